@@ -105,10 +105,6 @@ def of(package: str) -> list[str]:
     return sorted(name for name in modules() if name.split(".")[0] == package)
 
 
-def test_the_packages_are_found() -> None:
-    assert {"jobs.command.cli", *SCALAR} <= modules().keys()
-
-
 @pytest.mark.parametrize("name", of("rmq_formats"))
 def test_formats_import_neither_jobs_nor_spark(name: str) -> None:
     foreign = {module.split(".")[0] for module in imported(name, everywhere=True)} - set(sys.stdlib_module_names)

@@ -1,7 +1,6 @@
 """Every command that the documentation shows is run, in the order of its page, and prints what the page shows."""
 
 import importlib.util
-import re
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +10,8 @@ import pytest
 from tests.documentation import PAGES, ROOT, TRANSLATIONS, Shown, commands, fences
 from tests.support.commands import Run, runner
 from tests.support.scenes import (
-    NOT_RUN,
     OURS,
     World,
-    all_commands,
     bare,
     name_of,
     prints_what_is_shown,
@@ -63,11 +60,6 @@ def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("pattern", NOT_RUN)
-def test_a_reason_not_to_run_a_command_is_needed(pattern: str) -> None:
-    assert any(re.search(pattern, bare(shown)) for shown in all_commands())
-
-
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_translated_page_shows_the_commands_of_its_original(page: Path) -> None:
     original, translated = (
@@ -103,8 +95,3 @@ def test_commands_are_written_at_a_prompt() -> None:
     ]
 
     assert [] == hidden
-
-
-def test_pages_are_found_and_read() -> None:
-    assert {"README.md", "docs/runbook.md"} <= {shown.page for shown in all_commands()}
-    assert "./spark-submit.sh inspect STORE" in {shown.text for shown in all_commands()}

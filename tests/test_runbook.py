@@ -11,7 +11,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from tests.documentation import ROOT, commands
 from tests.golden import unpack
-from tests.support.commands import Run, copy_of, overwrite, runner, without_spark
+from tests.support.commands import Run, copy_of, runner, without_spark
 from tests.support.faults import without_rights
 from tests.support.scenes import damaged, index_lost, queue_file_cut, queue_lost, segment_lost
 
@@ -36,13 +36,6 @@ def nothing(_store: Path) -> None:
 
 def denied(store: Path) -> None:
     (store / "commitlog" / f"{0:020d}").chmod(0)
-
-
-def dispatcher_behind(store: Path) -> None:
-    """Make it look as if a broker was killed before it had dispatched its newest messages."""
-    (store / "abort").write_text("")
-    newest = max((store / "consumequeue" / "T1" / "0").iterdir())
-    overwrite(newest, 0, bytes(newest.stat().st_size))
 
 
 PATHS = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.body import decode_body
 from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
-from tests.golden import GOLDEN, golden_stores
+from tests.golden import golden_stores
 from tests.rmq_formats.stores import stored_records
 
 ZLIB, LZ4, ZSTD, LEGACY = 0x301, 0x101, 0x201, 0x1
@@ -46,10 +46,6 @@ def test_the_bodies_of_real_brokers_can_be_read(name: str, golden: Callable[[str
     assert sizes
     assert all(size > 0 for _, size in sizes)
     assert any(stored < size for stored, size in sizes)
-
-
-def test_golden_stores_with_every_compression_type_exist() -> None:
-    assert {"b498-types", "b551-types"} <= set(GOLDEN)
 
 
 @pytest.mark.parametrize("sys_flag", [LEGACY, ZLIB, LZ4, ZSTD])

@@ -22,7 +22,7 @@ from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import NEWEST, rules_of
 from tests.rmq_formats.builders import a_blank, log_of
-from tests.rmq_formats.guards import Guarded, at_a_guarded_page, guarded
+from tests.rmq_formats.guards import at_a_guarded_page, guarded
 from tests.rmq_formats.reference import pack_units
 from tests.rmq_formats.strategies import FRAMINGS, I32, mutations, records
 
@@ -110,18 +110,6 @@ def test_no_index_is_negative_or_too_large(
     monkeypatch.setattr(columns, "_room", lambda type_, count: guarded(room(type_, count)))
     raw, framing = segment
     assert _decode(raw, framing, size) >= 0
-
-
-def test_the_guard_raises() -> None:
-    array = guarded(np.zeros(4, np.uint8))
-    assert isinstance(array, Guarded)
-    for key in (-1, 4, slice(-1, None), slice(0, 5), np.int64(-1)):
-        with pytest.raises(IndexError):
-            array[key]
-        with pytest.raises(IndexError):
-            array[key] = 0
-    array[0:4] = 1
-    assert array[3] == 1
 
 
 @pytest.mark.slow

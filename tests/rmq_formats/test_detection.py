@@ -20,7 +20,7 @@ from rmq_formats.detection import (
 )
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.layout import IndexHeader
-from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, HashSlotCount, Release
+from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release
 from rmq_formats.store import Checkpoint, classify, decode_checkpoint
 from tests.golden import GOLDEN, release_of
 from tests.rmq_formats.builders import BROKER_V6, a_record
@@ -80,7 +80,6 @@ def test_a_mark_that_no_release_leaves_is_ignored() -> None:
     assert len(detect_eras([Mark("odd", "checkpoint_fields", (7,), 100)])) == 1
 
 
-CLUSTERED = {"CLUSTER": "c"}
 MARKED = [
     (a_record(topic="T" * 200, magic_code=MAGIC_V2), "5.1.0", "5.5.1"),
     (a_record(store_host=BROKER_V6), "4.6.0", "5.5.1"),
@@ -228,8 +227,3 @@ def test_an_ordinary_store_tells_its_release_line(golden: StoreOf, name: str, lo
     (era,) = detect_eras(marks_of(golden(name)))
 
     assert span(era)[1:] == (lowest, highest)
-
-
-def test_published_releases_are_in_order() -> None:
-    assert list(PUBLISHED) == sorted(PUBLISHED, key=lambda release: release.version)
-    assert len(PUBLISHED) == len({str(release) for release in PUBLISHED}) == 38

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.release import Release
-from tests.golden import ARCHIVES, FOLDER, GOLDEN, SCENARIO, SITUATIONS, release_of
+from tests.golden import ARCHIVES, FOLDER, GOLDEN, SITUATIONS, release_of
 
 StoreOf = Callable[[str], Path]
 
@@ -43,13 +43,6 @@ def test_every_situation_has_a_store(situation: StoreOf, name: str) -> None:
 
     assert any((place / "store").rglob("0*"))
     assert hashes == {path: _digest(place / path) for path in hashes}
-
-
-def test_every_scenario_says_why_it_exists() -> None:
-    explained = (FOLDER / "README.md").read_text()
-    unexplained = {name for name in GOLDEN if f"`{SCENARIO[name]}`" not in explained and SCENARIO[name] != "upgraded"}
-
-    assert not unexplained
 
 
 @pytest.mark.sample(12)

@@ -12,11 +12,9 @@ from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, decode_record, new_record
 from rmq_formats.commitlog.segment import PieceKind, walk
 from rmq_formats.flags import TransactionType
-from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.file import IndexFile, time_diff_s
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import (
-    DEFAULT_GEOMETRY,
     ENTRY,
     HEADER,
     Geometry,
@@ -132,11 +130,6 @@ def test_every_golden_store_is_in_one_of_the_two_proofs_or_known_to_be_disturbed
     left = {name for name in GOLDEN if name not in EQUAL and name not in UPGRADED and SCENARIO[name] not in disturbed}
 
     assert left <= {"b533-crash-before"}
-
-
-def test_a_default_file_has_420_000_040_bytes() -> None:
-    assert DEFAULT_GEOMETRY.file_size == 420_000_040
-    assert str(DEFAULT_GEOMETRY) == "5000000 slots, 20000000 entries"
 
 
 def test_a_file_takes_one_entry_less_than_its_index_num() -> None:
@@ -263,10 +256,6 @@ def test_keys_are_the_unique_key_then_every_word_then_the_tags() -> None:
     assert index_keys(a_message(), NEWEST) == []
 
 
-def test_the_hash_of_the_smallest_integer_is_zero() -> None:
-    assert index_key_hash("polygenelubricants") == 0
-
-
 def test_a_message_before_the_end_of_the_file_is_not_indexed_again_but_the_one_at_its_end_is() -> None:
     """After recovery the broker dispatches again; only smaller offsets are skipped."""
     writer = a_writer(Release.of("5.3.3"))
@@ -274,19 +263,6 @@ def test_a_message_before_the_end_of_the_file_is_not_indexed_again_but_the_one_a
     writer.dispatch_all([a_message(0, UNIQ_KEY="a"), a_message(100, UNIQ_KEY="b"), a_message(200, UNIQ_KEY="c")])
 
     assert [entry[1] for entry in entries_of(writer.files[0])] == [0, 100, 100, 200]
-
-
-def test_a_restarted_broker_goes_on_in_the_file_it_finds() -> None:
-    """A file is its bytes: loaded again, it continues as if nothing had happened."""
-    messages = [a_message(100 * i, 1000 * i, UNIQ_KEY=f"u{i}") for i in range(12)]
-    whole = a_writer()
-    whole.dispatch_all(messages)
-    first = a_writer()
-    first.dispatch_all(messages[:5])
-    second = IndexWriter(TINY, rules_of((0, NEWEST)), IndexFile.loaded(TINY, first.files[-1].encode()))
-    second.dispatch_all(messages[5:])
-
-    assert [file.encode() for file in second.files] == [file.encode() for file in whole.files]
 
 
 def test_a_short_file_is_loaded_as_if_zeros_followed() -> None:

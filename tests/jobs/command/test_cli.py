@@ -60,12 +60,6 @@ def test_a_verb_ends_as_it_says(probe: Probe, code: ExitCode) -> None:
     assert code == cli.main(["probe"])
 
 
-def test_a_verb_that_returns_nothing_ends_clean(probe: Probe) -> None:
-    probe(lambda: None)
-
-    assert ExitCode.CLEAN == cli.main(["probe"])
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -168,20 +162,6 @@ def test_a_real_task_that_fails_is_one_line_that_names_the_place(
 
     expected = "rmq-lake: /store/commitlog/00000000000000000000: total_size 7 is too small at offset 4096\n"
     assert expected == capfd.readouterr().err
-
-
-def test_a_task_s_file_error_is_said_like_one_of_ours(
-    probe: Probe,
-    spark: "SparkSession",
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    def task(_: int) -> None:
-        raise OSError(28, "No space left on device", "/lake/messages/part-0.parquet")
-
-    probe(on_a_worker(spark, task))
-
-    assert ExitCode.FAILED == cli.main(["probe"])
-    assert "rmq-lake: /lake/messages/part-0.parquet: No space left on device\n" == capfd.readouterr().err
 
 
 def test_a_bug_in_a_task_says_how_to_see_more(
@@ -358,13 +338,6 @@ def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.Ca
     assert "\\b" not in text
 
 
-def test_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ExitCode.CLEAN == cli.main(["--version"])
-
-    named = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
-    assert {"rocketmq-lake", "python", "pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "java"} <= named
-
-
 def events(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -427,15 +400,6 @@ def test_what_the_jvm_says_is_a_log_object_too(capsys: pytest.CaptureFixture[str
 
     (event,) = events(capsys.readouterr().err)
     assert ("jvm", "12:00:00 ERROR Something: \ufffd") == (event["source"], event["message"])
-
-
-def test_what_to_do_after_an_interruption_is_said(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    probe(raising(KeyboardInterrupt()))
-
-    cli.main(["probe"])
-
-    # The line after the terminal's `^C` is ended first.
-    assert "\nrmq-lake: interrupted. Nothing was written; the same command starts again.\n" == capsys.readouterr().err
 
 
 def test_what_fails_on_the_way_out_of_an_interruption_is_none(probe: Probe) -> None:

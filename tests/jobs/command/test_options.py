@@ -54,12 +54,6 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "job.toml"
 
 
-def test_a_configuration_file_gives_what_flags_do_not(config: Path) -> None:
-    config.write_text('store = "/data/store"\nhash-slots = 100\n[ingest]\nindex-num = 400\n')
-
-    assert {"store": "/data/store", "hash_slots": 100, "index_num": 400} == told("--config", str(config))
-
-
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(config: Path) -> None:
     config.write_text("hash-slots = 1\nindex-num = 10\nconsume-queue-size = 20\n")
     environment = {"RMQ_LAKE_INGEST_INDEX_NUM": "11", "RMQ_LAKE_INGEST_HASH_SLOTS": "2"}
@@ -148,10 +142,6 @@ def test_keys_of_other_verbs_do_not_disturb(config: Path) -> None:
     config.write_text('lake = "/lake"\nreport = "/report"\n[query]\nanything = 1\n')
 
     assert {"store": "s"} == told("s", "--config", str(config))
-
-
-def test_several_commitlog_paths_keep_their_order() -> None:
-    assert ("/a", "/b") == told("s", "--commitlog", "/a,/b")["commitlog"]
 
 
 def test_an_empty_commitlog_path_is_a_usage_error() -> None:

@@ -93,13 +93,6 @@ def test_every_option_that_takes_a_path_says_whether_it_is_written_to() -> None:
     assert unguarded == []
 
 
-def test_the_options_that_name_a_place_to_write_are_these() -> None:
-    named = {_name(option).rpartition(" ")[2] for option in OUTPUTS}
-
-    assert {"--lake", "--report", "--metrics", "--bodies", "--out", "--scratch", "directory", "lake"} <= named
-    assert "--pack-environment" in named
-
-
 WAYS = ("inside", "itself", "link", "below a link", "beside a segment")
 
 
@@ -233,7 +226,3 @@ def test_a_directory_that_is_used_is_refused_in_one_wording(
     assert outcome.code is ExitCode.USAGE
     assert f"{used}: the directory is not empty; name an empty or a new one" in outcome.err
     assert [path.name for path in used.iterdir()] == ["kept"]
-
-
-def test_show_config_needs_no_place_to_be_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert runner(capfd)("verify", tmp_path / "none", "--show-config").code is ExitCode.CLEAN

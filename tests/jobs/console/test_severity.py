@@ -23,10 +23,6 @@ def test_a_severity_has_one_exit_code(severity: Severity, code: ExitCode) -> Non
     assert severity.is_alarm == (code is not ExitCode.CLEAN)
 
 
-def test_every_severity_has_its_own_colour() -> None:
-    assert len({severity.colour for severity in Severity}) == len(Severity)
-
-
 def test_the_worst_is_the_last_in_the_order() -> None:
     assert worst_of([]) is Severity.HEALTHY
     assert worst_of([Severity.GAP, Severity.HEALTHY, Severity.CONTRADICTION, Severity.BEHIND]) is Severity.CONTRADICTION

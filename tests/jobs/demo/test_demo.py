@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.demo import Tour, TourError, command, extract, run, unpack
+from jobs.demo import TourError, command, extract, run, unpack
 
 # What each step must show. A step that is missing, or shows something else, fails here.
 SHOWN = {
@@ -45,10 +45,6 @@ def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
     assert "65&nbsp;messages, 56.2&nbsp;KiB in " in (tmp_path / "tour" / "report" / "report.html").read_text(
         encoding="utf-8"
     )
-
-
-def test_the_steps_are_those_of_the_contract(tmp_path: Path) -> None:
-    assert list(SHOWN) == [step.name for step in Tour(tmp_path).steps()]
 
 
 def test_a_tour_that_goes_wrong_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rmq_formats.commitlog.segment import Framing
 from rmq_formats.store import Checkpoint, encode_checkpoint
 from tests.golden import golden_stores
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, a_segment, log_of, placed
-from tests.rmq_formats.stores import newest_segment, segment_files, stored_records
+from tests.rmq_formats.stores import segment_files, stored_records
 from tests.support.commands import Run, overwrite, runner, state_of
 
 StoreOf = Callable[[str], Path]
@@ -74,15 +74,6 @@ def test_the_messages_of_an_inner_batch_are_shown_in_their_record(golden: StoreO
     assert int(fields[0][0]) == batches[0]["offset"] + 88
 
 
-@pytest.mark.parametrize("name", ["b498-dledger", "b533-base", "b420-base"])
-def test_each_file_of_a_real_log_says_how_it_ends(golden: StoreOf, name: str, run: Run) -> None:
-    files = segment_files(golden(name))
-
-    ends = [line["end"] for line in run("dump", "--json", *files).lines if line["kind"] == "end"]
-
-    assert ends == ["open" if path == newest_segment(golden(name)) else "sealed" for path in files]
-
-
 def test_a_record_is_one_line_for_people(segment: Path, run: Run) -> None:
     outcome = run("dump", segment)
     head, first, *_, blank, end = outcome.out.splitlines()
@@ -129,19 +120,6 @@ def test_a_dump_begins_where_it_is_told(segment: Path, run: Run) -> None:
     assert run("dump", "--from", 8193, segment).code is ExitCode.FAILED
 
 
-def test_a_dump_stops_after_so_many_things(segment: Path, run: Run) -> None:
-    lines = run("dump", "--json", "--limit", 2, segment).lines
-
-    assert [line["kind"] for line in lines] == ["record", "record", "end"]
-    assert (lines[-1]["offset"], lines[-1]["end"]) == (4096 + ONE.total_size + TWO.total_size, None)
-
-
-def test_a_dump_can_begin_at_the_blank(segment: Path, run: Run) -> None:
-    blank = 4096 + sum(record.total_size for record in (ONE, TWO, THREE))
-
-    assert [line["kind"] for line in run("dump", "--json", "--from", blank, segment).lines] == ["blank", "end"]
-
-
 def test_damage_is_shown_where_it_is_and_changes_the_exit_code(segment: Path, run: Run) -> None:
     overwrite(segment, ONE.total_size + 4, b"\xff")
 
@@ -161,12 +139,6 @@ def test_a_wrong_body_is_named_in_its_record(segment: Path, run: Run) -> None:
 
     assert outcome.code is ExitCode.DAMAGE
     assert "WRONG BODY_CRC" in outcome.out.splitlines()[1]
-
-
-def test_a_wrong_body_is_counted_as_a_damaged_place(segment: Path, run: Run) -> None:
-    overwrite(segment, 88, b"X")
-
-    assert "3 records, 1 damaged place" in run("dump", segment).out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -215,16 +187,6 @@ def test_a_dump_from_the_offset_of_damage_shows_the_damage(segment: Path, run: R
         assert outcome.lines[-1]["damaged_places"] == 1
 
 
-def test_a_dump_from_the_offset_where_a_truncated_file_ends_says_so(segment: Path, run: Run) -> None:
-    segment.write_bytes(segment.read_bytes()[: ONE.total_size])
-    (segment.parent / "00000000000000008192").write_bytes(a_segment([THREE], base_offset=8192))
-
-    outcome = run("dump", "--from", 4096 + ONE.total_size, segment)
-
-    assert outcome.code is ExitCode.DAMAGE
-    assert "cut short" in outcome.out
-
-
 def test_the_next_file_tells_whether_a_tail_is_damage(segment: Path, run: Run) -> None:
     segment.write_bytes(a_segment([ONE, TWO], base_offset=4096)[: ONE.total_size + 50].ljust(4096, b"\0"))
     assert "waiting" in run("dump", segment).out
@@ -245,18 +207,6 @@ def test_a_file_of_any_name_is_known_by_its_first_bytes(tmp_path: Path, run: Run
     assert run("dump", "--json", plain).lines[0]["offset"] == 4096
     assert run("dump", "--json", entries).lines[0]["entry"]["pos"] == 512
     assert run("dump", "--json", odd).lines[-1]["end"] == "open"
-
-
-def test_what_a_file_is_can_be_said(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "state.bin"
-    path.write_bytes(encode_checkpoint(Checkpoint(1, 2, 3)))
-
-    unknown = run("dump", path)
-    known = run("dump", "--as", "checkpoint", "--json", path)
-
-    assert unknown.code is ExitCode.FAILED
-    assert "--as" in unknown.err
-    assert [line["value"] for line in known.lines[:-1]] == [1, 2, 3, 0, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["b420-base", "b551-base"])
@@ -285,14 +235,6 @@ def test_an_odd_checkpoint_says_what_is_odd(tmp_path: Path, run: Run, raw: bytes
 
     assert outcome.code is ExitCode.DAMAGE
     assert outcome.out.splitlines()[-1].endswith(expected)
-
-
-def test_a_part_of_a_checkpoint_can_be_chosen(tmp_path: Path, run: Run) -> None:
-    (tmp_path / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(1, 2, 3)))
-
-    lines = run("dump", "--json", "--from", 8, "--limit", 1, tmp_path / "checkpoint").lines
-
-    assert [line.get("name") for line in lines] == ["logic_timestamp", None]
 
 
 @pytest.mark.parametrize(
@@ -325,14 +267,6 @@ def test_one_bad_file_does_not_keep_the_others_from_being_dumped(segment: Path, 
 
     assert outcome.code is ExitCode.FAILED
     assert "sealed segment" in outcome.out
-
-
-def test_a_kind_that_nobody_reads_is_named(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "config" / "topics.json"
-    path.parent.mkdir()
-    path.write_text("{}")
-
-    assert "recognised (configuration), but not read" in run("dump", path).err
 
 
 class BadSector:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_UNIT, UNIT
+from rmq_formats.consumequeue.layout import EXT_UNIT, UNIT
 from rmq_formats.consumequeue.unit import PRE_BLANK
 from tests.golden import golden_stores
 from tests.support.commands import Run, runner
@@ -64,16 +64,6 @@ def test_a_unit_is_told_with_its_number_in_the_queue(write: Callable[..., Path],
     assert (lines[4]["offset"], lines[4]["end"]) == (80, "not full: zeros follow")
 
 
-def test_one_unit_can_be_asked_for_field_by_field(write: Callable[..., Path], run: Run) -> None:
-    path = write(b"".join(UNITS))
-
-    lines = [line.split() for line in run("dump", "--from", "40", "--limit", "1", "--fields", path).out.splitlines()]
-
-    assert lines[1][:5] == ["40", "unit", "20", "#12", "record"]
-    assert lines[2:5] == [["40", "physical_offset", "2000"], ["48", "size", "102"], ["52", "tags_code", "2"]]
-    assert "more follows" in " ".join(lines[5])
-
-
 def test_blanks_are_one_line(write: Callable[..., Path], run: Run) -> None:
     path = write(UNIT.pack(*PRE_BLANK) * 7 + UNITS[0] + bytes(40))
 
@@ -98,16 +88,6 @@ def test_what_is_no_unit_is_damage(write: Callable[..., Path], run: Run, data: b
 
     assert outcome.code is ExitCode.DAMAGE
     assert int(line.split()[0]) == offset
-
-
-def test_a_batch_unit_names_its_messages(write: Callable[..., Path], run: Run) -> None:
-    path = write(BATCH_UNIT.pack(500, 300, 7, 1_763_600_000_000, 40, 3, -1, 0), "batchconsumequeue", 0)
-
-    assert "#40 to #42  record at 500, 300 bytes  tags code 7  2025-11-20 00:53:20.000Z" in run("dump", path).out
-
-
-def test_a_time_of_delivery_is_told_as_a_time(write: Callable[..., Path], run: Run) -> None:
-    assert "due 2025-11-20 00:53:20.000Z" in run("dump", write(UNIT.pack(0, 9, 1_763_600_000_000))).out
 
 
 @pytest.mark.parametrize(

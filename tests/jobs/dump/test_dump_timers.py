@@ -46,25 +46,6 @@ def test_a_log_shows_its_units_at_their_positions(store: Path, run: Run) -> None
     assert "end of the file" in run("dump", store / "timerlog/00000000000000000600").out
 
 
-def test_a_part_can_be_chosen_and_every_byte_named(store: Path, run: Run) -> None:
-    log = store / "timerlog/00000000000000000600"
-    *units, end = run("dump", "--json", "--from", 660, "--limit", 2, log).lines
-    fields = run("dump", "--fields", "--limit", 1, log).out
-    slots = [line for line in run("dump", "--json", "--limit", 1, store / "timerwheel").lines if line["kind"] == "slot"]
-
-    assert [unit["offset"] for unit in units] == [704, 756]
-    assert (end["offset"], end["end"]) == (808, None)
-    assert "more follows from here on" in fields
-    assert [line.split()[:2] for line in fields.splitlines() if "record_size" in line] == [["636", "record_size"]]
-    assert [slot["slot"] for slot in slots] == [225591]
-
-
-def test_progress_is_printed_field_by_field(store: Path, run: Run) -> None:
-    lines = run("dump", "--json", store / "config/timercheck").lines
-
-    assert [line["value"] for line in lines[:-1]] == [1795272007000, 1564, 29, 29, 0, 1795272007603, 14]
-
-
 def test_damage_is_named_and_what_follows_is_shown(store: Path, tmp_path: Path, run: Run) -> None:
     log = tmp_path / "timerlog" / f"{1200:020d}"
     log.parent.mkdir()

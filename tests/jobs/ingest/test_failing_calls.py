@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.failing_calls import ERRORS, PREPARED, READING, WRITING, chosen
+from tests.support.failing_calls import ERRORS, PREPARED, READING, WRITING
 from tests.support.recorded import result_of
 
 FIRST_AND_LAST = 1 << 30
@@ -30,20 +30,6 @@ def campaign(scenario: str, folder: Path, error: str, *which: int | str) -> dict
     if shutil.which("cc") is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that makes calls fail needs a C compiler, and Linux")
     return result_of("tests.support.failing_calls", scenario, folder, error, *which)
-
-
-def test_the_first_and_the_last_call_on_each_file_are_chosen() -> None:
-    calls = ["open a", "read a", "read a", "read a", "read a", "open b"]
-
-    assert chosen(calls, 2) == [("open", 1), ("read", 1), ("read", 3), ("read", 4), ("open", 2)]
-    assert chosen(calls, 1000) == [("open", 1), ("read", 1), ("read", 4), ("open", 2)]
-    assert chosen(calls, 1000, 2) == [("read", 1), ("open", 2)]
-
-
-def test_one_call_of_each_kind_is_chosen() -> None:
-    calls = ["open a", "read a", "open b", "read b", "open c", "unlink c"]
-
-    assert chosen(calls, 0) == [("open", 2), ("read", 2), ("unlink", 1)]
 
 
 @pytest.mark.parametrize(

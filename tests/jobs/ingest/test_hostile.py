@@ -21,7 +21,7 @@ from jobs.store.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.flags import COMPRESSED
-from tests.rmq_formats.builders import STORED, a_record
+from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.fuzzing import a_store, campaign, expected, mutate
 from tests.support.lakes import leftovers, raw_rows, rows_of
@@ -232,30 +232,6 @@ def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Pat
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
 
     assert ingest(request, OneByOne()).messages == len(more)
-
-
-@pytest.mark.parametrize("table", ["messages", "runs"])
-def test_a_lake_with_a_broken_log_is_told(table: str, tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(20))
-    run(broker.root)
-    broker.append(some_records(20, seed=2, stored=STORED + 100))
-    newest = max((tmp_path / "lake" / table / "_delta_log").glob("*.json"))
-    newest.write_text(newest.read_text()[:-40])
-
-    with pytest.raises((DeltaError, OSError)):
-        run(broker.root)
-
-
-def test_a_row_file_that_is_gone_is_told_by_name(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(20))
-    run(broker.root)
-    for path in (tmp_path / "lake" / "runs").glob("*.parquet"):
-        path.unlink()
-
-    with pytest.raises(OSError, match=r"runs: files that Delta's log names are missing"):
-        run(broker.root)
 
 
 def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:

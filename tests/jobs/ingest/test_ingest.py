@@ -1,6 +1,5 @@
 """From real brokers' stores to Delta tables, read back by readers that are not Spark."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -28,13 +27,6 @@ from tests.support.stores import records_of, segments_of, tree_state
 Golden = Callable[[str], Path]
 _BASES = ("b420-base", "b551-base")
 _ALWAYS = {*_BASES, "b533-dledger"}
-
-MISSION = (
-    "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag",
-    "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times", "prepared_transaction_offset",
-    "body_length", "body", "topic_length", "topic", "properties_length", "properties",
-)  # fmt: skip
-
 
 _DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 _ORDER = [("broker", "ascending"), ("physical_offset", "ascending")]
@@ -122,50 +114,9 @@ def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path)
     assert_df_equality(of_queue.select("queue_offset"), expected, ignore_nullable=True, ignore_metadata=True)
 
 
-def test_the_mission_s_fields_are_columns(golden_lakes: Path) -> None:
-    schema = json.loads(DeltaTable(golden_lakes / "base" / "messages").schema().to_json())["fields"]
-    comments = {field["name"]: field["metadata"].get("comment") for field in schema}
-
-    assert set(MISSION) <= comments.keys()
-    assert all(comments.values())
-
-
 def test_any_engine_may_read_the_tables(golden_lakes: Path) -> None:
     for name in ("messages", "runs"):
         assert DeltaTable(golden_lakes / "base" / name).protocol().min_reader_version == 1
-
-
-def test_a_second_run_finds_nothing_new(golden: Golden, golden_lakes: Path) -> None:
-    before = DeltaTable(golden_lakes / "base" / "messages").version()
-
-    summary = ingest(_request(golden("b551-base"), golden_lakes / "base", "b551-base"), OneByOne())
-
-    assert summary.run is None
-    assert before == DeltaTable(golden_lakes / "base" / "messages").version()
-
-
-def test_a_copy_under_another_path_and_name_is_the_same_store(
-    golden: Golden, golden_lakes: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(golden("b551-base"), tmp_path / "moved [1]")
-
-    summary = ingest(
-        IngestRequest(str(tmp_path / "moved [1]"), str(golden_lakes / "base"), broker="another"), OneByOne()
-    )
-
-    assert summary.run is None
-    assert summary.broker == "b551-base"
-
-
-@pytest.mark.parametrize("range_size", [1000, 4096, 16384])
-def test_any_cut_into_ranges_gives_the_same_rows(
-    golden: Golden, tmp_path: Path, range_size: int, rows: dict[str, list[dict[str, object]]]
-) -> None:
-    ingest(_request(golden("b533-dledger"), tmp_path, "b533-dledger", range_size=range_size), OneByOne())
-    table = table_of(tmp_path / "messages").sort_by("physical_offset")
-    offsets = [row["physical_offset"] for row in rows["b533-dledger"]]
-
-    assert offsets == table.column("physical_offset").to_pylist()
 
 
 def test_a_growing_log_is_read_piece_by_piece(golden: Golden, tmp_path: Path) -> None:

@@ -82,14 +82,6 @@ def test_the_tables_hold_the_broker_s_own_entries(name: str, golden: Golden, tmp
     assert len(complete) >= len(real) - 1
 
 
-def test_every_entry_tells_its_key(golden: Golden, tmp_path: Path) -> None:
-    _ingest(golden("b551-base"), tmp_path, "b551-base")
-    rows = table_of(tmp_path / "index_entries").to_pylist()
-    of_k1 = {row["physical_offset"] for row in rows if (row["topic"], row["key"], row["kind"]) == ("T1", "k1", "key")}
-
-    assert {242, 958, 1698, 2414, 3136, 3858, 10194, 10916, 11638} == of_k1  # as in EXPECT/01-queryMsgByKey-hit-k1.txt
-
-
 def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
     """Show a store as it was when *written* bytes were in its log and those before *kept_from* had been deleted."""
     for segment in segments_of(whole):

@@ -118,15 +118,6 @@ def test_units_of_an_undisturbed_store_match_their_messages(name: str, golden: G
     assert summary.behind == 0
 
 
-def test_units_of_deleted_messages_are_expired(golden: Golden, tmp_path: Path) -> None:
-    _ingest(golden("b551-expired"), tmp_path, "b551-expired")
-    start = min(int(path.name) for path in segments_of(golden("b551-expired")))
-    rows = _rows(tmp_path)
-
-    assert {row["status"] for row in rows} == {"matched", "expired"}
-    assert all((row["status"] == "expired") == (row["physical_offset"] < start) for row in rows)
-
-
 def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
     shutil.copytree(whole, store)
     (store / "abort").touch()  # the broker runs

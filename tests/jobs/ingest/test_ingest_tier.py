@@ -53,15 +53,6 @@ def test_a_row_is_that_of_the_broker_but_for_its_place_in_a_log(place: Path, tie
     assert known("messages") == known("tiered")
 
 
-def test_a_run_without_news_adds_nothing(tier: Path, lake: Path) -> None:
-    ingested(tier, lake)
-    before = taken(lake)
-    again = ingested(tier, lake)
-
-    assert before == taken(lake)
-    assert (again.run, again.messages) == (None, 0)
-
-
 def test_later_runs_add_what_the_tier_has_got_since(place: Path, tier: Path, lake: Path) -> None:
     whole = shutil.copytree(tier, tier.with_name("whole"))
     shutil.rmtree(tier / BROKER / "Bills")

@@ -56,13 +56,6 @@ def taken(tmp_path: Path) -> Taken:
     return Taken(tmp_path)
 
 
-def test_where_nothing_is_new_the_look_says_what_a_run_says(taken: Taken) -> None:
-    seen = Look(taken.request).nothing_new()
-
-    assert seen is not None
-    assert said(seen) == taken.run()
-
-
 @pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
 def test_a_look_at_a_real_store_says_what_a_run_says(golden: Golden, tmp_path: Path, name: str) -> None:
     commitlog = [str(path) for path in sorted(golden(name).glob("commitlog-*"))]

@@ -113,14 +113,6 @@ def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: in
         assert expected == _read(store, range_size)[0], range_size
 
 
-def test_reading_goes_on_from_the_watermark(golden: Golden) -> None:
-    store = golden("b498-base")
-    everything, end = _read(store, 4096)
-
-    for number in (1, 7, 20):
-        assert (everything[number:], end) == _read(store, 4096, everything[number])
-
-
 def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Golden, tmp_path: Path) -> None:
     root = tmp_path / "store"
     shutil.copytree(golden("b551-base"), root)

@@ -142,20 +142,6 @@ def test_the_dashboard_fits_on_a_screen(store: Path, run: Run) -> None:
     assert f"rmq-lake inspect --deep {store}" in outcome.out
 
 
-def test_a_long_log_is_shown_by_its_ends(tmp_path: Path, run: Run) -> None:
-    folder = tmp_path / "commitlog"
-    folder.mkdir()
-    for number in range(20):
-        sealed = number < 19
-        raw = a_segment([a_record()], 512, number * 512, sealed=sealed)
-        (folder / f"{number * 512:020d}").write_bytes(raw)
-
-    out = run("inspect", tmp_path).out
-
-    assert "… 14 more" in out
-    assert out.count("sealed") == 5
-
-
 def test_the_release_is_not_guessed_where_nothing_tells(tmp_path: Path, run: Run) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / ("0" * 20)).write_bytes(a_segment([a_record()]))
@@ -185,13 +171,6 @@ def test_damage_in_the_middle_is_found_by_a_deep_look(store: Path, run: Run) -> 
     deep = inspected(run, store, "--deep")
     assert deep.code is ExitCode.DAMAGE
     assert problems(deep) == [("damage", "0" * 20, record.physical_offset)]
-
-
-def test_a_wrong_body_is_found_by_a_deep_look(store: Path, run: Run) -> None:
-    record = next(record for record, _ in list(stored_records(store))[5:])
-    overwrite(store / "commitlog" / ("0" * 20), record.physical_offset + 88, b"\xff")
-
-    assert problems(inspected(run, store, "--deep")) == [("damage", "0" * 20, record.physical_offset)]
 
 
 def test_a_missing_segment_is_a_hole_in_the_log(store: Path, run: Run) -> None:
@@ -270,15 +249,6 @@ def test_an_empty_queue_file_has_no_units(store: Path, run: Run) -> None:
     assert (queues["Zeros"]["next_unit"], queues["Zeros"]["first_physical_offset"]) == (0, None)
 
 
-@pytest.mark.parametrize("name", ["b498-cqext", "b551-rockscq"])
-def test_other_kinds_of_queues_are_named(golden: StoreOf, name: str, run: Run) -> None:
-    queues = inspected(run, golden(name)).document["queues"]
-
-    assert queues["in_rocksdb"] == (name == "b551-rockscq")
-    assert bool(queues["ext_files"]) == (name == "b498-cqext")
-    assert ("in RocksDB" in run("inspect", golden(name)).out) == (name == "b551-rockscq")
-
-
 def test_log_folders_that_nobody_named_are_pointed_out(golden: StoreOf, run: Run) -> None:
     store = golden("b498-multipath")
 
@@ -295,18 +265,6 @@ def test_a_broker_configuration_names_the_log_folders(golden: StoreOf, tmp_path:
     conf.write_text(f"storePathCommitLog={store}/commitlog-a,{store}/commitlog-b\n")
 
     assert len(run("inspect", "--json", "--broker-conf", conf, store).document["log"]["segments"]) == 4
-
-
-def test_a_store_without_queues_and_index_says_how_to_get_them(store: Path, run: Run) -> None:
-    for folder in ("consumequeue", "index"):
-        subprocess.run(["rm", "-r", store / folder], check=True)
-    (store / "checkpoint").unlink()
-
-    out = run("inspect", store).out
-
-    assert "QUEUES     none" in out
-    assert "INDEX      none" in out
-    assert "CHECKPOINT none" in out
 
 
 def test_a_single_index_file_that_is_not_full_tells_no_numbers(store: Path, run: Run) -> None:
@@ -422,11 +380,6 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
     assert outcome.document["log"]["segments"][1]["end"] == "sealed"
 
 
-@pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("b533")])
-def test_every_kind_of_store_is_inspected_without_damage(golden: StoreOf, name: str, run: Run) -> None:
-    assert inspected(run, golden(name), "--deep").code is ExitCode.CLEAN
-
-
 # --- what names, heads and ends tell of queues and index
 
 
@@ -485,18 +438,6 @@ def test_a_deleted_topic_is_no_gap(situation: StoreOf, run: Run) -> None:
     assert outcome.code is ExitCode.CLEAN
     assert outcome.document["problems"] == []
     assert outcome.document["queues"]["deleted_topics"] == ["Gone"]
-
-
-def test_a_file_without_access_is_an_error_and_no_damage(
-    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bad = "00000000000000016384"
-
-    fail_to_open(f"commitlog/{bad}", errno.EACCES, monkeypatch)
-    outcome = inspected(run, store)
-
-    assert outcome.code is ExitCode.FAILED
-    assert ("not accessible", bad, None) in problems(outcome)
 
 
 @pytest.mark.parametrize("options", [(), ("--deep",)])

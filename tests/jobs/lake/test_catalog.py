@@ -121,18 +121,9 @@ def test_a_bucket_is_named_as_the_cloud_names_it(
     assert expected == made[1].text
 
 
-def test_no_lake_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ExitCode.USAGE == main(["catalog", str(tmp_path)])
-    assert f"{tmp_path}: no lake" in capsys.readouterr().err
-
-
 def test_json_has_a_statement_a_table(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ExitCode.CLEAN == main(["catalog", str(lake), "--json"])
 
     found = json.loads(capsys.readouterr().out)
     assert found[0] == {"table": None, "text": "CREATE DATABASE IF NOT EXISTS `rocketmq`"}
     assert "messages" in [one["table"] for one in found]
-
-
-def test_a_name_that_is_none_is_refused(lake: Path) -> None:
-    assert ExitCode.USAGE == main(["catalog", str(lake), "--schema", "a; DROP TABLE b"])

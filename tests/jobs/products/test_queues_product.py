@@ -116,11 +116,6 @@ def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row[name] for name in names) for row in rows)
 
 
-@pytest.mark.parametrize("name", ["b551-base", "b420-direct", "b514-types", "b533-types-crc", "b498-dledger-upgraded"])
-def test_a_healthy_store_gives_one_matched_row_a_unit(golden: Golden, tmp_path: Path, name: str) -> None:
-    assert told(run(golden(name), tmp_path, name).rows) == truth(golden(name), name)
-
-
 HISTORIES = [
     [0.0, 0.3, 0.3, 0.7],
     [0.1, 0.2, 0.5, 0.9, 0.95],
@@ -236,14 +231,6 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_pa
     assert state["boundary"] in {record.end_offset for record in records}
 
 
-def test_a_run_without_anything_new_gives_no_row(golden: Golden, tmp_path: Path) -> None:
-    first = run(golden("b551-base"), tmp_path)
-    second = run(golden("b551-base"), tmp_path)
-
-    assert second.summary.run is None
-    assert (second.rows, second.state) == (first.rows, first.state)
-
-
 def test_units_whose_messages_were_deleted_are_expired(golden: Golden, tmp_path: Path) -> None:
     """They have a row all the same: the first run sees what the broker kept."""
     rows = run(golden("b533-expired"), tmp_path, "b533-expired").rows
@@ -288,12 +275,6 @@ def test_a_field_that_its_record_contradicts_is_named(golden: Golden, tmp_path: 
     (row,) = [row for row in run(store, tmp_path / "lake").rows if row["status"] != Status.MATCHED]
 
     assert (row["status"], row["size"], row["mismatch"]) == ("mismatched", 77, ["size"])
-
-
-def test_only_chosen_topics_get_rows(golden: Golden, tmp_path: Path) -> None:
-    rows = run(golden("b551-base"), tmp_path, topics=["T1"]).rows
-
-    assert told(rows) == Counter({row: count for row, count in truth(golden("b551-base")).items() if row[0] == "T1"})
 
 
 def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: Golden, tmp_path: Path) -> None:

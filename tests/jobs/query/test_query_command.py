@@ -303,15 +303,6 @@ def test_a_body_with_a_wrong_crc_is_not_served_as_good(run: Run, wrong_body: str
     assert "is damaged: its CRC is" in err
 
 
-def test_json_says_whether_a_body_is_what_was_written(run: Run, wrong_body: str) -> None:
-    answers = [
-        json.loads(run("by-offset", "-t", "Orders", "-i", "0", "-o", offset, "--store", wrong_body, "--json")[1])
-        for offset in ("0", "1")
-    ]
-
-    assert [answer["has_right_body_crc"] for answer in answers] == [False, True]
-
-
 @pytest.mark.parametrize(("why", "names"), REASONS.items())
 def test_a_command_that_no_disk_answers_is_a_usage_error_that_says_why(
     why: str, names: tuple[str, ...], run: Run

@@ -22,7 +22,6 @@ from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
-from rmq_formats.errors import NotAStore
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import encode_offset_id
 from tests.jobs.query.test_query_store import KEYS, MESSAGES, TOPICS, offsets
@@ -147,11 +146,6 @@ def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
 
     assert [b""] == [message.record.body for message in answer.messages]
     assert "this lake was made without bodies" in source.notes
-
-
-def test_a_folder_that_is_no_lake_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotAStore, match="no table messages"):
-        open_lake(tmp_path, RELEASE)
 
 
 def test_a_query_of_a_lake_imports_neither_spark_nor_the_compiled_scan_nor_pandas(tmp_path: Path) -> None:

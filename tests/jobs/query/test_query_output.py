@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.console.rows import Form, Rows, csv_line
+from jobs.console.rows import csv_line
 from tests.support.commands import Run, runner
 
 
@@ -54,19 +54,8 @@ def test_an_empty_answer_is_an_empty_array(golden: Callable[[str], Path], run: R
     assert as_csv.err
 
 
-def test_json_and_another_form_contradict_each_other(golden: Callable[[str], Path], run: Run) -> None:
-    assert run(*_query(golden, "--json", "--output", "csv")).code is ExitCode.USAGE
-
-
 def test_csv_keeps_what_is_nested() -> None:
     assert 'a,"{""k"": ""v""}",,true,"x\ny"\n' == csv_line(["a", {"k": "v"}, None, True, "x\ny"])
-
-
-def test_no_row_at_all_is_still_a_document() -> None:
-    printed: list[str] = []
-    Rows(Form.JSON, printed.append).close()
-
-    assert [] == json.loads("".join(printed))
 
 
 def test_an_id_with_a_port_that_there_is_none_of_says_so(run: Run) -> None:

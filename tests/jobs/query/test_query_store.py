@@ -77,10 +77,6 @@ def expected_by_key(messages: list[Sent], records: list[MessageRecord], topic: s
     ]
 
 
-def test_the_keys_of_these_tests_collide() -> None:
-    assert len({index_key_hash(f"Orders#{key}") for key in COLLIDING}) == 1
-
-
 @settings(max_examples=40)
 @given(messages=MESSAGES, topic=st.sampled_from(TOPICS), key=KEYS, limit=st.none() | st.integers(1, 70))
 def test_by_key_finds_the_newest_messages_that_really_have_the_key(

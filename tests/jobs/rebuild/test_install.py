@@ -226,14 +226,6 @@ def test_a_user_who_may_not_give_files_away_is_refused(store: Path, monkeypatch:
         plan_installation(str(store), str(out))
 
 
-def test_a_missing_index_directory_is_made(golden: StoreOf, store: Path) -> None:
-    shutil.rmtree(store / "index")
-    install(planned(store, lost_only=False))
-
-    assert sorted(index_of(store).values()) == sorted(index_of(golden(STORE)).values())
-    assert beside(store) == []
-
-
 def test_an_index_directory_elsewhere_stays_there(golden: StoreOf, store: Path) -> None:
     elsewhere = store.parent / "fast-disk" / "idx"
     elsewhere.parent.mkdir()

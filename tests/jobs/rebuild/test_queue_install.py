@@ -104,11 +104,6 @@ def test_a_file_that_is_not_what_the_manifest_names_is_not_installed(store: Path
     assert state_of(store / "consumequeue") == before
 
 
-def test_a_folder_without_a_manifest_is_refused(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="no complete rebuild"):
-        plan_queue_installation(str(store), tmp_path)
-
-
 NOBODY = 65534
 STAGING, ASIDE = "consumequeue.attempt-*", "consumequeue.replaced-*"
 

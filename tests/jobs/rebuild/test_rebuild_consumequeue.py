@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -69,15 +68,6 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
     rebuild(request, SparkWorkers(spark))
 
     assert real_files(store) == made_files(tmp_path / "out")
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
-def test_no_release_has_to_be_given(golden: Golden, tmp_path: Path, name: str) -> None:
-    request = replace(request_for(golden(name), tmp_path / "out", name), release=None)
-    rebuild(request, OneByOne())
-
-    assert real_files(golden(name)) == made_files(tmp_path / "out")
 
 
 def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from jobs.store.store import Segment
 from jobs.store.workers import OneByOne
 from jobs.verbs import rebuild_index
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.indexfile.layout import Geometry, IndexHeader, decode_header
+from rmq_formats.indexfile.layout import IndexHeader, decode_header
 from tests.golden import GOLDEN, SCENARIO, release_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 StoreOf = Callable[[str], Path]
 T = TypeVar("T")
 Item = TypeVar("Item")
-TINY = Geometry(100, 20)
 LEFT_OPEN = ("b470-base",)  # between 4.7.0 and 4.7.1 nothing in a log tells
 ARGUMENTS = ("--hash-slots", "100", "--index-num", "20", "--release", "5.3.3")
 
@@ -91,23 +90,10 @@ def test_what_changes_bytes_and_is_not_known_must_be_given(golden: StoreOf, tmp_
         rebuilt(store, tmp_path / "out", Wanted(100, 20))
 
 
-def test_a_store_whose_only_file_is_not_full_needs_its_geometry(store: Path, tmp_path: Path) -> None:
-    for name in names_in(store / "index")[:-1]:
-        (store / "index" / name).unlink()
-    with pytest.raises(UndecidedError, match="--hash-slots and --index-num"):
-        rebuilt(store, tmp_path / "out")
-
-
 def test_two_releases_can_be_given(golden: StoreOf, tmp_path: Path) -> None:
     rebuilt(golden("up533-540"), tmp_path / "out", Wanted(100, 20, "5.3.3,5.4.0@11232"))
 
     assert files_in(tmp_path / "out") == files_in(golden("up533-540") / "index")
-
-
-@pytest.mark.parametrize("release", ["5.3", "x", "5.3.3,5.4.0", "5.3.3,5.4.0@no", "5.3.3,5.4.0@-1"])
-def test_a_release_that_is_none_is_refused(golden: StoreOf, tmp_path: Path, release: str) -> None:
-    with pytest.raises(UndecidedError, match="--release"):
-        rebuilt(golden("up533-540"), tmp_path / "out", Wanted(100, 20, release))
 
 
 def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -332,13 +331,6 @@ def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path
     with pytest.raises(OSError, match="No such file or directory") as raised:
         queue_tables.write_table(str(path), iter([([b"k"], [b"v"])]))
     assert raised.value.filename == str(path)
-
-
-def test_keys_are_in_order_across_queues_and_tables(golden: Golden, tmp_path: Path) -> None:
-    made(golden("b551-types"), tmp_path / "out")
-    keys = list(rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY])
-
-    assert all(one < other for one, other in pairwise(keys))
 
 
 @pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble-later", "b551-cqdouble-later-gap"])

@@ -305,14 +305,6 @@ def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> 
         undo(str(store), out)
 
 
-def test_a_directory_of_others_is_refused(store: Path) -> None:
-    (store.parent / "repair").mkdir()
-    (store.parent / "repair" / "mine").touch()
-
-    with pytest.raises(NotRepairableError, match="not empty"):
-        repaired(store)
-
-
 def test_there_is_nothing_to_undo_before_something_is_applied(store: Path) -> None:
     with pytest.raises(NotRepairableError, match="no repair was applied"):
         undo(str(store), store.parent / "repair")

@@ -2,16 +2,12 @@
 
 import pytest
 
-from jobs.report.axes import duration_name, round_duration, round_step, time_ticks, whole_step
+from jobs.report.axes import duration_name, round_duration, round_step, time_ticks
 
 
 @pytest.mark.parametrize(("highest", "step"), [(49, 20), (85, 50), (8, 2), (1_000_000, 500_000), (0.9, 0.5), (31, 10)])
 def test_ticks_lie_at_round_numbers(highest: float, step: float) -> None:
     assert step == pytest.approx(round_step(highest))
-
-
-def test_what_is_counted_has_no_halves() -> None:
-    assert 1 == whole_step(1)
 
 
 @pytest.mark.parametrize(

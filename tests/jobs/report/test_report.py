@@ -169,13 +169,6 @@ def test_a_command_is_not_broken_inside_an_option(golden: Golden, tmp_path: Path
     ]
 
 
-def test_one_number_is_no_chart() -> None:
-    shown = page(Report("v", "s", "healthy", "healthy", "all", [Bars("Producers", "messages", {"127.0.0.1": 65})]))
-
-    assert "127.0.0.1: <b>65</b> messages" in shown
-    assert 'class="bars"' not in shown
-
-
 def test_a_page_uses_the_words_and_colours_of_the_terminal() -> None:
     styles = (Path(charts.__file__).parent / "page.css").read_text()
     names = {

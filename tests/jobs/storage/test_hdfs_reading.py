@@ -212,11 +212,6 @@ def test_a_name_node_is_found_as_hadoops_clients_find_it(
     assert expected == hdfs.name_nodes(location, options)
 
 
-def test_a_uri_without_a_host_needs_a_default_file_system() -> None:
-    with pytest.raises(OSError, match=r"fs\.defaultFS"):
-        storage_of("hdfs:///store", {})
-
-
 def site(*settings: tuple[str, str]) -> str:
     properties = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings)
     return f"<configuration>{''.join(properties)}</configuration>"

@@ -53,13 +53,6 @@ def test_what_nobody_can_reach_is_refused_before_anything_starts(
     assert f"{location}: {reason}" in capfd.readouterr().err
 
 
-def test_a_file_that_is_exported_is_one_of_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
-    line = "export --store /store --format ndjson --out s3a://bucket/file"
-
-    assert ExitCode.USAGE is cli.main(line.split())
-    assert "s3a://bucket/file: name a file of this machine" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.store.known import ASSUMED, DETECTED, GIVEN, UndecidedError
-from jobs.store.release import QUICK, THOROUGH, Effort, eras_of, given_rules, known_writers, writers_of
+from jobs.store.known import ASSUMED, DETECTED
+from jobs.store.release import QUICK, THOROUGH, Effort, eras_of, known_writers, writers_of
 from jobs.store.store import Segment, Store, list_store
 from rmq_formats.release import Release
 from rmq_formats.store import name_of_offset
@@ -47,12 +47,6 @@ def test_a_release_that_is_known_as_a_range_is_said_as_one(golden: Golden) -> No
     assert Release.of("5.3.3") == decided.value.newest
 
 
-def test_what_is_given_is_said_as_it_is_given(golden: Golden) -> None:
-    known = known_writers(list_store(str(golden("b533-base"))), "5.3.3,5.4.0@11232", ())
-
-    assert (GIVEN, "5.3.3, then 5.4.0 from offset 11232") == (known.how, str(known.value))
-
-
 def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: Golden, tmp_path: Path) -> None:
     root = copy_of(golden("b551-base"), tmp_path)
     before = eras_of(list_store(str(root)))
@@ -71,14 +65,6 @@ def test_the_hole_at_the_end_of_a_segment_is_not_searched(golden: Golden, tmp_pa
         file.truncate(10**12)
 
     assert "5.5.0 to 5.5.1" == str(writers_of(eras_of(list_store(str(root))), ()).value)
-
-
-@pytest.mark.parametrize("text", ["9.9.9", "5.3.9", "4.10.0", "new", "5.3.3@x", "5.3.3@²", "5.4.0@10,5.3.3@5", ""])
-def test_a_release_that_never_was_is_refused(text: str) -> None:
-    with pytest.raises(UndecidedError):
-        given_rules(text)
-    with pytest.raises(UndecidedError):
-        given_rules(f"5.3.3,{text}")
 
 
 @pytest.mark.parametrize(

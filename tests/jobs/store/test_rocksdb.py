@@ -47,16 +47,6 @@ def test_folders_show_where_the_queues_are(name: str, tmp_path: Path) -> None:
     assert features_of(store) == Features(*_EXPECTED[name])
 
 
-def test_the_setting_is_named_as_the_broker_has_it() -> None:
-    assert Features(QueueStorage.ROCKSDB, "consumequeue", None).setting == "storeType=defaultRocksDB"
-    assert Features(QueueStorage.BOTH, "consumequeue", None).setting == "rocksdbCQDoubleWriteEnable=true"
-    assert (
-        Features(QueueStorage.ROCKSDB, _SEPARATE, None).setting
-        == "storeType=defaultRocksDB useSeparateStorePathForRocksdbCQ=true"
-    )
-    assert Features(QueueStorage.FILES, None, None).setting is None
-
-
 @pytest.mark.parametrize("name", [name for name in FEATURES if not name.endswith("rockscq-killed")])
 def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path: Path) -> None:
     unpacked = unpack_feature(name, tmp_path)

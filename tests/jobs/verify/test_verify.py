@@ -12,7 +12,6 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
 from jobs.products.index.settings import Wanted
-from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
@@ -226,11 +225,6 @@ def test_a_lost_index_folder_is_named_by_the_checkpoint(store: Path) -> None:
     assert verdict.exit_code is ExitCode.MISMATCH
 
 
-def test_a_release_that_is_none_is_refused(golden: Golden) -> None:
-    with pytest.raises(UndecidedError, match=r"5\.3\.x"):
-        verified(golden("b533-base"), Wanted(release="5.3.x"))
-
-
 def test_the_summary_is_a_table_for_people(store: Path) -> None:
     shutil.rmtree(store / "consumequeue" / "T1")
     lines = text_of(verified(store)).splitlines()
@@ -339,10 +333,6 @@ def test_a_store_without_a_checkpoint_is_not_said_to_be_healthy(store: Path) -> 
     assert verdict.severity is Severity.NOT_VERIFIED
     assert verdict.exit_code is ExitCode.CLEAN
     assert "there is no checkpoint" in text_of(verdict)
-
-
-def test_fields_without_a_checksum_are_named_as_not_verified(golden: Golden) -> None:
-    assert "no checksum covers these fields of a record" in text_of(verified(golden("b533-base")))
 
 
 def test_a_store_whose_log_lies_elsewhere_is_said_to_have_no_segment(store: Path) -> None:
