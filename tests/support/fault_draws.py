@@ -24,10 +24,11 @@ from random import Random
 from typing import NamedTuple, NoReturn
 
 from jobs.console.exit_codes import ExitCode
+from jobs.inspect.inspection import inspect_store
+from jobs.query.log_search import silent
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
-from jobs.verbs.inspect import _Walked, inspect_store
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
@@ -368,7 +369,7 @@ def _hangs(_number: int, _frame: object) -> NoReturn:
 
 def _violations(one: _Planted) -> Iterator[Violation]:
     store = str(one.root)
-    inspected = inspect_store(store, (), BrokerConf(), deep=False, walked=_Walked()).health
+    inspected = inspect_store(store, (), BrokerConf(), deep=False, progress=silent).health
     found = verify(VerifyRequest(store), OneByOne())
     yield from _of_verdict(one, found)
     if inspected.is_alarm and not found.severity.is_alarm:
