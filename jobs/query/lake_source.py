@@ -80,6 +80,10 @@ class LakeSource:
         return self._at_places([(place["store_id"], place["physical_offset"]) for place in places])
 
     def _at_places(self, places: Sequence[tuple[str, int]]) -> Iterator[Message]:
+        return (message for _, message in self.placed(places))
+
+    def placed(self, places: Sequence[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], Message]]:
+        """Yield the messages at places (store id and physical offset), each with its place."""
         for start in range(0, len(places), _TOGETHER):
             some = places[start : start + _TOGETHER]
             rows = self._rows(
@@ -93,7 +97,7 @@ class LakeSource:
                     f"the table {MESSAGES} has no row of {len(lost)} messages that {INDEX_ENTRIES} has entries of, the "
                     f"first at offset {min(lost)}: rows were deleted"
                 )
-            yield from (self._message(by_place[place]) for place in some if place in by_place)
+            yield from ((place, self._message(by_place[place])) for place in some if place in by_place)
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row["body"] is None and row["body_length"] > 0:

@@ -5,9 +5,10 @@ SQL on a lake's tables without a JVM.
 filters what remains.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
@@ -22,6 +23,17 @@ QUARANTINE = "quarantine"
 SUPERSEDED = "superseded_messages"
 
 
+_ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
+
+
+class MessageFile(NamedTuple):
+    """One file of messages: the limits of its store times (ms) and its rows, where they are known."""
+
+    low: int | None
+    high: int | None
+    rows: int | None
+
+
 class LakeTables:
     """The tables of one lake that queries read."""
 
@@ -33,6 +45,7 @@ class LakeTables:
         self._messages = self._table(MESSAGES)
         self._builder.register(MESSAGES, self._messages)
         self._versions: dict[str, int | None] = {MESSAGES: self._messages.version()}
+        self._files: list[MessageFile] | None = None
 
     def _table(self, name: str) -> DeltaTable:
         location = join(self._lake, name)
@@ -49,6 +62,16 @@ class LakeTables:
         rows = plain_rows(self._messages.get_add_actions(flatten=True))
         known = [row[column] for row in rows if row.get(column) is not None]
         return max(known, default=0)
+
+    @property
+    def message_files(self) -> Sequence[MessageFile]:
+        """The files of messages by the Delta log, the newest first."""
+        if self._files is None:
+            low, high = "min.store_timestamp", "max.store_timestamp"
+            actions = plain_rows(self._messages.get_add_actions(flatten=True))
+            found = (MessageFile(row.get(low), row.get(high), row.get("num_records")) for row in actions)
+            self._files = sorted(found, key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
+        return self._files
 
     @property
     def has_index_entries(self) -> bool:
@@ -76,6 +99,10 @@ class LakeTables:
         if not self.has(QUARANTINE):
             return 0
         return int(self.rows(f"SELECT count(*) AS places FROM {QUARANTINE} WHERE {condition}")[0]["places"])  # noqa: S608 - quoted
+
+    def kinds(self, sql: str) -> dict[str, str]:
+        """Return the columns of a query, and Arrow's name of each one's type."""
+        return {field.name: str(field.type) for field in pa.schema(self._builder.execute(f"{sql} LIMIT 0").schema)}
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows."""

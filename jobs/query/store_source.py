@@ -5,7 +5,9 @@ from functools import cached_property
 
 from jobs.query.log_search import Progress, holding, silent
 from jobs.query.message import Message
+from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind
+from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import StoreKeys
 from jobs.query.store_queues import StoreQueues
 from jobs.query.store_reader import StoreReader
@@ -13,7 +15,8 @@ from jobs.query.store_view import LOG_SEARCHED_UNASKED, StoreView
 from jobs.store.broker_config import BrokerConfig, broker_config
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
-from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules, Unit
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
@@ -38,18 +41,20 @@ class StoreSource:
         )
         self.notes = self._view.notes
         self._keys = StoreKeys(self._view)
-        self._queues = queues = StoreQueues(self._view)
-        self.find, self.key_hits = self._keys.find, self._keys.key_hits
-        self.queue_offsets, self.queue_ids, self.in_queue, self.unit = (
-            queues.offsets, queues.ids, queues.message, queues.unit
-        )  # fmt: skip
-        self.pull_end, self.searched_by_time = queues.pull_end, queues.searched_by_time
-        self.static_queues = reader.static_queues
+        self._queues = StoreQueues(self._view)
 
     @property
     def lacking(self) -> list[str]:
         """For what reasons messages may be missing in the answers."""
         return self._view.lacking
+
+    def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        return self._keys.find(kind, topic, key, begin, end)
+
+    def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
+        return self._keys.key_hits(topic, key, begin, end)
 
     def occurrences(self, text: str) -> Iterator[Occurrence]:
         """Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer."""
@@ -91,9 +96,33 @@ class StoreSource:
         text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
         return Reason(ReasonKind.NO_RECORD, text)
 
+    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
+        """Return which offsets a queue holds; None when there is no such queue."""
+        return self._queues.offsets(topic, queue_id)
+
+    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+        """Return a queue's message by its number."""
+        return self._queues.message(topic, queue_id, queue_offset)
+
     def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
         return (self._queues.message(topic, queue_id, number) for number in range(begin, end))
+
+    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
+        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
+        return self._queues.unit(topic, queue_id, queue_offset)
+
+    def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the queue offset that one pull from *queue_offset* does not go beyond."""
+        return self._queues.pull_end(topic, queue_id, queue_offset)
+
+    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+        """Return the part of a queue that brokers up to 5.1.0 search for a store time: one file."""
+        return self._queues.searched_by_time(topic, queue_id, offsets, time)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues."""
+        return self._queues.ids(topic)
 
     def topics(self) -> frozenset[str]:
         """Name every topic that has queue files, or that the broker's own table has; else those of the log."""
@@ -128,6 +157,10 @@ class StoreSource:
             return None
         stored = [message for message in self._view.search(holding(topic)) if message.topic == topic]
         return (stored[0], stored[-1]) if stored else None
+
+    def static_queues(self, topic: str) -> list[StaticQueue]:
+        """Return the queues of a static topic as the broker's own table has them; none of any other."""
+        return self.reader.static_queues(topic)
 
     @cached_property
     def config(self) -> BrokerConfig:

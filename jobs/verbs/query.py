@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import click
@@ -22,15 +22,11 @@ from jobs.query import lookups, reasons
 from jobs.query.log_search import silent
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.output import Printer
-from jobs.query.source import MAX_TIME, MIN_TIME, Source
+from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Source
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
-
-if TYPE_CHECKING:
-    from jobs.query.lake_source import LakeSource
-    from jobs.query.story.evidence import Evidence
 
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
@@ -192,8 +188,8 @@ Exit codes: 0 found · 1 failed · 2 usage · 3 a body is damaged, or messages m
 """
 
 
-def _not_empty(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    if not value:
+def _not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value == "":
         raise click.BadParameter("is empty; no message has an empty key")
     return value
 
@@ -329,6 +325,60 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
         return printer.finish(answer, source)
 
 
+@command.command("list", short_help="Messages page by page, the newest first.")
+@click.option("-t", "--topic", metavar="TOPIC")
+@click.option(
+    "-k", "--key", callback=_not_empty, metavar="KEY", help="One of the message's KEYS, or its producer's id."
+)
+@click.option("--tag", metavar="TAG", help="Its whole TAGS.")
+@click.option("--words", metavar="TEXT", help="That the body holds, decompressed, byte by byte.")
+@click.option("--since", type=TimeType(), metavar="TIME", help="Stored then or later.")
+@click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
+@click.option("--before", metavar="POSITION", help="The next page: the position that the page before it has named.")
+@click.option(
+    "-m",
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    default=KEY_LIMIT,
+    metavar="N",
+    help="The newest N.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=60.0, metavar="S", help="Look no longer.", show_default=True
+)
+@_place_options
+def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
+    options: QueryOptions,
+    topic: str | None,
+    key: str | None,
+    tag: str | None,
+    words: str | None,
+    since: GivenTime | None,
+    until: GivenTime | None,
+    before: str | None,
+    limit: int,
+    seconds: float,
+) -> ExitCode:
+    """List messages, the newest first: of a store by their offsets, of a lake by their store times."""
+    from jobs.query.listing.model import Deadline, Wanted
+    from jobs.query.listing.of_source import listing_of
+
+    begin = MIN_TIME if since is None else since.milliseconds(options.time_zone)
+    end = MAX_TIME if until is None else until.milliseconds(options.time_zone)
+    with _opened(options) as (source, _):
+        page = listing_of(source).page(Wanted(topic, key, tag, words, begin, end), before, limit, Deadline(seconds))
+        printer = options.printer
+        answer = Answer([found.message for found in page.messages])
+        printer.rows(answer, topic or "", "K", key or "", has_index_key=False)
+        if page.next is not None:
+            printer.note(
+                f"{'stopped after ' + str(seconds) + ' s' if page.was_cut_short else 'more'}: --before {page.next}"
+            )
+        outcome = printer.finish(answer, source)
+        return outcome if page.messages else max(outcome, ExitCode.NOT_FOUND)
+
+
 @command.command("story", short_help="All that happened to a message, each line with its origin.")
 @click.argument("message_id", metavar="ID", required=False)
 @click.option("-t", "--topic", metavar="TOPIC", help="With -k: the topic of the key. With ID: where to look first.")
@@ -343,6 +393,7 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
     from jobs.query.story import timeline
+    from jobs.query.story.of_source import evidence_of
     from jobs.query.story.text import story_lines, story_object
 
     with _opened(options) as (source, _):
@@ -352,25 +403,12 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
             else timeline.by_key(source, topic or "", key)
         )
         printer = options.printer
-        for told in timeline.stories(_evidence(source), answer.messages):
+        for told in timeline.stories(evidence_of(source), answer.messages):
             if printer.as_json:
                 printer.object("story", story_object(told))
             else:
                 printer.out("".join(f"{line}\n" for line in (*story_lines(told, options.time_zone), "")))
         return printer.finish(answer, source)
-
-
-def _evidence(source: Source) -> "Evidence":
-    """Return what a source can say beside its messages."""
-    from jobs.query.store_source import StoreSource
-
-    if isinstance(source, StoreSource):
-        from jobs.query.story.store_evidence import StoreEvidence
-
-        return StoreEvidence(source)
-    from jobs.query.story.lake_evidence import LakeEvidence
-
-    return LakeEvidence(cast("LakeSource", source))  # the only other kind of source
 
 
 @command.command("decode-id", short_help="What an id says: both readings.")

@@ -12,13 +12,14 @@ from jobs.query.story.timeline import Consumed, Copy, GroupFact, Story, report_t
 _STATES = {Consumed.CONSUMED: "consumed", Consumed.IN_FLIGHT: "taken, not yet consumed", Consumed.NOT_YET: "not yet"}
 
 
-class _Line(NamedTuple):
+class TimelineLine(NamedTuple):
     """A line of the timeline, and the lines below it."""
 
     time: int | None
     text: str
     place: Place
     below: Sequence[str]
+    physical_offset: int | None = None  # of a copy; None of a client's report
 
 
 def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
@@ -27,7 +28,7 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
     keys = f", keys {' '.join(message.keys)}" if message.keys else ""
     tags = f", tag {message.tags}" if message.tags else ""
     yield f"{message.message_id}{keys}{tags}: {story.state}"
-    for line in _timeline(story, zone):
+    for line in timeline_lines(story, zone):
         time = "time not known          " if line.time is None else time_text(line.time, zone)
         yield f"{time}  {line.text}"
         yield f"    known from {line.place}"
@@ -35,18 +36,22 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
     yield from (f"not known: {text}" for text in story.unknown)
 
 
-def _timeline(story: Story, zone: tzinfo | None) -> list[_Line]:
+def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
+    """Return what happened, in the order of the log and of time."""
     taken = {one.trace.request_id: one.trace.client_group for one in story.reports if one.trace.request_id}
     groups = {request: group for request, group in taken.items() if request and group}
     # Copies keep the order of the log, whatever the clock said; reports of clients go where their time puts them.
-    timed: list[tuple[int, _Line]] = []
+    timed: list[tuple[int, TimelineLine]] = []
     newest = 0
     for copy in story.copies:
         newest = max(newest, copy.time)
-        timed.append((newest, _Line(copy.time, copy.text, copy.place, list(_below(copy, zone)))))
+        offset = copy.message.record.physical_offset
+        timed.append((newest, TimelineLine(copy.time, copy.text, copy.place, list(_below(copy, zone)), offset)))
     for report in story.reports:
         time = report.trace.event_timestamp
-        timed.append((newest if time is None else time, _Line(time, report_text(report, groups), report.place, [])))
+        timed.append(
+            (newest if time is None else time, TimelineLine(time, report_text(report, groups), report.place, []))
+        )
     return [line for _, line in sorted(timed, key=lambda pair: pair[0])]
 
 

@@ -1,0 +1,182 @@
+"""The questions of a list to a store or a lake, and the answers."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from jobs.query.message import Message
+from jobs.query.source import MAX_TIME, MIN_TIME, Source
+from jobs.query.story.evidence import Evidence
+from jobs.report.axes import round_duration
+from rmq_formats.body import decode_body
+from rmq_formats.errors import FormatError, UnsupportedFormat
+
+LARGEST_BODY = 4 << 20  # bytes of a body when inflated: what a broker takes by default
+CHAIN_SHOWN = 24  # entries of a slot's chain
+
+Cell = str | int | float | bool | None
+
+
+class Deadline:
+    """A moment up to which a list may look."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return time.monotonic() > self._end
+
+
+class Wanted(NamedTuple):
+    """The messages that a list shows; None: any."""
+
+    topic: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    words: str | None = None  # that the body holds, byte by byte
+    begin: int = MIN_TIME  # ms, both included
+    end: int = MAX_TIME
+
+    def takes(self, message: Message) -> bool:
+        """Return whether a message is wanted, whatever its topic."""
+        if not self.begin <= message.record.store_timestamp <= self.end:
+            return False
+        if self.tag is not None and message.tags != self.tag:
+            return False
+        if self.key is not None and self.key not in {*message.keys, message.unique_key}:
+            return False
+        return self.words is None or self.words.encode() in (body_within(message) or message.record.body)
+
+
+class Found(NamedTuple):
+    """A message, and its position: a text that names it in its store or lake."""
+
+    position: str
+    message: Message
+
+
+class Page(NamedTuple):
+    """Messages, newest first."""
+
+    messages: Sequence[Found]
+    next: str | None  # the position before which the next page begins; None after the last one
+    was_cut_short: bool = False  # the time was over before the page was full
+
+
+class Histogram(NamedTuple):
+    """How many messages were stored when: one count a slot, from *start* on, *step* milliseconds each."""
+
+    start: int
+    step: int
+    counts: Sequence[int]
+    unit: str = "messages"
+    note: str = ""
+
+
+class Rows(NamedTuple):
+    """A table."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    sql: str | None = None  # that gives it; None of a store
+    note: str = ""
+
+
+class Link(NamedTuple):
+    """One entry of a slot's chain in an index file."""
+
+    entry: int
+    physical_offset: int
+    leads_here: bool
+    has_hash: bool
+
+
+class Chain(NamedTuple):
+    """The slot of one key in one index file, its newest entry first."""
+
+    key: str
+    file: str
+    slot: int
+    links: Sequence[Link]
+    is_longer: bool
+
+
+class Listing(Protocol):
+    """A store or a lake, listed."""
+
+    @property
+    def source(self) -> Source:
+        """The queries that both answer."""
+        ...
+
+    @property
+    def evidence(self) -> Evidence:
+        """The facts that it knows beside its messages."""
+        ...
+
+    def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
+        """Return at most *limit* messages; `UnsupportedFormat` where *before* is no position."""
+        ...
+
+    def at(self, position: str) -> Message | None:
+        """Return the message at a position; `UnsupportedFormat` where it is none."""
+        ...
+
+    def position(self, message: Message) -> str:
+        """Return the position of a message that another query found."""
+        ...
+
+    def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
+        """Return how many messages of a topic, or of all, were stored when; None without a message."""
+        ...
+
+    def topics(self) -> Rows:
+        """Return each topic with its queues, messages and times."""
+        ...
+
+    def groups(self) -> Rows:
+        """Return how far each consumer group is in each topic, and how many messages it is behind."""
+        ...
+
+    def chains(self, message: Message) -> Iterator[Chain]:
+        """Yield the chains of the index that lead to a message; none of a lake."""
+        ...
+
+    def tables(self) -> Sequence[str]:
+        """Name the tables and views that `table` takes."""
+        ...
+
+    def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
+        """Return rows of a table or view of a lake whose columns hold the texts of *filters*."""
+        ...
+
+
+def body_within(message: Message, limit: int = LARGEST_BODY) -> bytes | None:
+    """Return the body as it was sent; None where it cannot be decompressed, or is larger than *limit*."""
+    try:
+        return decode_body(message.record.body, message.record.sys_flag, limit)
+    except FormatError:
+        return None
+
+
+def number_of(position: str) -> int:
+    """Return a number that a position is made of; `UnsupportedFormat` where it is none of 64 bits."""
+    if position.isascii() and position.isdigit() and len(position) < len(str(MAX_TIME)):
+        return int(position)
+    reason = f"{position[:40]!r} is no position of a message"
+    raise UnsupportedFormat(reason)
+
+
+def slots_of(begin: int, end: int, slots: int) -> tuple[int, int]:
+    """Return the beginning of a histogram, and the length of each slot: a round duration."""
+    step = round_duration(max(1, (end - begin) / max(slots - 1, 1)))
+    return begin // step * step, step
+
+
+def rate(count: int, first: int | None, last: int | None) -> float | None:
+    """Return messages a second between two times; None where they tell none."""
+    if first is None or last is None or last <= first:
+        return None
+    return float(f"{count * 1000 / (last - first):.3g}")

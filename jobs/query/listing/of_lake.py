@@ -1,0 +1,406 @@
+"""
+A lake, listed by SQL: the newest message first, by store time.
+
+A large table is looked at in windows of time that grow, as the statistics of its files cut them: a first page reads the
+newest files alone.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from jobs.lake.views import views
+from jobs.query.lake_source import LakeSource
+from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, one_of, text
+from jobs.query.listing.model import (
+    CHAIN_SHOWN,
+    Cell,
+    Chain,
+    Deadline,
+    Found,
+    Histogram,
+    Link,
+    Page,
+    Rows,
+    Wanted,
+    number_of,
+    rate,
+    slots_of,
+)
+from jobs.query.message import Message
+from jobs.query.source import MIN_TIME
+from jobs.query.story.lake_evidence import LakeEvidence
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.flags import COMPRESSED
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import key_text, typed_index_keys
+
+_FIRST_ROWS = 200_000  # of a first window
+_MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogram
+_MOST_JOINED = 5_000_000  # messages over which views with joins are run: they hold much of them in memory
+_DECOMPRESSED = 500  # messages that are looked at together for words in their bodies
+_MOST_SKIPPED = 1_000_000
+# Every table but that of messages; their declarations would load the compiler.
+LISTED = (
+    *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
+    *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces"),
+)
+_RUNS_READ = 200  # for their gaps
+_PREPARED = "state = 'prepared' AND run > 0"
+_STORE_ID = re.compile(r"[0-9A-Za-z-]{0,64}")
+_LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
+_JOINED = frozenset({"not_consumed", "timers_pending", "transactions"})
+_NEWEST_FIRST = ("time", "run", "store_time", "physical_offset")
+
+
+class _Position(NamedTuple):
+    """The place of a message in the order of a lake."""
+
+    time: int
+    offset: int
+    store_id: str
+
+    def __str__(self) -> str:
+        return f"{self.time}.{self.offset}.{self.store_id}"
+
+    @classmethod
+    def of(cls, given: str) -> "_Position":
+        parts = given.split(".")
+        if len(parts) != len(cls._fields) or not _STORE_ID.fullmatch(parts[2]):
+            reason = f"{given[:40]!r} is no position of a message"
+            raise UnsupportedFormat(reason)
+        return cls(number_of(parts[0]), number_of(parts[1]), parts[2])
+
+
+class LakeListing:
+    """A lake's tables, listed."""
+
+    def __init__(self, source: LakeSource) -> None:
+        """List what *source* reads."""
+        self.source = source
+        self.evidence = LakeEvidence(source)
+        self._tables: LakeTables = source.tables
+
+    def at(self, position: str) -> Message | None:
+        """Return the message at a position."""
+        place = _Position.of(position)
+        return next((one for _, one in self.source.placed([(place.store_id, place.offset)])), None)
+
+    def position(self, message: Message) -> str:
+        """Return the position of a message that another query found."""
+        record = message.record
+        same = f"physical_offset = {record.physical_offset} AND store_timestamp = {record.store_timestamp}"
+        rows = self._rows("store_id", MESSAGES, same, "LIMIT 1")
+        return str(_Position(record.store_timestamp, record.physical_offset, str(rows[0]["store_id"]) if rows else ""))
+
+    def _rows(self, columns: str, table: str, condition: str, rest: str = "") -> list[dict[str, Cell]]:
+        where = self.source.condition(condition)
+        return self._tables.rows(f"SELECT {columns} FROM {table} WHERE {where} {rest}")  # noqa: S608 - texts are quoted
+
+    # pages
+
+    def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
+        """Return at most *limit* messages, the newest first by store time."""
+        found: list[Found] = []
+        position: _Position | None = None
+        for places, seen in self._candidates(wanted, None if before is None else _Position.of(before), limit):
+            by_place = {(one.store_id, one.offset): one for one in places}
+            for place, message in self.source.placed(list(by_place)):
+                if wanted.takes(message):
+                    found.append(Found(str(by_place[place]), message))
+                    if len(found) > limit:
+                        return Page(found[:limit], found[limit - 1].position)
+            position = seen
+            if position is not None and deadline.is_over:
+                return Page(found, str(position), was_cut_short=True)
+        return Page(found, None)
+
+    def _candidates(
+        self, wanted: Wanted, before: _Position | None, limit: int
+    ) -> Iterator[tuple[list[_Position], _Position | None]]:
+        """Yield places of messages in order, and up to which position all have been looked at; None at the end."""
+        if wanted.key is not None and self._tables.has_index_entries:
+            found = sorted({one for one in self._under_key(wanted) if before is None or one < before}, reverse=True)
+            yield from ((found[start : start + limit], None) for start in range(0, len(found), max(limit, 1)))
+            return
+        conditions = list(self._conditions(wanted))
+        high = wanted.end if before is None else min(wanted.end, before.time)
+        together = limit + 1 if wanted.words is None else max(limit + 1, _DECOMPRESSED)
+        for low, top in self._windows(high):
+            window = [f"store_timestamp <= {top}", *([f"store_timestamp > {low}"] if low is not None else [])]
+            last = before
+            while True:
+                newest = self._places([*conditions, *window, *_after(last)], together)
+                is_last = len(newest) < together
+                seen = newest[-1] if not is_last else None if low is None else _Position(low + 1, 0, "")
+                yield newest, seen
+                if is_last:
+                    break
+                last = seen
+            if low is not None and low < wanted.begin:
+                return
+
+    def _places(self, conditions: Sequence[str], limit: int) -> list[_Position]:
+        rows = self._rows(
+            "store_timestamp, physical_offset, store_id",
+            MESSAGES,
+            " AND ".join(("total_size IS NOT NULL", *conditions)),
+            f"ORDER BY store_timestamp DESC, physical_offset DESC, store_id DESC LIMIT {limit}",
+        )
+        return [_place_of(row) for row in rows]
+
+    def _conditions(self, wanted: Wanted) -> Iterator[str]:
+        if wanted.topic is not None:
+            yield f"topic = {text(wanted.topic)}"
+        if wanted.tag is not None:
+            yield f"tags = {text(wanted.tag)}"
+        if wanted.key is not None:
+            yield f"(uniq_key = {text(wanted.key)} OR array_has(keys, {text(wanted.key)}))"
+        if wanted.words is not None:
+            # Bodies are any bytes: their digits are compared here, and the bytes themselves of what is found.
+            digits = text(wanted.words.encode().hex())
+            inflated = "body_inflated" in self._columns
+            found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
+            # What no run has decompressed is decompressed here.
+            packed = f"sys_flag & {COMPRESSED} = {COMPRESSED}{' AND body_inflated IS NULL' if inflated else ''}"
+            yield f"({' OR '.join(found)} OR ({packed}))"
+        if wanted.begin > MIN_TIME:
+            yield f"store_timestamp >= {wanted.begin}"
+
+    @cached_property
+    def _columns(self) -> Mapping[str, str]:
+        return self._tables.kinds(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - no text of others
+
+    def _under_key(self, wanted: Wanted) -> Iterator[_Position]:
+        key = wanted.key or ""
+        topics = [wanted.topic] if wanted.topic is not None else sorted(self.source.topics())
+        columns = "DISTINCT store_timestamp, physical_offset, store_id"
+        hashes = one_of("key_hash", {index_key_hash(key_text(topic, key)) for topic in topics})
+        if topics:
+            indexed = self._rows(
+                columns, INDEX_ENTRIES, f"{hashes} AND {one_of('topic', topics)} AND key = {text(key)}"
+            )
+            yield from map(_place_of, indexed)
+        of_topic = "" if wanted.topic is None else f" AND topic = {text(wanted.topic)}"
+        yield from map(_place_of, self._rows(columns, MESSAGES, f"uniq_key = {text(key)}{of_topic}"))
+
+    def _windows(self, high: int) -> Iterator[tuple[int | None, int]]:
+        """Yield windows of store times (after the first, up to the second), the newest first, each larger."""
+        files = [file for file in self._tables.message_files if file.low is None or file.low <= high]
+        wanted, rows, at = _FIRST_ROWS, 0, 0
+        while at < len(files):
+            rows += files[at].rows or 0
+            at += 1
+            # What was stored after this time can only be in the files that are passed.
+            low = files[at].high if at < len(files) else None
+            if low is not None and rows >= wanted and low < high and files[at - 1].high is not None:
+                yield low, high
+                high, wanted, rows = low, wanted * 4, 0
+        yield None, high
+
+    # numbers
+
+    def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
+        """Return how many messages of a topic, or of all, were stored when; of a very large lake an estimate."""
+        del deadline
+        files = [file for file in self._tables.message_files if file.low is not None and file.high is not None]
+        inside = [file for file in files if (file.high or 0) >= wanted.begin and (file.low or 0) <= wanted.end]
+        if not inside:
+            return None
+        begin = max(min(file.low or 0 for file in inside), wanted.begin)
+        end = min(max(file.high or 0 for file in inside), wanted.end)
+        start, step = slots_of(begin, max(begin, end), slots)
+        counts = [0] * ((max(begin, end) - start) // step + 1)
+        if sum(file.rows or 0 for file in inside) > _MOST_COUNTED:
+            for file in inside:
+                first, last = (max((time - start) // step, 0) for time in (file.low or 0, file.high or 0))
+                last = min(last, len(counts) - 1)
+                for slot in range(first, last + 1):
+                    counts[slot] += (file.rows or 0) // (last - first + 1)
+            return Histogram(start, step, counts, "messages", "of all topics, estimated by the sizes of files")
+        of_topic = "" if wanted.topic is None else f" AND topic = {text(wanted.topic)}"
+        times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
+        for row in self._rows(
+            f"(store_timestamp - {start}) / {step} AS slot, count(*) AS messages",
+            MESSAGES,
+            f"{times}{of_topic}",
+            "GROUP BY 1",
+        ):
+            counts[int(row["slot"] or 0)] = int(row["messages"] or 0)
+        return Histogram(start, step, counts)
+
+    @property
+    def messages(self) -> int:
+        """How many messages the lake has, by the statistics of its files."""
+        return sum(file.rows or 0 for file in self._tables.message_files)
+
+    def stores(self) -> Rows:
+        """Return each store of the lake, with what runs have read of it."""
+        sql = (
+            "SELECT broker, store_id, max(run) AS runs, sum(messages) AS messages, min(from_offset) AS from_offset, "  # noqa: S608 - quoted
+            "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
+            f"FROM runs WHERE {self.source.condition(_PREPARED)} GROUP BY broker, store_id ORDER BY broker, store_id"
+        )
+        if not self._tables.has("runs"):
+            return Rows((), (), note="the lake has no table runs")
+        rows = self._tables.rows(sql)
+        return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
+
+    def growth(self, slots: int) -> Histogram | None:
+        """Return how many messages runs have brought into the lake, and when."""
+        if not self._tables.has("runs"):
+            return None
+        rows = self._rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
+        ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
+        if not ended:
+            return None
+        begin, end = min(ended)[0], max(ended)[0]
+        start, step = slots_of(begin, end, slots)
+        counts = [0] * ((end - start) // step + 1)
+        for time, messages in ended:
+            counts[(time - start) // step] += messages
+        return Histogram(start, step, counts)
+
+    def losses(self) -> Rows:
+        """Return how many findings of each kind the newest verifications made, and how many places are damaged."""
+        rows: list[tuple[Cell, ...]] = []
+        if self._tables.has("quarantine"):
+            counted = self._rows("broker, count(*) AS places", "quarantine", "TRUE", "GROUP BY broker ORDER BY broker")
+            rows += [("damage", row["broker"], "quarantine", row["places"]) for row in counted]
+        if self._tables.has("findings"):
+            newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
+            columns = "broker, kind, sum(times) AS times"
+            counted = self._rows(columns, "findings", newest, "GROUP BY broker, kind ORDER BY broker, kind")
+            rows += [("contradiction", row["broker"], row["kind"], row["times"]) for row in counted]
+        return Rows(("severity", "broker", "kind", "count"), rows)
+
+    def gaps(self) -> Rows:
+        """Return the parts of logs that no run could read: the newest ones."""
+        rows: list[tuple[Cell, ...]] = []
+        if self._tables.has("runs"):
+            details = self._rows("broker, run, detail", "runs", _PREPARED, f"ORDER BY time DESC LIMIT {_RUNS_READ}")
+            for row in details:
+                found = json.loads(str(row["detail"] or "{}")).get("gaps") or ()
+                rows += [("gap", row["broker"], row["run"], gap["from"], gap["to"]) for gap in found]
+        return Rows(("severity", "broker", "run", "from offset", "to offset"), rows)
+
+    def topics(self) -> Rows:
+        """Return each topic with its queues, messages and bytes."""
+        sql = (
+            "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
+            "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
+            f"FROM {MESSAGES} WHERE {self.source.condition('total_size IS NOT NULL')} GROUP BY topic ORDER BY topic"
+        )
+        rows = [
+            (
+                row["topic"],
+                row["queues"],
+                row["messages"],
+                row["bytes"],
+                rate(row["messages"], row["first_stored"], row["last_stored"]),
+                row["first_stored"],
+                row["last_stored"],
+            )
+            for row in self._tables.rows(sql)
+        ]
+        return Rows(("topic", "queues", "messages", "bytes", "per second", "first stored", "last stored"), rows, sql)
+
+    def groups(self) -> Rows:
+        """Return how far each group was in each topic when the newest run looked."""
+        columns = ("consumer group", "topic", "queues", "behind", "most in one queue")
+        if not self._tables.has("consumer_offsets"):
+            return Rows(columns, (), note="the lake has no table consumer_offsets")
+        where = self.source.condition("kind = 'consumer'")
+        sql = (
+            "WITH newest AS (SELECT store_id, consumer_group, topic, queue_id, next_offset, row_number() OVER "  # noqa: S608 - quoted
+            "(PARTITION BY store_id, consumer_group, topic, queue_id ORDER BY run DESC) AS age "
+            f"FROM consumer_offsets WHERE {where}), ends AS (SELECT store_id, topic, queue_id, "
+            f"max(queue_offset) + 1 AS end_offset FROM {MESSAGES} "
+            "WHERE transaction_type NOT IN ('prepared', 'rollback') GROUP BY store_id, topic, queue_id), "
+            "lags AS (SELECT n.*, greatest(coalesce(e.end_offset - n.next_offset, 0), 0) AS behind "
+            "FROM newest n LEFT JOIN ends e USING (store_id, topic, queue_id) "
+            "WHERE n.age = 1 AND n.next_offset IS NOT NULL) "
+            "SELECT consumer_group, topic, count(*) AS queues, sum(behind) AS behind, max(behind) AS most "
+            "FROM lags GROUP BY consumer_group, topic ORDER BY consumer_group, topic"
+        )
+        return Rows(columns, [tuple(row.values()) for row in self._tables.rows(sql)], sql)
+
+    # the index and other tables
+
+    def chains(self, message: Message) -> Iterator[Chain]:
+        """Yield for each key of a message the entries of its slot, as the rebuilt index file chains them."""
+        if not self._tables.has_index_entries:
+            return
+        offset = message.record.physical_offset
+        for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):
+            key_hash = index_key_hash(key.text)
+            at = f"key_hash = {key_hash} AND physical_offset = {offset}"
+            for own in self._rows("DISTINCT store_id, index_file, slot", INDEX_ENTRIES, at):
+                same = " AND ".join(
+                    f"{name} = {text(value) if isinstance(value, str) else value}" for name, value in own.items()
+                )
+                rest = f"ORDER BY entry DESC LIMIT {CHAIN_SHOWN + 1}"
+                rows = self._rows("entry, physical_offset, key_hash", INDEX_ENTRIES, same, rest)
+                links = [
+                    Link(
+                        int(row["entry"] or 0),
+                        int(row["physical_offset"] or 0),
+                        row["physical_offset"] == offset,
+                        row["key_hash"] == key_hash,
+                    )
+                    for row in rows[:CHAIN_SHOWN]
+                ]
+                is_longer = len(rows) > CHAIN_SHOWN
+                yield Chain(key.key, f"{own['index_file']}", int(own["slot"] or 0), links, is_longer)
+
+    def tables(self) -> Sequence[str]:
+        """Name the lake's tables but that of messages, and the views over them."""
+        names = filter(self._tables.has, LISTED)
+        return (*names, *(view.name for view in views() if all(map(self._tables.has, view.tables))))
+
+    def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
+        """Return rows of a table or view whose columns hold the texts of *filters*, the newest first."""
+        if name not in self.tables() or skip > _MOST_SKIPPED:
+            reason = f"the lake has no table {name[:40]!r}, or less rows"
+            raise UnsupportedFormat(reason)
+        by_name = {view.name: view.sql for view in views()}
+        origin = f"({by_name[name]}) AS {name}" if name in by_name else name
+        if name in _JOINED and self.messages > _MOST_JOINED:
+            note = f"not run over more than {_MOST_JOINED:,} messages: it would take too much memory here"
+            return Rows((), (), f"SELECT * FROM {name}", note)  # noqa: S608 - a name of ours
+        kinds = self._tables.kinds(f"SELECT * FROM {origin}")  # noqa: S608 - names of ours
+        unknown = filters.keys() - kinds.keys()
+        if unknown:
+            reason = f"{name} has no column {min(unknown)[:40]!r}"
+            raise UnsupportedFormat(reason)
+        columns = [column for column in kinds if column not in _LARGE]
+        shown = ", ".join(_shown(column, kinds[column]) for column in columns)
+        conditions = [f'contains(CAST("{column}" AS VARCHAR), {text(part)})' for column, part in filters.items()]
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
+        rest = f"{where}{f' ORDER BY {newest} DESC' if newest else ''} LIMIT {limit} OFFSET {skip}"
+        rows = self._tables.rows(f"SELECT {shown} FROM (SELECT * FROM {origin}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
+        return Rows(columns, [tuple(row.values()) for row in rows], f"SELECT * FROM {name}{rest}")  # noqa: S608 - the same
+
+
+def _shown(column: str, kind: str) -> str:
+    """Return how a column is shown: what is neither a text nor a number as one."""
+    if "binary" in kind:
+        return f'encode("{column}", \'hex\') AS "{column}"'
+    is_plain = kind.startswith(("int", "string", "large_string", "string_view", "bool", "double", "float"))
+    return f'"{column}"' if is_plain else f'CAST("{column}" AS VARCHAR) AS "{column}"'
+
+
+def _place_of(row: Mapping[str, Cell]) -> _Position:
+    return _Position(int(row["store_timestamp"] or 0), int(row["physical_offset"] or 0), str(row["store_id"]))
+
+
+def _after(last: _Position | None) -> list[str]:
+    """Return the condition on what comes after a position in the order of pages."""
+    if last is None:
+        return []
+    time, offset, store = last
+    same = f"physical_offset < {offset} OR (physical_offset = {offset} AND store_id < {text(store)})"
+    return [f"(store_timestamp < {time} OR (store_timestamp = {time} AND ({same})))"]

@@ -1,0 +1,274 @@
+"""
+A store, listed: a topic through its queues, all topics through the log, the newest message first.
+
+The log can only be walked forwards. So it is read in spans, the last one first; a span begins at a record that a queue
+names, or where a segment begins. A time is searched by halves, as brokers do.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+
+from jobs.query.listing.model import (
+    CHAIN_SHOWN,
+    Chain,
+    Deadline,
+    Found,
+    Histogram,
+    Link,
+    Page,
+    Rows,
+    Wanted,
+    number_of,
+    rate,
+    slots_of,
+)
+from jobs.query.log_search import Span, holding, search, silent
+from jobs.query.message import Message
+from jobs.query.source import MAX_TIME, MIN_TIME
+from jobs.query.store_source import StoreSource
+from jobs.query.story.store_evidence import StoreEvidence
+from jobs.store.broker_config import ReaderKind
+from jobs.store.queue_files import StoredQueue
+from rmq_formats.errors import CorruptData, UnsupportedFormat
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
+from rmq_formats.indexfile.lookup import Hop
+
+_FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below what the compiled scan is loaded for
+_MOST_QUEUES = 64  # of which a histogram of all topics counts messages
+_LONGEST_CHAIN = 4096  # entries that are followed
+_TIME = attrgetter("record.store_timestamp")
+
+
+class StoreListing:
+    """A store's files, listed."""
+
+    def __init__(self, source: StoreSource) -> None:
+        """List what *source* reads."""
+        self.source = source
+        self.evidence = StoreEvidence(source)
+        self._reader = source.reader
+
+    def at(self, position: str) -> Message | None:
+        """Return the message at a physical offset."""
+        return self.source.at(number_of(position))
+
+    def position(self, message: Message) -> str:
+        """Return the physical offset of a message."""
+        return str(message.record.physical_offset)
+
+    # pages
+
+    def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
+        """Return at most *limit* messages that are stored before an offset, the newest first."""
+        found: list[Found] = []
+        last = self._reader.store.end_offset if before is None else number_of(before)
+        for offset, message in self._candidates(wanted, last, limit):
+            if message is not None and wanted.takes(message):
+                found.append(Found(str(offset), message))
+                if len(found) > limit:
+                    return Page(found[:limit], found[limit - 1].position)
+            last = offset
+            if deadline.is_over:
+                return Page(found, str(last), was_cut_short=True)
+        return Page(found, None)
+
+    def _candidates(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+        """Yield messages and their offsets, descending; an offset alone says how far it has looked."""
+        queues = [] if wanted.topic is None else self._queues(wanted.topic)
+        if wanted.key is not None:
+            found = {one.record.physical_offset: one for one in self._under_key(wanted.key, wanted)}
+            yield from ((offset, found[offset]) for offset in sorted(found, reverse=True) if offset < before)
+        elif queues:
+            units = merge(*(self._units(queue, wanted, before) for queue in queues), reverse=True)
+            yield from ((offset, self.source.at(offset)) for offset in units)
+        else:
+            yield from self._logged(wanted, before, limit)
+
+    def _under_key(self, key: str, wanted: Wanted) -> Iterator[Message]:
+        if wanted.topic is not None:
+            for kind in (KeyKind.KEY, KeyKind.UNIQUE):
+                yield from self.source.find(kind, wanted.topic, key, wanted.begin, wanted.end)
+        else:
+            yield from (one.message for one in self.source.occurrences(key))
+
+    def _queues(self, topic: str) -> list[StoredQueue]:
+        return [queue for (name, _), queue in self._reader.queues.items() if name == topic]
+
+    def _units(self, queue: StoredQueue, wanted: Wanted, before: int) -> Iterator[int]:
+        """Yield the offsets that the units of a queue name, descending."""
+        first, end = self._reader.unit_range(queue)
+        end = bisect_left(range(end), before, first, key=partial(self._named, queue))
+        if wanted.end < MAX_TIME:
+            end = self._number_at(queue, wanted.end + 1, first, end)
+        start = self._number_at(queue, wanted.begin, first, end) if wanted.begin > MIN_TIME else first
+        yield from (self._named(queue, number) for number in range(end - 1, start - 1, -1))
+
+    @staticmethod
+    def _named(queue: StoredQueue, number: int) -> int:
+        unit = queue.unit(number)
+        return -1 if unit is None else unit.physical_offset
+
+    def _number_at(self, queue: StoredQueue, time: int, low: int, high: int) -> int:
+        """Return the number of the first unit in [low, high) whose message was stored at *time* or later."""
+
+        def stored(number: int) -> int:
+            message = self.source.at(self._named(queue, number))
+            return MIN_TIME if message is None else message.record.store_timestamp
+
+        return bisect_left(range(high), time, low, key=stored)
+
+    def _logged(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+        sieve = holding(wanted.topic or wanted.tag or "")
+        start, end, size = self._reader.store.start_offset, before, _FIRST_SPAN
+        if wanted.end < MAX_TIME:
+            end = min(end, self._offset_after(wanted.end))
+        while end > start:
+            low = self._boundary_before(max(end - size, start))
+            kept: deque[Message] = deque(maxlen=limit + 1)  # a span without boundaries may be a whole segment
+            oldest = None
+            for record in search(self._reader, sieve, silent, Span(low, end)):
+                message = Message(record, self.source.release)
+                oldest = record.store_timestamp if oldest is None else oldest
+                is_wanted = wanted.topic in {None, message.topic} and wanted.takes(message)
+                if record.physical_offset < end and is_wanted and not self._is_left_over(record.physical_offset):
+                    kept.append(message)
+            yield from ((one.record.physical_offset, one) for one in reversed(kept))
+            yield low, None
+            if oldest is not None and oldest < wanted.begin:
+                return
+            end, size = low, min(size * 2, _LARGEST_SPAN)
+
+    def _is_left_over(self, offset: int) -> bool:
+        return bool(self._reader.epochs) and self._reader.is_left_over(offset)
+
+    def _boundary_before(self, offset: int) -> int:
+        """Return the last record at *offset* or before it that a queue names, else where the segment begins."""
+        segment = self._reader.segment_for(offset)
+        if segment is None:
+            ends = [one.base_offset for one in self._reader.store.segments if one.base_offset <= offset]
+            return max(ends, default=self._reader.store.start_offset)
+        header = self._reader.framing(segment).header_size
+        named = segment.base_offset + header
+        for queue in islice(self._reader.queues.values(), _MOST_QUEUES):
+            first, end = self._reader.unit_range(queue)
+            number = bisect_right(range(end), offset, first, key=partial(self._named, queue))
+            if number > first:
+                named = max(named, self._named(queue, number - 1))
+        proven = self.source.at(named) is not None
+        return named - header if proven else segment.base_offset
+
+    def _offset_after(self, time: int) -> int:
+        """Return an offset that no message stored at *time* or before it lies after: where a segment begins."""
+        for segment in self._reader.store.segments:
+            first = self._reader.first_record(segment)
+            if first is not None and first.store_timestamp > time:
+                return segment.base_offset
+        return self._reader.store.end_offset
+
+    # numbers
+
+    def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
+        """Return how many messages the queues of a topic, or of all, have in each slot of time."""
+        every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
+        queues = every[:_MOST_QUEUES] if wanted.topic is None else self._queues(wanted.topic)
+        ranges = [(queue, *self._reader.unit_range(queue)) for queue in queues]
+        ends = [
+            message.record.store_timestamp
+            for queue, first, end in ranges
+            for number in {first, end - 1}
+            if first < end and (message := self.source.at(self._named(queue, number))) is not None
+        ]
+        if not ends:
+            return None
+        begin, end_time = max(min(ends), wanted.begin), min(max(ends), wanted.end)
+        start, step = slots_of(begin, max(begin, end_time), slots)
+        counts = [0] * ((max(begin, end_time) - start) // step + 1)
+        note = f"of the {_MOST_QUEUES} largest queues" if wanted.topic is None and len(every) > _MOST_QUEUES else ""
+        for done, (queue, first, end) in enumerate(ranges):
+            if deadline.is_over:
+                note = f"of {done} of {len(every)} queues: more would take too long"
+                break
+            low = self._number_at(queue, start, first, end)
+            for slot in range(len(counts)):
+                high = self._number_at(queue, start + (slot + 1) * step, low, end) if low < end else low
+                counts[slot] += high - low
+                low = high
+        return Histogram(start, step, counts, "messages", note)
+
+    def topics(self) -> Rows:
+        """Return each topic that has queues, with what these hold."""
+        ranges: dict[str, list[tuple[StoredQueue, int, int]]] = {}
+        for (topic, _), queue in self._reader.queues.items():
+            ranges.setdefault(topic, []).append((queue, *self._reader.unit_range(queue)))
+        rows = []
+        for topic in sorted({*ranges, *self._reader.topic_config}):
+            own = [(queue, first, end) for queue, first, end in ranges.get(topic, ()) if first < end]
+            firsts, lasts = (
+                [self.source.at(self._named(queue, number)) for queue, number in numbers]
+                for numbers in (
+                    [(queue, first) for queue, first, _ in own],
+                    [(queue, end - 1) for queue, _, end in own],
+                )
+            )
+            oldest = min((_TIME(one) for one in firsts if one), default=None)
+            newest = max((_TIME(one) for one in lasts if one), default=None)
+            count = sum(end - first for _, first, end in own)
+            rows.append((topic, len(ranges.get(topic, ())), count, rate(count, oldest, newest), oldest, newest))
+        return Rows(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows)
+
+    def groups(self) -> Rows:
+        """Return how far each group is by the broker's own table of offsets."""
+        config = self.source.config
+        behind: dict[tuple[str, str], list[int]] = {}
+        for reader in config.progress:
+            if reader.kind is ReaderKind.CONSUMER and reader.consumer_group is not None:
+                offsets = self.source.queue_offsets(reader.topic, reader.queue_id)
+                left = 0 if offsets is None else max(offsets.maximum - max(reader.next_offset, offsets.minimum), 0)
+                behind.setdefault((reader.consumer_group, reader.topic), []).append(left)
+        rows = [(group, topic, len(left), sum(left), max(left)) for (group, topic), left in sorted(behind.items())]
+        note = f"not all of the broker's configuration can be read: {config.unread}" if config.unread else ""
+        return Rows(("consumer group", "topic", "queues", "behind", "most in one queue"), rows, note=note)
+
+    # the index
+
+    def chains(self, message: Message) -> Iterator[Chain]:
+        """Yield for each key of a message the chain of the file that leads to it."""
+        offset = message.record.physical_offset
+        for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):
+            key_hash = index_key_hash(key.text)
+            for file in self._reader.index_readers():
+                header = file.header
+                if not header.begin_physical_offset <= offset <= header.end_physical_offset:
+                    continue
+                slot = file.geometry.slot_of(key_hash)
+                links = [
+                    Link(hop.number, at := hop.entry.physical_offset, at == offset, hop.entry.key_hash == key_hash)
+                    for hop in islice(_unbroken(file.chain(slot)), _LONGEST_CHAIN)
+                ]
+                if any(link.leads_here for link in links):  # keys of one message may be in two files
+                    name = (file.file or "").rpartition("/")[2]
+                    yield Chain(key.key, name, slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
+
+    def tables(self) -> Sequence[str]:
+        """Name none: a store has no tables."""
+        return ()
+
+    def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
+        """Refuse: a store has no tables."""
+        del filters, skip, limit
+        reason = f"a store has no table {name[:40]!r}; a lake has"
+        raise UnsupportedFormat(reason)
+
+
+def _unbroken(hops: Iterator[Hop]) -> Iterator[Hop]:
+    """Yield the entries of a chain up to the place where it is broken."""
+    try:
+        yield from hops
+    except CorruptData:
+        return

@@ -1,0 +1,144 @@
+"""Lists of messages: a store and its lake give the same pages, and both what a walk over every record gives."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.tables import TABLES
+from jobs.query.lake_source import open_lake
+from jobs.query.listing.model import Deadline, Listing, Wanted
+from jobs.query.listing.of_lake import LISTED, LakeListing
+from jobs.query.listing.of_store import StoreListing
+from jobs.query.log_search import silent
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_source import StoreSource
+from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
+from rmq_formats.body import decode_body
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.properties import PropertyParser, parse_properties
+from rmq_formats.release import Release
+from tests.support.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+RELEASE = Release.of("5.5.1")
+
+
+@pytest.fixture(scope="module")
+def listings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[MessageRecord], list[Listing]]]:
+    from tests.golden import unpack
+
+    folder = tmp_path_factory.mktemp("listing")
+    store = unpack("b551-base", folder / "store")
+    asked = IngestRequest(str(store), str(folder / "lake"), "b", hash_slots=100, index_num=20)
+    ingest(asked, OneByOne())
+    records = [record for record, _ in records_of(segments_of(store))]
+    with StoreReader(list_store(str(store))) as reader:
+        source = StoreSource(reader, RELEASE, progress=silent)
+        yield records, [StoreListing(source), LakeListing(open_lake(str(folder / "lake"), None, RELEASE))]
+
+
+def _properties(record: MessageRecord) -> dict[str, str]:
+    return parse_properties(record.properties_raw, PropertyParser.SCAN)
+
+
+TIME = 1795160559700
+CASES: dict[str, tuple[Wanted, Callable[[MessageRecord], bool]]] = {
+    "all": (Wanted(), lambda _: True),
+    "topic": (Wanted(topic="T1"), lambda one: one.topic == "T1"),
+    "key": (Wanted(key="k1"), lambda one: "k1" in _properties(one).get("KEYS", "").split(" ")),
+    "topic and key": (
+        Wanted(topic="T1", key="k1"),
+        lambda one: one.topic == "T1" and "k1" in _properties(one).get("KEYS", "").split(" "),
+    ),
+    "tag": (Wanted(tag="TagA"), lambda one: _properties(one).get("TAGS") == "TagA"),
+    "words": (Wanted(words="body2"), lambda one: b"body2" in one.body),
+    "words of two languages": (Wanted(words="тело-正"), lambda one: "тело-正".encode() in one.body),
+    "words, compressed": (Wanted(words="\0" * 99), lambda one: bytes(99) in decode_body(one.body, one.sys_flag)),
+    "since": (Wanted(begin=TIME), lambda one: one.store_timestamp >= TIME),
+    "topic until": (
+        Wanted(topic="T1", end=TIME),
+        lambda one: one.topic == "T1" and one.store_timestamp <= TIME,
+    ),
+    "quote": (Wanted(topic="T1' OR '1'='1"), lambda _: False),
+}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize("case", CASES)
+def test_pages_hold_every_message_once(
+    listings: tuple[list[MessageRecord], list[Listing]], case: str, seconds: float
+) -> None:
+    """However early a page is cut short, the next one begins where it ended."""
+    records, both = listings
+    wanted, is_wanted = CASES[case]
+    expected = [one.physical_offset for one in reversed(records) if is_wanted(one)]
+
+    for listing in both:
+        found, before = [], None
+        while True:
+            page = listing.page(wanted, before, 7, Deadline(seconds))
+            assert len(page.messages) <= 7
+            found += [one.message.record.physical_offset for one in page.messages]
+            before = page.next
+            if before is None:
+                break
+        assert expected == found
+    assert case == "quote" or expected
+
+
+def test_a_histogram_counts_what_was_stored_when(listings: tuple[list[MessageRecord], list[Listing]]) -> None:
+    records, both = listings
+    for topic in (None, "T1"):
+        times = [one.store_timestamp for one in records if topic in {None, one.topic}]
+        for listing in both:
+            found = listing.histogram(Wanted(topic=topic), 60, Deadline(60))
+            assert found is not None
+            counted = [0] * len(found.counts)
+            for time in times:
+                counted[(time - found.start) // found.step] += 1
+            assert counted == list(found.counts)
+
+
+def test_topics_and_groups_are_those_of_the_log(listings: tuple[list[MessageRecord], list[Listing]]) -> None:
+    records, both = listings
+    expected = {topic: sum(one.topic == topic for one in records) for topic in {one.topic for one in records}}
+    groups = [listing.groups().rows for listing in both]
+
+    for listing in both:
+        rows = listing.topics()
+        at = rows.columns.index("messages")
+        assert expected == {row[0]: row[at] for row in rows.rows if row[at]}
+    assert groups[0] == groups[1]
+    assert groups[0]
+
+
+def test_a_position_leads_to_its_message(listings: tuple[list[MessageRecord], list[Listing]]) -> None:
+    for listing in listings[1]:
+        for found in listing.page(Wanted(), None, 20, Deadline(60)).messages:
+            again = listing.at(found.position)
+            assert found.position == listing.position(found.message)
+            assert again is not None
+            assert found.message.record == again.record
+            chains = list(listing.chains(found.message))
+            assert chains
+            assert all(chain.is_longer or any(link.leads_here for link in chain.links) for chain in chains)
+
+
+@pytest.mark.parametrize(
+    "position", ["", "x", "-1", "1.2", "1.2.'; --", "9" * 30, "1.2.3.4", "²", f"{'9' * 30}.1.a", "../../x"]
+)
+def test_what_is_no_position_is_refused(listings: tuple[list[MessageRecord], list[Listing]], position: str) -> None:
+    for listing in listings[1]:
+        with pytest.raises(UnsupportedFormat, match="is no position"):
+            listing.at(position)
+        with pytest.raises(UnsupportedFormat, match="is no position"):
+            listing.page(Wanted(), position, 5, Deadline(1))
+
+
+def test_every_table_of_a_lake_is_listed() -> None:
+    assert {table.name for table in TABLES} == {*LISTED, "messages"}
