@@ -144,6 +144,13 @@ def _lacks_tables(root: Path) -> str | None:
     return None if has_table else "no lake: it has none of our tables"
 
 
+def _lacks_both(root: Path) -> str | None:
+    """Return what is wrong where a directory is neither a lake nor a store."""
+    if _lacks_tables(root) is None or _lacks_store(root) is None:
+        return None
+    return "neither a RocketMQ store (commitlog, consumequeue, index) nor a lake (Delta tables)"
+
+
 def _lacks_nothing(path: Path) -> None:
     del path
 
@@ -311,6 +318,7 @@ STORED = StoreType()
 STORE = StoreType(_lacks_store)
 LOG_DIRECTORY = StoreType(_lacks_nothing)
 LAKE = LakeType(_lacks_tables)
+STORE_OR_LAKE = StoreType(_lacks_both)
 CHANGED_LAKE = OutputLocationType(_lacks_tables)
 WRITTEN = OutputLocationType()
 OUTPUT_FILE = OutputFileType()

@@ -53,6 +53,11 @@ _ALL = (
     ),
     Verb("diff", "jobs.verbs.diff", uses_spark=True, help="Say what a store and a lake have of each other, and why."),
     Verb("query", "jobs.verbs.query", uses_spark=False, help="Find messages as mqadmin does, with the broker down."),
+    Verb(
+        "browse", "jobs.verbs.browse", uses_spark=False,
+        help="Show a store or a lake as pages on this machine.",
+        again="The same command opens the pages again.",
+    ),
     Verb("export", "jobs.verbs.export", uses_spark=True, help="Write messages out, bodies decompressed."),
     Verb(
         "optimize", "jobs.verbs.optimize", uses_spark=True,

@@ -207,7 +207,7 @@ def _record_item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> I
         values |= _values(record, properties) | ({"problems": problems} if problems else {})
     if request.with_fields:
         fields = layout_fields(DLEDGER_ENTRY, entry, piece.offset) if entry else []
-        fields += _fields(record)
+        fields += record_fields(record)
     return Item(piece.offset, piece.size, "record", text, values, fields, is_damage=bool(problems))
 
 
@@ -254,7 +254,8 @@ def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, obje
     }
 
 
-def _fields(record: MessageRecord) -> list[Field]:
+def record_fields(record: MessageRecord) -> list[Field]:
+    """Name every byte of a record."""
     offset = record.physical_offset
     layout = RECORD[record.sys_flag & HOST_BITS]
     fixed = [

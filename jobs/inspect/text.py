@@ -23,7 +23,7 @@ _Thing = TypeVar("_Thing")
 
 def dashboard(report: StoreReport) -> str:
     """Return the text for people."""
-    lines = [f"{report.health.styled('●')} {_verdict(report)}  {printable(report.store)}"]
+    lines = [f"{report.health.styled('●')} {verdict(report)}  {printable(report.store)}"]
     lines += start_lines(report.start)
     lines.append(_line("BROKER", report.state.broker))
     if report.start is not None and report.start.unknown:
@@ -41,7 +41,8 @@ def dashboard(report: StoreReport) -> str:
     return "\n".join(lines)
 
 
-def _verdict(report: StoreReport) -> str:
+def verdict(report: StoreReport) -> str:
+    """Return in words how the store is."""
     if report.health is not Severity.NOT_VERIFIED:
         return str(report.health)
     return "worth a look; not verified" if report.problems else "nothing wrong seen; not verified"

@@ -196,7 +196,6 @@ def writer_settings(table: Table, rows: int, as_is: Container[str] = ()) -> dict
         "compression": dict.fromkeys(compressed, CODEC),
         "compression_level": dict.fromkeys(compressed, COMPRESSION_LEVEL),
         "write_statistics": list(table.limited),
-        "write_page_index": True,
         "store_schema": False,
         "use_dictionary": list(_repeated(table)),
         "column_encoding": {name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},

@@ -27,7 +27,6 @@ ingest(IngestRequest(sys.argv[1], sys.argv[2]), OneByOne())
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled")
 def test_after_it_an_ingest_of_all_tables_compiles_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}

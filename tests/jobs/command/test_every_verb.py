@@ -48,7 +48,7 @@ _EVERY = [
 ]
 _RESULT = r"{}: .+ in (?:[\d.,]+ s|\d+ min \d+ s)(?:, .+/s|, at once)?"
 _TORN = re.compile(r"\s+(?:[KMG]iB|bytes(?:/s)?|s|min)\b|\s+(?:right|findings?)$")  # from its number, or its column
-_AS_IT_IS = ("catalog", "query", "dump", "demo")  # texts to be pasted, mqadmin's lines, lists of rows, several verbs
+_AS_IT_IS = ("catalog", "query", "dump", "demo", "browse")  # texts to be pasted, lists of rows, several verbs
 
 
 class _Terminal(StringIO):

@@ -100,15 +100,6 @@ def test_offset_ids_cost_neither_a_filter_nor_a_dictionary() -> None:
     assert {"offset_msg_id", "uniq_key"}.isdisjoint(settings["use_dictionary"])
 
 
-def test_a_reader_of_one_row_finds_its_pages(tmp_path: Path) -> None:
-    """Without an index of pages it would read whole columns of a row group, bodies included."""
-    group = pq.read_metadata(_written(tmp_path, physical_offset=[5, 7], body=[b"x", b"y"])).row_group(0)
-    chunks = [group.column(number) for number in range(group.num_columns)]
-
-    assert all(chunk.has_offset_index for chunk in chunks)
-    assert "physical_offset" in {chunk.path_in_schema for chunk in chunks if chunk.has_column_index}
-
-
 def _write_until_the_disk_is_gone(lake: Path) -> None:
     with TableFile(Lake(str(lake)), QUARANTINE, "f.parquet", _WHOSE) as file:
         file.write_rows([{"physical_offset": 4711, "sample": bytes(SMALL_GROUP)}])

@@ -58,7 +58,8 @@ def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path
         kept = {name.partition("/")[2] for name in archive.getnames()}
 
     assert {
-        f"rocketmq_lake/{name}" for name in ("_conf/jars.lock", "demo/store.tar.xz", "report/page.css", "main.py")
+        f"rocketmq_lake/{name}"
+        for name in ("_conf/jars.lock", "demo/store.tar.xz", "report/page.css", "browse/templates/base.html")
     } <= packed
     assert {"spark-submit.sh", "requirements.lock", "conf/jars.lock", "pyproject.toml", "LICENSE"} <= kept
     assert {"rmq_formats", "rocketmq_lake"} == {name.partition("/")[0] for name in packed if ".dist-info" not in name}

@@ -1,0 +1,84 @@
+"""The store or lake that the pages show, and how it is opened."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+
+from jobs.console.program import program
+from jobs.launch.arguments import file_system_options
+from jobs.query.lake_source import LakeSource
+from jobs.query.lake_tables import LakeTables
+from jobs.query.listing.model import Listing
+from jobs.query.listing.of_lake import LakeListing
+from jobs.query.listing.of_source import listing_of
+from jobs.query.log_search import silent
+from jobs.query.open_store import open_store
+from rmq_formats.errors import NotAStore
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.release import Release
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The store or lake that the command line names."""
+
+    location: str
+    commitlog: tuple[str, ...] | None = None
+    broker_conf: Path | None = None
+    broker: str | None = None
+    release: str | None = None
+    is_lake: bool = False
+    through_log: bool = False
+    geometry: Geometry | None = None
+
+    @property
+    def store(self) -> str | None:
+        """The store's root; None of a lake."""
+        return None if self.is_lake else self.location
+
+    def known_release(self) -> Release | None:
+        """Return the release that is given."""
+        return Release.of(self.release) if self.release else None
+
+    def recognised(self) -> "Place":
+        """Return the place as what it is: a lake has a table of messages."""
+        try:
+            LakeTables(self.location, file_system_options())
+        except NotAStore:
+            return self
+        return replace(self, is_lake=True)
+
+    @property
+    def program(self) -> str:
+        """The words that start this tool."""
+        return program()
+
+    def command(self, *words: str) -> str:
+        """Return a command line about this place, to paste; a word `{}` is the place itself."""
+        given = [
+            *(("--commitlog", ",".join(self.commitlog)) if self.commitlog else ()),
+            *(("--broker-conf", str(self.broker_conf)) if self.broker_conf else ()),
+        ]
+        named = [part for word in words for part in ((self.location,) if word == "{}" else (word,))]
+        return " ".join([program(), *map(quote, (*named, *given))])
+
+    def query(self, *words: str) -> str:
+        """Return a line of `query` that asks this place."""
+        given = [
+            *(("--broker", self.broker) if self.broker else ()),
+            *(("--release", self.release) if self.release else ()),
+        ]
+        return self.command("query", *words, "--lake" if self.is_lake else "--store", self.location, *given)
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Listing]:
+    """Open a store or a lake."""
+    if place.is_lake:
+        tables = LakeTables(place.location, file_system_options())
+        yield LakeListing(LakeSource(tables, place.broker, place.known_release()))
+        return
+    with open_store(place, silent) as (source, _):
+        yield listing_of(source)

@@ -1,0 +1,67 @@
+"""`browse`: a store or a lake as pages in a browser of this machine, read-only."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from jobs.command.configuration import config_option
+from jobs.command.options import ONE_RELEASE
+from jobs.command.places import STORE_OR_LAKE, PathListType
+from jobs.console.exit_codes import ExitCode
+from jobs.launch.errors import SetupError
+
+_NEEDED = ("jinja2", "starlette", "uvicorn")
+_EPILOG = """\
+\b
+Examples:
+  rmq-lake browse /data/rocketmq/store
+  rmq-lake browse --port 8080 --no-open LAKE      # on a server; then: ssh -L 8080:127.0.0.1:8080 SERVER
+
+\b
+Exit codes: 0 ended by Ctrl-C · 1 failed · 2 usage
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("location", metavar="STORE|LAKE", type=STORE_OR_LAKE)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Of 127.0.0.1; default: a free one."
+)
+@click.option("--no-open", is_flag=True, help="Only print the address; open no browser.")
+@click.option(
+    "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where a store's CommitLog lies elsewhere."
+)
+@click.option(
+    "--broker-conf",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The broker's own configuration.",
+)
+@click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake.")
+@click.option(
+    "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
+)
+@config_option
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    location: str,
+    port: int,
+    no_open: bool,
+    commitlog: tuple[str, ...] | None,
+    broker_conf: Path | None,
+    broker: str | None,
+    release: str | None,
+) -> ExitCode:
+    """
+    Show a store or a lake as pages on 127.0.0.1, which only read: files, messages, topics, groups, tables.
+
+    Prints one line with the address; only who has it sees the pages. Ctrl-C ends it.
+    """
+    if not all(map(find_spec, _NEEDED)):
+        raise SetupError(f"the pages need {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")
+    from jobs.browse.server import serve
+    from jobs.browse.subject import Place
+
+    place = Place(location, commitlog, broker_conf, broker, release)
+    return serve(place.recognised(), port, opens=not no_open)

@@ -1,0 +1,319 @@
+"""The pages of `browse`: what they give to whom, whatever is asked and whatever a store's names are."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import encode_record
+from tests.golden import unpack
+from tests.rmq_formats.builders import a_record, placed
+from tests.support.pages import ROOT, Pages, served
+from tests.support.stores import records_of, segments_of, tree_state
+
+HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"
+VIEWS = ("/", "/messages", "/topics", "/groups", "/tables/runs", "/tables/transactions")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack("b551-base", tmp_path_factory.mktemp("browse") / "store")
+
+
+@pytest.fixture(scope="module")
+def lake(store: Path) -> Path:
+    place = store.parent / "lake"
+    ingest(IngestRequest(str(store), str(place), "broker-a", hash_slots=100, index_num=20), OneByOne())
+    return place
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store and its lake whose topic, keys, tags, properties and bodies are mark-up and SQL."""
+    folder = tmp_path_factory.mktemp("hostile")
+    names = {"KEYS": HOSTILE.replace(" ", ""), "TAGS": HOSTILE, "UNIQ_KEY": HOSTILE, HOSTILE: HOSTILE}
+    bodies = (HOSTILE.encode(), json.dumps({HOSTILE: [HOSTILE]}).encode(), b'{"a":' * 900 + b"1" + b"}" * 900)
+    records = placed([a_record(body, topic=HOSTILE, properties=names) for body in bodies])
+    (folder / "store" / "commitlog").mkdir(parents=True)
+    content = b"".join(map(encode_record, records))
+    (folder / "store" / "commitlog" / f"{0:020d}").write_bytes(content.ljust(1 << 14, b"\0"))
+    asked = IngestRequest(str(folder / "store"), str(folder / "lake"), "b", release="5.5.1")
+    ingest(asked, OneByOne())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def of_store(store: Path) -> Iterator[Pages]:
+    with served(store) as pages:
+        yield pages
+
+
+@pytest.fixture(scope="module")
+def of_lake(lake: Path) -> Iterator[Pages]:
+    with served(lake) as pages:
+        yield pages
+
+
+def links(page: str, begin: str) -> list[str]:
+    return [unescape(href) for href in re.findall(r'href="([^"]*)"', page) if unescape(href).startswith(begin)]
+
+
+def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
+    found: list[str] = []
+    while path:
+        page = pages.get(path).text
+        found += dict.fromkeys(links(page, "/message?"))
+        path = next(iter(links(page, path.partition("?")[0] + "?")[-1:]), "") if 'rel="next"' in page else ""
+        path = path if "before=" in path else ""
+    return found
+
+
+# who is let in
+
+
+def test_the_first_address_gives_a_cookie_that_scripts_and_other_sites_do_not_get(of_store: Pages) -> None:
+    reply = of_store.get(f"/?token={of_store.token}", Cookie=None)
+
+    assert (200, True) == (reply.status, 'http-equiv="refresh"' in reply.text)
+    cookie = reply.headers["set-cookie"]
+    assert cookie.startswith(of_store.cookie)
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert "127.0.0.1" in of_store.address
+    assert len(of_store.token) >= 32
+
+
+def _requests(port: int) -> dict[str, tuple[str, dict[str, str | None], int]]:
+    other = f"127.0.0.1:{port + 1}"
+    return {
+        "no cookie": ("GET", {"Cookie": None}, 401),
+        "another cookie": ("GET", {"Cookie": f"rmq_lake_{port}=x"}, 401),
+        "a cookie of letters beyond ASCII": ("GET", {"Cookie": f"rmq_lake_{port}=\xe9"}, 401),
+        "another server's cookie": ("GET", {"Cookie": f"rmq_lake_{port + 1}=x"}, 401),
+        "another host": ("GET", {"Host": "example.com"}, 421),
+        "a host that is rebound": ("GET", {"Host": f"127.0.0.1.example.com:{port}"}, 421),
+        "another port": ("GET", {"Host": other}, 421),
+        "no host": ("GET", {"Host": ""}, 421),
+        "another origin": ("GET", {"Origin": "http://example.com"}, 403),
+        "no origin": ("GET", {"Origin": "null"}, 403),
+        "another server of this machine": ("GET", {"Origin": f"http://{other}"}, 403),
+        "a page of another site": ("GET", {"Sec_Fetch_Site": "cross-site"}, 403),
+        "a page of another port": ("GET", {"Sec_Fetch_Site": "same-site"}, 403),
+        **{method: (method, {}, 405) for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE")},
+    }
+
+
+@pytest.mark.parametrize("case", _requests(1))
+def test_nobody_else_is_given_anything(of_store: Pages, case: str) -> None:
+    method, headers, status = _requests(of_store.port)[case]
+    for path in (*VIEWS, "/style.css", "/messages.ndjson", "/body?at=0", "/?token=x", "/find?id=x", "/nothing"):
+        reply = of_store.get(path, method, **headers)
+        assert status == reply.status
+        assert len(reply.body) < 100
+        assert "T1" not in reply.text
+
+
+@pytest.mark.parametrize("path", [*VIEWS, "/style.css", "/nothing", "/message?at=0", "/body?at=0"])
+def test_a_browser_may_do_nothing_with_a_page_but_show_it(of_lake: Pages, path: str) -> None:
+    reply = of_lake.get(path)
+    policy = dict(part.strip().split(" ", 1) for part in reply.headers["content-security-policy"].split(";"))
+
+    assert "'none'" == policy["default-src"]
+    assert policy.keys().isdisjoint({"script-src", "connect-src", "object-src", "frame-src"})
+    assert {"'self'"} == {policy[name] for name in ("style-src", "img-src", "form-action")}
+    assert ("'none'", "'none'") == (policy["base-uri"], policy["frame-ancestors"])
+    named = ("x-content-type-options", "referrer-policy", "cross-origin-resource-policy")
+    assert ["nosniff", "no-referrer", "same-origin"] == [reply.headers[name] for name in named]
+    assert "server" not in reply.headers
+    assert not re.search(r'(src|href)="(https?:)?//|url\(|@import|style="|<script| on\w+=', reply.text)
+
+
+# what is shown
+
+
+def test_pages_lead_to_every_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
+    records = [record for record, _ in records_of(segments_of(store))]
+    of_t1 = [record for record in records if record.topic == "T1"]
+
+    assert [f"/message?at={one.physical_offset}" for one in reversed(records)] == messages_of(of_store)
+    assert len(records) == len(set(messages_of(of_lake)))
+    for pages in (of_store, of_lake):
+        rows = [json.loads(line) for line in pages.get("/messages.ndjson?topic=T1").text.splitlines()]
+        assert [one.physical_offset for one in reversed(of_t1)] == [row["physical_offset"] for row in rows]
+        assert f"<h2>Newest first</h2>\n{'<p' if not of_t1 else '<div'}" in pages.get("/messages?topic=T1").text
+
+
+def test_one_message_is_shown_with_its_bytes_story_and_chains(store: Path, of_store: Pages, of_lake: Pages) -> None:
+    record, raw = next((one, raw) for one, raw in records_of(segments_of(store)) if one.topic == "T2" and one.sys_flag)
+    for pages in (of_store, of_lake):
+        at = next(one for one in messages_of(pages, "/messages?topic=T2") if f"{record.physical_offset}" in one)
+        page = pages.get(at).text
+        digits = "".join(re.findall(r"\b(?:[0-9a-f]{2}(?: |\b)){1,16}", page))
+        assert raw[:4].hex(" ") in page
+        assert raw[20:28].hex(" ") in digits
+        assert f"offset {record.physical_offset:,}" in page
+        assert "leads here" in page
+        assert "this message" in page
+        assert bytes(3000) == pages.get(at.replace("/message?", "/body?")).body
+        assert "0000002f" not in pages.get(f"{at}&body=hex").text
+
+
+def test_every_view_names_the_command_that_says_the_same(store: Path, of_store: Pages) -> None:
+    """The line of a list, run as it is shown, prints as many messages as the page has."""
+    page = of_store.get("/messages?topic=T1&tag=TagA").text
+    (line,) = re.findall(r'<pre class="command">([^<]*)</pre>', page)
+    words = unescape(line).split()
+    assert ["python", "-m", "jobs.main", "query", "list"] == words[:5]
+
+    answer = subprocess.run(
+        [sys.executable, *words[1:], "--json"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+
+    assert len(answer.stdout.splitlines()) == len(messages_of(of_store, "/messages?topic=T1&tag=TagA")) > 0
+    assert str(store) in line
+
+
+def test_an_id_leads_to_its_message_or_to_the_reason(of_store: Pages, of_lake: Pages) -> None:
+    for pages in (of_store, of_lake):
+        page = pages.get("/messages?topic=T1").text
+        unique = re.findall(r'<td class="id"[^>]*>([0-9A-F]{32})<', page)[0]
+        found = pages.get(f"/find?id={unique}")
+        assert (303, True) == (found.status, found.headers["location"].startswith("/message?at="))
+        assert unique in pages.get(found.headers["location"]).text
+        missing = pages.get("/find?id=nothing")
+        assert (404, True) == (missing.status, "is no offset id" in missing.text)
+
+
+# whatever is asked
+
+
+VALUES = (
+    HOSTILE,
+    "'; DROP TABLE messages; --",
+    "T1' OR '1'='1",
+    "../../../etc/passwd",
+    "\0",
+    "9" * 400,
+    "-1",
+    "%s%s%n",
+    "x" * 5000,
+    "0x10",
+    "1e999",
+)
+
+
+def test_whatever_is_asked_gives_nothing_and_runs_nothing(lake: Path, of_store: Pages, of_lake: Pages) -> None:
+    before = tree_state(lake)
+    fields = {
+        "/messages": ("topic", "key", "tag", "words", "since", "until", "before"),
+        "/messages.ndjson": ("topic", "key", "tag", "words", "since", "until"),
+        "/message": ("at", "body"),
+        "/body": ("at",),
+        "/find": ("id", "topic"),
+        "/tables/runs": ("skip", "state", "column", "holds"),
+        "/": ("lang", "token"),
+    }
+    for pages in (of_store, of_lake):
+        for path, names in fields.items():
+            for name in names:
+                for value in VALUES:
+                    reply = pages.get(f"{path}?{urlencode({name: value})}")
+                    assert reply.status in {200, 303, 400, 404}, (path, name, value)
+                    assert "<script" not in reply.text
+                    assert "Traceback" not in reply.text
+                    is_in_bodies = (name, value) == ("words", "\0")
+                    if (
+                        path.startswith("/messages")
+                        and not is_in_bodies
+                        and name in {"topic", "key", "tag", "words", "before"}
+                    ):
+                        assert not links(reply.text, "/message?") or reply.status == 400, (path, name, value)
+        for value in VALUES:
+            for path in (f"/tables/{quote(value, safe='')}", f"/{quote(value)}", f"/tables/../{quote(value)}"):
+                assert pages.get(path).status in {400, 404}
+    for path in ("/../../../../etc/passwd", "/style.css/../../page.css", "//example.com/", "/tables/..%2f..%2fruns"):
+        assert of_lake.get(path).status in {400, 404}
+    assert before == tree_state(lake)
+
+
+@pytest.mark.parametrize("kind", ["store", "lake"])
+def test_names_and_bodies_of_a_store_stay_text(hostile: Path, kind: str) -> None:
+    with served(hostile / kind) as pages:
+        shown = messages_of(pages)
+        assert len(shown) == 3
+        paths = [*VIEWS, f"/messages?{urlencode({'topic': HOSTILE})}", *shown]
+        paths += [f"{one}&body={form}" for one in shown for form in ("text", "json", "hex")]
+        for path in paths:
+            page = pages.get(path).text
+            assert not re.search(r"<script|<img|\son\w+=\"", page)
+            assert all(character.isprintable() for character in page.replace("\n", ""))
+        assert "&lt;script&gt;" in pages.get("/messages").text
+        assert 3 == len(links(pages.get(f"/messages?{urlencode({'topic': HOSTILE})}").text, "/message?"))
+
+
+# how it begins and ends
+
+
+def _run(*arguments: str, code: str = "from jobs.main import main; main()") -> tuple[int, str]:
+    command = [sys.executable, "-c", code, "browse", "--no-open", *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    assert answer.stdout == ""
+    return answer.returncode, answer.stderr.strip()
+
+
+def test_what_keeps_the_pages_from_being_served_is_one_line(store: Path, tmp_path: Path) -> None:
+    without = "import sys; sys.modules['uvicorn'] = None; from jobs.main import main; main()"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        in_use = _run("--port", str(port), str(store))
+    (tmp_path / "file").write_text("x")
+    no_place = _run(str(tmp_path))
+
+    assert (1, f"rmq-lake: port {port} of 127.0.0.1 is in use: give another --port, or none for a free one") == in_use
+    assert (1, True) == (
+        (lacking := _run(str(store), code=without))[0],
+        "pip install 'rocketmq-lake[browse]'" in lacking[1],
+    )
+    assert (2, True) == (no_place[0], "neither a RocketMQ store" in no_place[1])
+
+
+# two languages
+
+
+def test_every_word_of_the_pages_is_there_in_chinese() -> None:
+    folder = ROOT / "jobs" / "browse" / "templates"
+    chinese = json.loads((folder / "zh.json").read_text(encoding="utf-8"))
+    said = {
+        word for page in folder.glob("*.html") for word in re.findall(r"""\bt\(['"](.+?)['"]\)""", page.read_text())
+    }
+
+    assert set() == said - chinese.keys()
+    assert len(said) > 60
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "language"),
+    [
+        ({}, "", "en"),
+        ({"Accept_Language": "de,zh-CN;q=0.8,en;q=0.5"}, "", "zh-CN"),
+        ({"Accept_Language": "zh-TW"}, "?lang=en", "en"),
+        ({}, "?lang=zh", "zh-CN"),
+        ({}, "?lang=<script>", "en"),
+    ],
+)
+def test_the_language_is_the_chosen_or_the_browser_s(
+    of_store: Pages, headers: dict[str, str], query: str, language: str
+) -> None:
+    reply = of_store.get(f"/topics{query}", **headers)
+
+    assert f'<html lang="{language}">' in reply.text
+    assert ("主题" in reply.text) is (language == "zh-CN")

@@ -1,0 +1,139 @@
+"""A real browser, led page by page: what it loads, what a page says, how it looks. Chromium, by its own protocol."""
+
+import asyncio
+import base64
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from tests.support.waiting import wait_until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_LOADED = 30.0  # seconds
+
+
+class Browser:
+    """One page of a Chromium."""
+
+    def __init__(self, address: str) -> None:
+        self.requests: list[str] = []  # the address of everything that pages wanted
+        self.errors: list[str] = []  # what the page's console says
+        self._loop = asyncio.new_event_loop()
+        self._number = 0
+        self._events: list[dict[str, Any]] = []
+        self._socket: WebSocketClientConnection = self._loop.run_until_complete(_connected(address))
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: object) -> dict[str, Any]:
+        return self._loop.run_until_complete(self._call(method, parameters))
+
+    async def _call(self, method: str, parameters: dict[str, object]) -> dict[str, Any]:
+        self._number += 1
+        number = self._number
+        await self._socket.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:
+            message = await self._read()
+            if message.get("id") == number:
+                assert "error" not in message, message
+                result: dict[str, Any] = message["result"]
+                return result
+
+    async def _read(self) -> dict[str, Any]:
+        data = await asyncio.wait_for(self._socket.read_message(), _LOADED)
+        assert data is not None
+        message: dict[str, Any] = json.loads(data)
+        match message.get("method"):
+            case "Network.requestWillBeSent":
+                self.requests.append(message["params"]["request"]["url"])
+            case "Log.entryAdded":
+                self.errors.append(message["params"]["entry"]["text"])
+            case None:
+                return message
+        self._events.append(message)
+        return message
+
+    def open(self, address: str) -> None:
+        self._events.clear()
+        self.call("Page.navigate", url=address)
+        self.wait_for_load()
+
+    def wait_for_load(self) -> None:
+        self._loop.run_until_complete(self._loaded())
+
+    async def _loaded(self) -> None:
+        while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
+            await self._read()
+        self._events.clear()
+
+    def value(self, expression: str) -> Any:  # noqa: ANN401 - JSON
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def follow(self, selector: str) -> None:
+        self._events.clear()
+        self.value(f"document.querySelector({json.dumps(selector)}).click()")
+        self.wait_for_load()
+
+    def look(self, width: int, *, height: int = 1200, dark: bool = False) -> bytes:
+        self.resize(width, height, dark=dark)
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+
+    def resize(self, width: int, height: int = 1200, *, dark: bool = False) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def close(self) -> None:
+        self._socket.close()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+
+async def _connected(address: str) -> WebSocketClientConnection:
+    return await websocket_connect(address, max_message_size=1 << 28)
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        raise FileNotFoundError("no Chromium is installed: apt-get install chromium")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions",
+            "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
+            f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank",
+        ]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            port_file = Path(profile) / "DevToolsActivePort"
+            wait_until(
+                lambda: port_file.exists() and len(port_file.read_text().split()) == 2, lambda: "Chromium has no port"
+            )
+            port = port_file.read_text().split()[0]
+            page = Browser(_page_address(int(port)))
+            try:
+                yield page
+            finally:
+                page.close()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _page_address(port: int) -> str:
+    from urllib.request import urlopen
+
+    with urlopen(f"http://127.0.0.1:{port}/json", timeout=30) as answer:
+        pages = json.load(answer)
+    address: str = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
+    return address

@@ -1,0 +1,64 @@
+"""The pages of `browse`, served by a process of its own, and plain requests to them."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).parents[2]
+
+
+class Reply(NamedTuple):
+    """An answer, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class Pages:
+    """A server, and what it printed."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.port = urlsplit(address).port or 0
+        self.base, _, self.token = address.partition("/?token=")
+        self.cookie = f"rmq_lake_{self.port}={self.token}"
+
+    def get(self, path: str, method: str = "GET", **headers: str | None) -> Reply:
+        """Ask as a page of the server itself would; a header that is None is left out."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie, **named}
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in sent.items():
+            if value is not None:
+                connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        connection.close()
+        # What takes long is asked for again, as the page itself does.
+        return self.get(path, method, **headers) if reply.status == 202 else reply
+
+
+@contextmanager
+def served(place: Path, *options: str) -> Iterator[Pages]:
+    command = [sys.executable, "-m", "jobs.main", "browse", "--no-open", *options, str(place)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            yield Pages(process.stdout.readline().strip())
+        finally:
+            process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=60)
+    assert (rest, process.returncode) == ("", 0)
