@@ -25,12 +25,13 @@ A segment is walked record by record; a record says by which keys and in which q
 from typing import TYPE_CHECKING, Any
 
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, new_record
-from rmq_formats.commitlog.segment import PieceKind, walk
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, walk
 from rmq_formats.consumequeue.unit import QueueRules, expected_units, walk_units
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.properties import parse_properties
+from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from rmq_formats.store import classify, decode_checkpoint
 
@@ -40,9 +41,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FormatError",
+    "Framing",
+    "Geometry",
     "IndexReader",
     "MessageRecord",
+    "Piece",
     "PieceKind",
+    "PropertyParser",
     "QueueRules",
     "Release",
     "classify",

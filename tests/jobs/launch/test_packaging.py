@@ -59,7 +59,13 @@ def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path
 
     assert {
         f"rocketmq_lake/{name}"
-        for name in ("_conf/jars.lock", "demo/store.tar.xz", "report/page.css", "browse/templates/base.html")
+        for name in (
+            "_conf/jars.lock",
+            "demo/store.tar.xz",
+            "report/page.css",
+            "browse/templates/base.html",
+            "py.typed",
+        )
     } <= packed
     assert {"spark-submit.sh", "requirements.lock", "conf/jars.lock", "pyproject.toml", "LICENSE"} <= kept
     assert {"rmq_formats", "rocketmq_lake"} == {name.partition("/")[0] for name in packed if ".dist-info" not in name}
