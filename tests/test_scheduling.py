@@ -55,13 +55,6 @@ def test_cron_mails_what_somebody_should_see_and_nothing_else(told: Path, tmp_pa
         assert (int(code), f"data\ntrouble\nexit code {int(code)}\n") == (done.returncode, done.stdout)
 
 
-def test_the_crontab_names_the_wrapper() -> None:
-    *_, user, command = one("cron").split(maxsplit=6)
-
-    assert ("rmq", "/opt/rocketmq-lake/ingest-from-cron") == (user, command.strip())
-    assert f"`{command.strip()}`" in _PAGE.read_text(encoding="utf-8")
-
-
 def test_systemd_takes_for_a_success_what_is_none_of_somebodys_business() -> None:
     unit = ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case

@@ -21,7 +21,7 @@ from jobs.ingest.run import ingest
 from jobs.launch.spark import on_half_the_cores
 from jobs.storage import storage_of
 from jobs.storage.local import Care
-from jobs.store.beside_broker import DiskWouldFillError, broker_process, care_beside
+from jobs.store.beside_broker import DiskWouldFillError, broker_process
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -78,12 +78,6 @@ def test_the_lock_tells_whether_a_broker_runs_not_the_file(store: Path) -> None:
     with held(store) as process:
         assert process == broker_process(str(store))
     assert broker_process(str(store)) is None
-
-
-def test_nobody_is_spared_where_nobody_runs(store: Path) -> None:
-    assert care_beside(str(store)) is None
-    assert Care(5) == care_beside(str(store), 5)
-    assert care_beside("s3a://bucket/store") is None
 
 
 def test_priorities_go_down_once_and_are_inherited(store: Path) -> None:

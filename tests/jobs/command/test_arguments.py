@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from jobs.command.configuration import key_of, settings_of
 from jobs.console.exit_codes import ExitCode
-from jobs.query.charset import check_charset
 from tests.jobs.command.test_places import OPTIONS, Option
 from tests.support.commands import runner
 
@@ -107,8 +106,3 @@ def test_a_charset_that_shows_no_bytes_is_a_usage_error(
 
     assert outcome.code is ExitCode.USAGE
     assert "is no charset that a body can be shown in" in outcome.err
-
-
-@pytest.mark.parametrize("charset", ["UTF-8", "utf8", "GBK", "gb18030", "ISO-8859-1", "Shift_JIS", "UTF-16"])
-def test_charsets_that_bodies_are_in_are_taken(charset: str) -> None:
-    check_charset(charset)

@@ -95,12 +95,6 @@ def test_a_variable_that_no_option_reads_is_a_usage_error() -> None:
     assert {"store": "s"} == told("s", RMQ_LAKE_VERIFY_ANYTHING="1")
 
 
-def test_every_option_and_argument_has_a_variable_of_its_own_name() -> None:
-    values = told(RMQ_LAKE_INGEST_STORE="/data/store", RMQ_LAKE_INGEST_JSON="1", RMQ_LAKE_INGEST_COMMITLOG="/a,/b")
-
-    assert {"store": "/data/store", "as_json": True, "commitlog": ("/a", "/b")} == values
-
-
 def test_every_setting_is_shown_with_where_it_is_from(config: Path) -> None:
     config.write_text('index-num = 11\n[ingest]\ntime-zone = "Asia/Shanghai"\n')
 

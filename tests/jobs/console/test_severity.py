@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Severity
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,3 @@ from jobs.console.severity import Severity, worst_of
 def test_a_severity_has_one_exit_code(severity: Severity, code: ExitCode) -> None:
     assert severity.exit_code is code
     assert severity.is_alarm == (code is not ExitCode.CLEAN)
-
-
-def test_the_worst_is_the_last_in_the_order() -> None:
-    assert worst_of([]) is Severity.HEALTHY
-    assert worst_of([Severity.GAP, Severity.HEALTHY, Severity.CONTRADICTION, Severity.BEHIND]) is Severity.CONTRADICTION
-    assert worst_of(Severity) is Severity.NOT_ACCESSIBLE

@@ -44,15 +44,6 @@ def rows_in(lake: Path, start: int, end: int) -> int:
     return sum(start <= row["physical_offset"] < end for row in rows_of(lake))
 
 
-def test_a_store_and_its_lake_are_the_same(store: Path) -> None:
-    lake = taken(store)
-
-    summary = compared(store)
-
-    assert (0, Severity.HEALTHY, []) == (summary.exit_code, summary.severity, summary.differences)
-    assert len(rows_of(lake)) == summary.equal
-
-
 QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
 
 

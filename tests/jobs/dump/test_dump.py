@@ -305,20 +305,6 @@ def test_a_sector_that_cannot_be_read_is_damage_and_what_follows_is_found(
     assert outcome.out.count("  record  ") > 20
 
 
-def test_other_failures_of_a_disk_end_the_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Storage:
-        def open(self, location: str) -> None:
-            raise OSError(116, "Stale file handle", location)
-
-    path = tmp_path / ("0" * 20)
-    path.write_bytes(b"")
-    monkeypatch.setattr(dump_file, "storage_of", lambda *_: Storage())
-
-    outcome = run("dump", path)
-
-    assert (outcome.code, outcome.err) == (ExitCode.FAILED, f"rmq-lake: {path}: Stale file handle\n")
-
-
 def test_text_of_a_producer_cannot_break_a_line(tmp_path: Path, run: Run) -> None:
     path = tmp_path / ("0" * 20)
     path.write_bytes(log_of([a_record(b"\x1b[2J", topic="a\nb", properties=b"KEYS\x01k\n\x1b[31m\x02")]))

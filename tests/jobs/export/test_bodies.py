@@ -71,12 +71,6 @@ def test_a_body_larger_than_the_limit_is_named_in_parquet(
     assert [SMALL.decode(), LARGE.decode(), None, None] == [row["body_text"] for row in rows]
 
 
-def test_a_higher_limit_takes_the_body(places: dict[str, Source], tmp_path: Path) -> None:
-    summary = _export(places["store"], tmp_path / "out", Format.NDJSON, LIMIT + 1)
-
-    assert summary.undecoded.count == 1
-
-
 def test_a_batch_of_bombs_is_cut_into_slices_of_the_budget() -> None:
     stored_ = [zlib.compress(bytes(LIMIT)) for _ in range(10)]
     batch = pa.RecordBatch.from_pydict({"body": stored_, "sys_flag": [COMPRESSED] * 10})

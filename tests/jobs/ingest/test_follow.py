@@ -27,16 +27,16 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
 from jobs.lake.runs import HeldByOtherError
-from jobs.products.index.entries import EntriesSoFar, plan
+from jobs.products.index.entries import EntriesSoFar
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import AsNeeded, OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import STORED
-from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
+from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import leftovers, raw_rows, rows_of
-from tests.support.meanwhile import Meanwhile, preceded
+from tests.support.meanwhile import Meanwhile
 
 AT_ONCE = Pace(0.0)
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
@@ -239,23 +239,6 @@ def test_a_log_that_is_cut_back_during_a_step_leaves_no_files_over(tmp_path: Pat
     Follower(request(broker), Meanwhile(happens=crash), AT_ONCE, stop, story.steps.append, story.look).run()
     assert raw_rows(tmp_path / "lake") == expected([*placed[:WHOLE], *written])
     assert leftovers(tmp_path / "lake") == []
-
-
-def test_a_log_that_is_written_again_before_its_index_entries_are_made_is_read_again(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    placed = broker.append(some_records(30))
-    left = [placed[2]._replace(properties_raw=placed[2].properties_raw.replace(b"TAGS", b"XAGS"))]
-
-    def write_again() -> None:
-        if left:
-            broker.truncate(placed[2].physical_offset)
-            placed[2:3] = broker.append([left.pop()])
-
-    with patch("jobs.products.index.product.plan", preceded(plan, write_again)):
-        summary = ingest(replace(request(broker), range_size=2048), OneByOne())
-    assert ([], expected(placed)) == (summary.gaps, raw_rows(tmp_path / "lake"))
-    keys = Counter(entry["physical_offset"] for entry in indexed(tmp_path / "lake"))
-    assert [KEYS - (number == 2) for number in range(30)] == [keys[record.physical_offset] for record in placed]
 
 
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])

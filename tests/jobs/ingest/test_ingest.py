@@ -1,6 +1,5 @@
 """From real brokers' stores to Delta tables, read back by readers that are not Spark."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,51 +118,12 @@ def test_any_engine_may_read_the_tables(golden_lakes: Path) -> None:
         assert DeltaTable(golden_lakes / "base" / name).protocol().min_reader_version == 1
 
 
-def test_a_growing_log_is_read_piece_by_piece(golden: Golden, tmp_path: Path) -> None:
-    whole = golden("b498-base")
-    store = tmp_path / "store"
-    segments = segments_of(whole)
-    expected = [record.physical_offset for record, _ in records_of(segments)]
-    for written in (*expected[5::17], expected[-1] + 100_000):
-        for segment in segments:
-            base = int(segment.name)
-            content = segment.read_bytes()
-            target = store / segment.relative_to(whole)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if base < written:
-                kept = content[: max(written - base, 0)]
-                target.write_bytes(kept.ljust(len(content), b"\0"))
-        ingest(_request(store, tmp_path / "lake", "b498-base"), OneByOne())
-
-    table = table_of(tmp_path / "lake" / "messages")
-
-    assert expected == sorted(table.column("physical_offset").to_pylist())
-
-
 def test_a_store_is_never_written_to(golden: Golden, tmp_path: Path) -> None:
     before = tree_state(golden("b470-base"))
 
     ingest(_request(golden("b470-base"), tmp_path, "b470-base"), OneByOne())
 
     assert before == tree_state(golden("b470-base"))
-
-
-def test_damage_is_quarantined_and_reading_goes_on(golden: Golden, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
-    segment = segments_of(store)[0]
-    records = [record for record, _ in records_of([segment])]
-    victim = records[3]
-    content = bytearray(segment.read_bytes())
-    content[content.index(victim.body, victim.physical_offset)] ^= 1
-    segment.write_bytes(content)
-
-    summary = ingest(_request(store, tmp_path / "lake", "b551-base"), OneByOne())
-    damaged = table_of(tmp_path / "lake" / "quarantine").to_pylist()
-
-    assert summary.exit_code is ExitCode.DAMAGE
-    assert [(victim.physical_offset, victim.total_size)] == [(row["physical_offset"], row["length"]) for row in damaged]
-    assert summary.messages == sum(1 for _ in records_of(segments_of(store))) - 1
 
 
 def test_a_dry_run_writes_nothing(golden: Golden, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`index_entries` and `index_files` in the run that brings the messages: the broker's own files, run after run."""
 
-import hashlib
 import shutil
 import struct
 from collections.abc import Callable
@@ -15,26 +14,12 @@ from jobs.ingest.run import ingest
 from jobs.products.index.product import StartedIndex
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
-from tests.golden import GOLDEN, SCENARIO
 from tests.support.lakes import table_of
 from tests.support.meanwhile import preceded
 from tests.support.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
 SLOTS, ENTRIES = 100, 20  # of every golden store
-EQUAL = (
-    "base",
-    "direct",
-    "types",
-    "types-crc",
-    "clock",
-    "retry",
-    "timer",
-    "crash-before",
-    "dledger",
-    "transient",
-    "cqext",
-)
 _ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
 
 
@@ -67,19 +52,6 @@ def _real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
             (ordinal, number, *_ENTRY.unpack_from(content, 40 + 4 * SLOTS + 20 * number)) for number in range(1, count)
         ]
     return found
-
-
-@pytest.mark.sample(10)
-@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in EQUAL and "533-crash" not in name])
-def test_the_tables_hold_the_broker_s_own_entries(name: str, golden: Golden, tmp_path: Path) -> None:
-    store = golden(name)
-    _ingest(store, tmp_path, name)
-    real = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (store / "index").iterdir()}
-
-    assert _real_entries(store) == _entries(tmp_path)
-    complete = {row["name"]: row["sha256"] for row in _newest_headers(tmp_path) if row["is_complete"]}
-    assert complete.items() <= real.items()
-    assert len(complete) >= len(real) - 1
 
 
 def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:

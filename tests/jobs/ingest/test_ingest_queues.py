@@ -129,20 +129,6 @@ def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
     return lambda: shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
 
 
-def test_a_unit_may_come_a_run_later_than_its_message(golden: Golden, tmp_path: Path) -> None:
-    whole, store = golden("b551-base"), tmp_path / "store"
-    dispatch = _shown_later(whole, store, 40)
-    first = _ingest(store, tmp_path / "lake", "b551-base")
-    units_then = len(_rows(tmp_path / "lake"))
-    dispatch()
-    second = _ingest(store, tmp_path / "lake", "b551-base")
-
-    assert first.behind > 0
-    assert units_then < len(_units(whole))
-    assert second.messages == 0
-    assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
-
-
 def test_a_unit_that_comes_when_its_record_is_deleted_is_held_against_the_row(golden: Golden, tmp_path: Path) -> None:
     """The lake has the message: its unit is no less right because retention was faster than the next run."""
     whole, store = golden("b551-base"), tmp_path / "store"

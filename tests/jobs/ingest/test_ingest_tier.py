@@ -14,7 +14,7 @@ from jobs.lake.runs import known_logs, known_stores
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.support.commands import overwrite
-from tests.support.lakes import leftovers, rows_of
+from tests.support.lakes import rows_of
 from tests.support.tiers import BROKER, files, said, taken
 
 _OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation"}
@@ -180,12 +180,6 @@ def test_of_brokers_that_share_a_tier_one_is_named(tier: Path, lake: Path) -> No
     with pytest.raises(AmbiguousBrokerError, match="b0, b1"):
         ingested(tier, lake)
     assert "b1" == ingested(tier, lake, broker="b1").broker
-
-
-def test_nothing_is_left_over(tier: Path, lake: Path) -> None:
-    ingested(tier, lake)
-
-    assert [] == leftovers(lake)
 
 
 def test_a_tier_that_is_followed_is_looked_at_again_and_again(place: Path, tier: Path, lake: Path) -> None:

@@ -78,13 +78,6 @@ def test_a_sealed_log_without_a_next_file_has_nothing_new(taken: Taken) -> None:
     assert said(seen) == taken.run()
 
 
-def test_a_file_made_ahead_is_nothing_new(taken: Taken) -> None:
-    end = (taken.broker.offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
-    (taken.broker.root / "commitlog" / f"{end:020d}").write_bytes(bytes(SEGMENT_SIZE))
-
-    assert Look(taken.request).nothing_new() is not None
-
-
 def _append(taken: Taken) -> None:
     taken.broker.append(some_records(1, seed=2))
 

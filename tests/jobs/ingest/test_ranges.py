@@ -83,19 +83,6 @@ def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size
     assert any(offset not in expected for offsets in fooled for offset in offsets)
 
 
-@pytest.mark.parametrize("range_size", [64, 333, 4096])
-def test_stale_records_behind_a_blank_are_no_messages(tmp_path: Path, range_size: int) -> None:
-    records = placed([a_record(bytes([number]) * 50) for number in range(60)])
-    content = bytearray(b"".join(map(encode_record, records)).ljust(SEGMENT, b"\0"))
-    end = records[20].physical_offset
-    content[end : end + 8] = (SEGMENT - end).to_bytes(4) + 0xCBD43194.to_bytes(4)
-
-    found, next_offset = _read(_log(tmp_path, bytes(content)), range_size)
-
-    assert [record.physical_offset for record in records[:20]] == found
-    assert next_offset == SEGMENT
-
-
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: int) -> None:

@@ -175,20 +175,6 @@ def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(br
     assert len(known_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
-def test_a_slave_that_became_master_goes_on_where_the_logs_part(broker: Broker, tmp_path: Path) -> None:
-    """The slave had less than the master when it was promoted, and wrote on."""
-    promoted = Broker(tmp_path / "promoted")
-    shared = promoted.append(some_records(60))
-    new = promoted.append(some_records(60, seed=5))
-    run(broker.root)
-
-    summary = run(tmp_path / "promoted")
-
-    assert summary.superseded is not None
-    assert raw_rows(tmp_path / "lake") == raw(shared + new)
-    assert len(raw_rows(tmp_path / "lake", "superseded_messages")) == 10
-
-
 def test_a_log_that_was_wiped_is_another_one_under_the_same_name(broker: Broker, tmp_path: Path) -> None:
     run(broker.root)
     shutil.rmtree(broker.root)

@@ -21,7 +21,6 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.flags import COMPRESSED
-from tests.golden import unpack
 from tests.jobs.lake.test_earlier_lakes import LAKES, LATER
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
@@ -77,20 +76,6 @@ def test_a_compressed_body_lies_inflated_beside_the_stored_one(tmp_path: Path) -
     assert added(tmp_path / "without") == [(None, None)] * 4
     stored, plain = ([without(row, *LATER) for row in rows_of(tmp_path / name)] for name in ("with", "without"))
     assert stored == plain
-
-
-def test_every_compressor_of_a_broker_gives_the_text_that_was_sent(tmp_path: Path) -> None:
-    store = unpack("b551-types", tmp_path)
-    lake = tmp_path / "lake"
-    ingest(IngestRequest(str(store), str(lake), broker="b", selection=Selection(with_inflated=True)), OneByOne())
-
-    rows = [row for row in rows_of(lake) if row["topic"] == "TZ"]
-    sent = [row["body_inflated"] for row in rows]
-
-    assert [row["tags"] for row in rows] == ["TagZLIB"] * 3 + ["TagLZ4"] * 3 + ["TagZSTD"] * 3
-    assert sent[:3] == sent[3:6] == sent[6:]
-    assert [len(body) for body in sent[:3]] == [2500, 2900, 3300]
-    assert {word.rstrip(b"0123456789") for body in sent for word in body.split()} == {b"word"}
 
 
 def test_bombs_are_inflated_a_few_at_once() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches
-from jobs.lake.table_file import SMALL_GROUP, TableFile, statistics, writer_settings
-from jobs.lake.tables import MESSAGES, QUARANTINE, Table
+from jobs.lake.table_file import SMALL_GROUP, TableFile, statistics
+from jobs.lake.tables import QUARANTINE, Table
 from rmq_formats.arrow import column, required
 
 _RANDOM = random.Random(4711)
@@ -91,13 +91,6 @@ def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path
         file.close()
     merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])
     assert merged.to_pylist() == [{"physical_offset": 5, "body": None}, {"physical_offset": 7, "body": b"x"}]
-
-
-def test_offset_ids_cost_neither_a_filter_nor_a_dictionary() -> None:
-    """They ascend as the log does, so that minima and maxima find one; clients' ids have no order."""
-    settings = writer_settings(MESSAGES, 1000)
-    assert set(settings["bloom_filter_options"]) == {"uniq_key"}
-    assert {"offset_msg_id", "uniq_key"}.isdisjoint(settings["use_dictionary"])
 
 
 def _write_until_the_disk_is_gone(lake: Path) -> None:

@@ -141,20 +141,6 @@ def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
     assert {row["kind"] for row in rows_of(lake)} == {"unique", "key", "tag"}
 
 
-def test_complete_files_never_change_and_open_ones_get_newer_rows(golden: StoreOf, tmp_path: Path) -> None:
-    store = golden("b533-base")
-    lake = tmp_path / "lake"
-    written: dict[tuple[int, int], Any] = {}
-    for _ in growing(without_index(store, tmp_path), tmp_path / "growing"):
-        run(tmp_path / "growing", lake, "b533-base")
-        for row in rows_of(lake):
-            assert written.setdefault((row["index_file"], row["entry"]), row) == row
-    complete = [row["index_file"] for row in files_of(lake) if row["is_complete"]]
-
-    assert len(complete) == len(set(complete))
-    assert len(files_of(lake)) > len(newest(lake))
-
-
 def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path) -> None:
     store, lake = Path(shutil.copytree(golden("b533-base"), tmp_path / "store")), tmp_path / "lake"
     shutil.rmtree(store / "consumequeue")
@@ -201,18 +187,6 @@ def test_index_files_older_than_the_log_come_into_the_lake_as_they_are(golden: S
     assert rows_of(lake)[0]["topic"] is None
     assert rows_of(lake)[-1]["topic"] is not None
     assert [row["sha256"] for row in newest(lake)[:-1]] == [hashlib.sha256(data).hexdigest() for data in real[:-1]]
-
-
-def test_the_moved_start_of_the_log_moves_no_boundary(golden: StoreOf, tmp_path: Path) -> None:
-    store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
-    before: Path | None = None
-    for segment in growing(store, tmp_path / "growing"):
-        run(tmp_path / "growing", lake, "b533-base")
-        if before is not None:
-            before.unlink()
-        before = segment
-
-    assert lake_entries(lake) == real_entries(golden("b533-base"))
 
 
 def test_an_entry_that_is_not_in_the_lake_is_missed(golden: StoreOf, tmp_path: Path) -> None:

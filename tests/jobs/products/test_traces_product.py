@@ -149,20 +149,6 @@ def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker)
     assert taken(broker).messages == 1
 
 
-def test_a_log_that_is_cut_back_without_traces_makes_no_table(broker: Broker) -> None:
-    cut = broker.append(some_records(3, 4))
-    taken(broker)
-    broker.truncate(cut[0].physical_offset)
-    broker.append(some_records(9, 5))
-    assert taken(broker).superseded is not None
-    assert not (broker.root.parent / "lake" / "traces").exists()
-    assert Look(request(broker)).nothing_new() is not None
-    placed = broker.append([reports("a")])
-    taken(broker)
-
-    assert lines(broker) == expected(placed, "a")
-
-
 def test_a_store_without_traces_has_nothing_decoded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "with_inflated", None)
     monkeypatch.setattr(traces, "decode_bodies", None)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, TypeVar
@@ -17,10 +17,7 @@ from jobs.products.index.file_builder import BuiltFile, check_built
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.report.of_rebuild_index import report_of
-from jobs.store.chain import Outcome, Task
 from jobs.store.known import UndecidedError
-from jobs.store.ranges import Range
-from jobs.store.store import Segment
 from jobs.store.workers import OneByOne
 from jobs.verbs import rebuild_index
 from rmq_formats.broker_conf import BrokerConf
@@ -90,12 +87,6 @@ def test_what_changes_bytes_and_is_not_known_must_be_given(golden: StoreOf, tmp_
         rebuilt(store, tmp_path / "out", Wanted(100, 20))
 
 
-def test_two_releases_can_be_given(golden: StoreOf, tmp_path: Path) -> None:
-    rebuilt(golden("up533-540"), tmp_path / "out", Wanted(100, 20, "5.3.3,5.4.0@11232"))
-
-    assert files_in(tmp_path / "out") == files_in(golden("up533-540") / "index")
-
-
 def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tmp_path: Path) -> None:
     whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
     names = sorted(whole)
@@ -109,18 +100,6 @@ def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tm
     assert [file["kind"] for file in manifest["files"]] == ["full", "full", "full", "open"]
     assert {entry["verdict"] for entry in manifest["survivors"]} == {"equal"}
     assert result.exit_code is ExitCode.CLEAN
-
-
-def test_names_sort_between_those_of_the_neighbours(store: Path, tmp_path: Path) -> None:
-    names = names_in(store / "index")
-    for name in names[3:6]:
-        (store / "index" / name).unlink()
-    rebuilt(store, tmp_path / "out", lost_only=True)
-    made = names_in(tmp_path / "out")
-
-    assert len(made) == 3
-    assert names[2] < made[0] < made[-1] < names[6]
-    assert all(len(name) == 17 for name in made)
 
 
 def damage_truncated(path: Path) -> None:
@@ -280,40 +259,6 @@ def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_ar
     assert [file.kind for file in result.files] == ["supplement", "full", "full"]
     assert [file.proven for file in result.files] == [False, True, True]
     assert files_in(tmp_path / "out")[1:] == whole[1:3]
-
-
-class Reshuffled:
-    """Workers that do everything out of order, and some things twice."""
-
-    def __init__(self, seed: int) -> None:
-        self.options: dict[str, str] = {}
-        self.width = 1
-        self._chance = random.Random(seed)
-        self._worker = OneByOne()
-
-    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        return self._worker.unseen(segments)
-
-    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        order: list[Range] = list(ranges)
-        self._chance.shuffle(order)
-        done = {range_: self._worker.ranges([range_], task, discard)[0] for range_ in [*order, *order[:2]]}
-        return [done[range_] for range_ in ranges]
-
-    def map(self, items: Sequence[Item], task: Callable[[Item], T], label: str = "") -> list[T]:
-        del label
-        order = list(range(len(items))) * 2
-        self._chance.shuffle(order)
-        done = {number: task(items[number]) for number in order}
-        return [done[number] for number in range(len(items))]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_order_and_repetition_do_not_matter(golden: StoreOf, tmp_path: Path, seed: int) -> None:
-    rebuild(RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out")), Reshuffled(seed))
-
-    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("range_size", [1 << 30, 8192, 2048, 1024])

@@ -125,13 +125,6 @@ def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: Golden, tmp_pat
     assert (everything.row_keys, sum(file.keys for file in everything.files)) == (540, 540)
 
 
-def test_a_full_rebuild_says_what_it_proved(golden: Golden, tmp_path: Path) -> None:
-    result = rebuilt_index(golden("b533-base"), tmp_path / "out")
-
-    assert len(result.files) == 13
-    assert all(file.proven and "is the same, byte for byte" in file.proof for file in result.files)
-
-
 def test_lost_queue_files_come_back_and_the_others_stay(store: Path, tmp_path: Path) -> None:
     folder = store / "consumequeue"
     lost = [
@@ -152,14 +145,6 @@ def test_lost_queue_files_come_back_and_the_others_stay(store: Path, tmp_path: P
     assert summary.replaced == [str(lost[-1].relative_to(folder))]
     assert "byte for byte" in summary.proof
     assert summary.exit_code is ExitCode.DAMAGE
-
-
-def test_nothing_is_made_where_no_queue_file_is_lost(golden: Golden, tmp_path: Path) -> None:
-    for name in ("b533-base", "field-deleted-498"):
-        summary = rebuilt_queues(golden(name), tmp_path / name, lost_only=True)
-
-        assert (summary.files, summary.exit_code) == (0, ExitCode.CLEAN)
-        assert [path.name for path in (tmp_path / name).iterdir()] == [queue_run.MANIFEST]
 
 
 def test_a_queue_file_of_another_log_is_replaced_and_others_come_back(store: Path, tmp_path: Path) -> None:

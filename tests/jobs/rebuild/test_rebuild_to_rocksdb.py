@@ -107,14 +107,6 @@ def _is_last(key: bytes) -> bool:
     return key[-8:-5] == b"max"
 
 
-def test_with_double_write_of_5_5_1_all_rows_of_both_families_are_equal(tmp_path: Path) -> None:
-    """There the broker was asked for each queue's first unit after its first message."""
-    root = unpack_feature("b551-cqdouble", tmp_path).root
-    made(root, tmp_path / "out")
-
-    assert rows_in(tmp_path / "out" / "consumequeue") == rows_in(root / "consumequeue")
-
-
 def test_after_a_kill_that_left_no_row_every_unit_is_made(tmp_path: Path) -> None:
     """The broker's own answers before it was killed are the judge."""
     unpacked = unpack_feature("b551-rockscq-killed", tmp_path)
@@ -313,16 +305,6 @@ def test_light_queues_whose_names_no_folder_can_have_get_rows(tmp_path: Path) ->
     assert numbers_of(folder, "%LMQ%..").keys() == {8}
     assert numbers_of(folder, "Ä" * 60).keys() == {5}
     assert numbers_of(folder, "Od\ufffd").keys() == {9}
-
-
-def test_a_log_without_a_record_gives_a_database_without_a_unit(tmp_path: Path) -> None:
-    store = _store_of(tmp_path / "store", [])
-    summary = made(store, tmp_path / "out")
-    rows = rows_in(tmp_path / "out" / "consumequeue")
-
-    assert summary.units == 0
-    assert not rows[UNIT_FAMILY]
-    assert [decode_bound_row(key, value) for key, value in rows[BOUND_FAMILY].items()] == [0]
 
 
 def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path) -> None:

@@ -145,28 +145,12 @@ def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault, tm
         assert content(store) == content(healthy)
 
 
-def test_a_lost_segment_comes_back_byte_for_byte(healthy: Path, store: Path, lake: Path) -> None:
-    sorted((store / "commitlog").iterdir())[1].unlink()
-
-    summary = repaired(store, lake)
-
-    assert content(healthy) == content(store)
-    assert [step for step in summary.plan if step.startswith("new: commitlog/")]
-
-
 def test_a_record_that_rotted_comes_back_and_queues_stay(healthy: Path, store: Path, lake: Path) -> None:
     next(one for one in FAULTS if one.name == "record: topic").plant(store)
 
     repaired(store, lake)
 
     assert content(healthy) == content(store)
-
-
-@pytest.mark.parametrize("part", [Part.QUEUES, Part.INDEX])
-def test_queues_and_index_need_no_lake(store: Path, part: Part) -> None:
-    next(one for one in FAULTS if one.part is part and one.name == "middle file missing").plant(store)
-
-    assert repaired(store).exit_code == 0
 
 
 def test_without_a_lake_what_only_the_lost_bytes_could_tell_is_said(store: Path) -> None:

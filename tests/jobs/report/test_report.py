@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from jobs.console.program import program
-from jobs.console.severity import Severity
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.report import charts
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of
 from jobs.report.of_verify import report_of as report_of_verification
@@ -169,19 +167,6 @@ def test_a_command_is_not_broken_inside_an_option(golden: Golden, tmp_path: Path
     ]
 
 
-def test_a_page_uses_the_words_and_colours_of_the_terminal() -> None:
-    styles = (Path(charts.__file__).parent / "page.css").read_text()
-    names = {
-        severity: re.search(rf"\.{severity.value.replace(' ', '-')} {{\s*color: var\(--(\w+)\)", styles)
-        for severity in Severity
-        if severity is not Severity.NOT_ACCESSIBLE  # grey, as the class `severity` itself
-    }
-
-    assert {severity: severity.colour for severity in names} == {
-        severity: found and found[1] for severity, found in names.items()
-    }
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1200, 500])
 @pytest.mark.parametrize("kind", ["real", "hostile"])
@@ -211,13 +196,3 @@ def test_a_link_in_the_place_of_an_attempt_is_not_followed(tmp_path: Path) -> No
     (tmp_path / ".figures.prom.attempt").symlink_to(tmp_path / "mine")
     replace_text(tmp_path / "figures.prom", "new")
     assert [(tmp_path / name).read_text() for name in ("mine", "figures.prom")] == ["precious", "new"]
-
-
-def test_equal_numbers_are_no_chart_and_names_are_words() -> None:
-    bars, facts = Bars("Findings", "findings", {"gap": 1, "hole": 1}), Facts("Log", {"from_offset": 7, "note 1": "old"})
-    table = Grid("Table", ("not right",), [("-",)])
-    shown = page(Report("v", "s", "healthy", "healthy", "all", [bars, facts, table]))
-
-    assert "gap, hole: <b>1</b> finding each" in shown
-    assert "<dt>from offset</dt><dd>7</dd><dt>note</dt><dd>old</dd>" in shown
-    assert '<td data-name="not right">-</td>' in shown

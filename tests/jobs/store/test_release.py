@@ -7,11 +7,9 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.store.known import ASSUMED, DETECTED
-from jobs.store.release import QUICK, THOROUGH, Effort, eras_of, known_writers, writers_of
+from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
 from jobs.store.store import Segment, Store, list_store
 from rmq_formats.release import Release
-from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run, copy_of, runner
@@ -37,16 +35,6 @@ def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, ef
     assert Release.of(release_of(name)) in era.candidates
 
 
-def test_a_release_that_is_known_as_a_range_is_said_as_one(golden: Golden) -> None:
-    store = list_store(str(golden("b533-base")))
-
-    decided, undecided = (known_writers(store, None, matter) for matter in (("property_parser",), ("prints_put_tps",)))
-
-    assert "5.2.0 to 5.3.3" == str(decided.value) == str(undecided.value)
-    assert (DETECTED, ASSUMED) == (decided.origin, undecided.origin)
-    assert Release.of("5.3.3") == decided.value.newest
-
-
 def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: Golden, tmp_path: Path) -> None:
     root = copy_of(golden("b551-base"), tmp_path)
     before = eras_of(list_store(str(root)))
@@ -57,14 +45,6 @@ def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: G
     after = eras_of(list_store(str(root)))
 
     assert [era.candidates for era in before] == [era.candidates for era in after]
-
-
-def test_the_hole_at_the_end_of_a_segment_is_not_searched(golden: Golden, tmp_path: Path) -> None:
-    root = copy_of(golden("b551-base"), tmp_path)
-    with (root / "commitlog" / name_of_offset(1 << 30)).open("wb") as file:
-        file.truncate(10**12)
-
-    assert "5.5.0 to 5.5.1" == str(writers_of(eras_of(list_store(str(root))), ()).value)
 
 
 @pytest.mark.parametrize(

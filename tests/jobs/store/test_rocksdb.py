@@ -10,7 +10,7 @@ import pytest
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
 from jobs.store.features import Features, QueueStorage, features_of
-from jobs.store.queue_files import StoredQueue, every_queue_file, stored_queues
+from jobs.store.queue_files import StoredQueue, stored_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import list_store, with_queues_of_now
@@ -61,14 +61,6 @@ def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path:
         assert found == expected["units"] or (
             queue.rpartition("/")[0] in WRITTEN_BY_THE_STOP and found[: expected["max"]] == expected["units"]
         )
-
-
-@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
-def test_with_double_write_files_are_what_is_read(name: str, tmp_path: Path) -> None:
-    store = list_store(str(unpack_feature(name, tmp_path).root))
-
-    assert every_queue_file(store) == store.queue_files
-    assert not any(queue.in_rocksdb for queue in stored_queues(store))
 
 
 def test_queues_that_rocksdb_alone_has_are_added_to_the_files(tmp_path: Path) -> None:

@@ -48,15 +48,6 @@ def the_cause(verdict: Verdict) -> tuple[str, str, str]:
     return group.cause.part, group.cause.kind, group.cause.found
 
 
-def test_a_healthy_store_is_said_to_be_healthy(golden: Golden) -> None:
-    verdict = verified(golden("b533-base"))
-
-    assert verdict.severity is Severity.HEALTHY
-    assert verdict.exit_code is ExitCode.CLEAN
-    assert [part.severity for part in verdict.parts.values()] == [Severity.HEALTHY] * 3
-    assert "WHAT TO DO" not in text_of(verdict)
-
-
 def test_a_body_with_a_wrong_crc_is_damage_of_the_log(store: Path) -> None:
     record = next(record for record, _ in records_of(segments_of(store)) if record.body)
     data = segments(store)[0].read_bytes()
@@ -90,16 +81,6 @@ def test_index_files_beside_a_missing_segment_are_not_of_another_log(store: Path
     assert {finding.kind for finding in verdict.findings} == {"gap", "unit_of_lost_record", "entries_of_lost_messages"}
     assert verdict.exit_code is ExitCode.DAMAGE
     assert f"physical_offset >= {SEGMENT}" in text_of(verdict)
-
-
-def test_a_segment_that_is_cut_short_is_a_gap(store: Path) -> None:
-    os.truncate(segments(store)[1], 9000)
-    verdict = verified(store)
-    finding = verdict.groups[0].cause
-
-    assert the_cause(verdict) == ("log", "gap", f"{SEGMENT + 9000} to {2 * SEGMENT}")
-    assert (finding.file, finding.offset) == (f"commitlog/{SEGMENT:020d}", 9000)
-    assert verdict.exit_code is ExitCode.DAMAGE
 
 
 def test_a_newest_segment_without_its_zeros_is_damage(store: Path) -> None:
@@ -235,13 +216,6 @@ def test_the_summary_is_a_table_for_people(store: Path) -> None:
         ["log", "healthy"], ["queues", "contradiction"], ["index", "healthy"],
     ]  # fmt: skip
     assert lines[-1].endswith(f" repair {store} --out REPAIR")
-
-
-def test_a_checkpoint_that_is_cut_short_is_named(store: Path) -> None:
-    os.truncate(store / "checkpoint", 10)
-    (finding,) = verified(store).findings
-
-    assert (finding.kind, finding.file, finding.found) == ("checkpoint_cut_short", "checkpoint", "10")
 
 
 def failover(situation: Golden, replica: str, tmp_path: Path) -> Path:
