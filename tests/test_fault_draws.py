@@ -36,6 +36,17 @@ PAST = (
     "b498-cqext bit-keys:444149",
     "b420-direct foreign-queue:824837",
     "b514-timer foreign-queue:111441",
+    "b514-expired foreign-index:984456",
+    "b514-expired bit-properties:716289",
+    "b551-crash-later bit-tags:489108",
+    "b533-types-crc foreign-segment:453898",
+    "b533-types-crc foreign-segment:279608",
+    "b533-crash-before foreign-queue:798853",
+    "b551-types-crc lose-property-crc:262393",
+    "b533-types-crc cut-segment:749882 lengthen-segment:879991",
+    "b533-crash-before cut-segment:506575",
+    "b533-crash-before bit-unique-key:527847 delete-queue:185411",
+    "b470-crash-after swap-index:815883",
 )
 SEEDS = range(41)
 

@@ -18,7 +18,7 @@ from jobs.store.workers import HandedOn, Workers
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.properties import CRC_SIZE, INNER_MULTI_DISPATCH
+from rmq_formats.properties import CRC_NAME, CRC_SIZE, INNER_MULTI_DISPATCH
 
 Result = TypeVar("Result")
 _KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.ZEROS: ZEROED_PROPERTIES}
@@ -82,7 +82,7 @@ class _Checker:
             if kind == kernels.BODY_CRC:
                 self._note(record.offset, record.offset + size, records_before=number)
                 self._wrong.append(record)
-            elif kind == kernels.RECORD_CRC or not _has_unused_room(item.buffer[at : at + size].tobytes()):
+            elif kind == kernels.RECORD_CRC or not _has_unused_room(item, at, size):
                 self._doubtful.append(record)
 
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
@@ -123,17 +123,18 @@ class LogWatch(HandedOn):
         self.checks: list[RangeCheck] | None = None
 
     @property
-    def doubtful(self) -> set[int]:
-        """The offsets of records that a broker takes for whole, and that are not what it wrote."""
-        return {one.offset for check in self.checks or () for one in check.doubtful}
+    def doubtful(self) -> list[tuple[int, int]]:
+        """From and to of records that a broker takes for whole, and that are not what it wrote."""
+        return [(one.offset, one.offset + one.size) for check in self.checks or () for one in check.doubtful]
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
     ) -> list[Outcome[Result]]:
-        """Run *task* on ranges of the log, and check them."""
+        """Run *task* on ranges of the log, and check them the first time."""
+        if self.checks is not None:
+            return self.workers.ranges(ranges, task, discard)
         watched = self.workers.ranges(ranges, partial(_checked, task=task), lambda one: discard(one.payload))
-        if self.checks is None:
-            self.checks = [outcome.payload.check for outcome in watched]
+        self.checks = [outcome.payload.check for outcome in watched]
         return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
 
 
@@ -147,6 +148,8 @@ def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
     return WalkedLog(log_end, messages, places)
 
 
-def _has_unused_room(record: bytes) -> bool:
-    """Return whether the zeros are the room of a CRC that 5.2.0 and 5.3.0 leave in records for several queues."""
-    return INNER_MULTI_DISPATCH.encode() in record and any(record[-CRC_SIZE - 1 : -CRC_SIZE])
+def _has_unused_room(group: Records, at: int, size: int) -> bool:
+    """Return whether zeros are the room of a CRC that 5.2.0 and 5.3.0 leave in records of several queues."""
+    record = group.buffer[at : at + size].tobytes()
+    is_room = INNER_MULTI_DISPATCH.encode() in record and any(record[-CRC_SIZE - 1 : -CRC_SIZE])
+    return is_room and CRC_NAME.encode() not in group.buffer.tobytes()

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 
+from jobs.store.record_places import find_record
 from jobs.store.store import Store
-from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_property_crc
-from rmq_formats.errors import FormatError
+from rmq_formats.commitlog.record import has_right_property_crc
 from rmq_formats.hashing import java_hash
 from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 
-_LARGEST = 64 << 10  # bytes of a record that is looked into
 _MOST_PROPERTIES = 2048  # bytes of properties of which every bit is tried
 
 
 def may_be_other_tags(store: Store, physical_offset: int, tags_code: int) -> bool:
     """Return whether one changed bit, or zeros, in a record explain why a unit has *tags_code*."""
-    record = _record_at(store, physical_offset)
+    record = find_record(store, physical_offset)
     if record is None:
         return True
     if has_right_property_crc(record):
@@ -34,16 +33,3 @@ def _one_bit_changed(raw: bytes) -> Iterator[bytes]:
     for at in range(len(raw)):
         for bit in range(8):
             yield raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]
-
-
-def _record_at(store: Store, physical_offset: int) -> MessageRecord | None:
-    """Return a record of the log; None where there is none, or a very large one."""
-    for segment in store.segments:
-        position = physical_offset - segment.base_offset
-        if 0 <= position < segment.size:
-            try:
-                with store.open(segment) as file:
-                    return decode_record(bytes(file.read(position, _LARGEST)), 0, physical_offset)
-            except FormatError:
-                return None
-    return None

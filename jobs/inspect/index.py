@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
-from jobs.inspect.log import find_record
 from jobs.inspect.problems import Problems
 from jobs.storage.model import Reader
 from jobs.store.index_files import geometry_of_index
+from jobs.store.record_places import find_record
 from jobs.store.release import Marks
 from jobs.store.store import Store
 from rmq_formats.commitlog.record import MessageRecord

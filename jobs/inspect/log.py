@@ -228,16 +228,3 @@ def _sample(log: SegmentBytes) -> Iterator[MessageRecord]:
             yield log.record_at(begin - log.framing.header_size - log.base_offset)
         except FormatError:
             return
-
-
-def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
-    """Return the record at *physical_offset*, if one is there."""
-    for segment in store.segments:
-        position = physical_offset - segment.base_offset
-        if 0 <= position < segment.readable:
-            try:
-                with store.open(segment) as reader:
-                    return SegmentBytes(reader.read, segment.readable, segment.base_offset).record_at(position)
-            except (FormatError, OSError):
-                return None
-    return None

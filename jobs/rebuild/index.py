@@ -24,7 +24,7 @@ from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
-from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
+from jobs.products.index.placement import LOST, Kind, Planned, RowShape, is_covered, plan_all, plan_lost
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, has_keys_of, header_before, real_files
 from jobs.storage import storage_of
@@ -258,7 +258,8 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
     geometry = settings.geometry.value
     ranges = plan_ranges(store, range_size=request.range_size)
     watch = LogWatch(workers)
-    explanation = explain(watch, ListedLog(store, ranges), files, geometry, settings.rules.value.rules, scratch)
+    log, rules = ListedLog(store, ranges), settings.rules.value.rules
+    explanation = explain(watch, log, files, geometry, rules, scratch, lambda: watch.doubtful)
     kept = [
         explained.survivor
         for explained in explanation.files
@@ -281,7 +282,7 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
         ]
         damaged.sort()
         names = {one.real.name for one in held}
-        proof = _Proof(names, [explanation.row.find(offset) for offset in watch.doubtful])
+        proof = _Proof(names, [explanation.row.find(start) for start, _ in watch.doubtful])
         builds = lost_files(store, settings, explanation.row, kept, damaged, proof=proof)
         return _Plan(explanation.row, builds, explanation.files)
     last_is_kept = bool(kept) and kept[-1].real.name == explanation.files[-1].real.name
@@ -377,7 +378,8 @@ def lost_files(  # noqa: PLR0913 - what there is
     planned = [
         plan._replace(doubt=LOST) if any(plan.start <= key <= plan.end for key in lost) else plan
         for plan in plan_lost(_log(row), geometry.capacity, anchors)
-        if plan.end <= len(row)  # a survivor beside another store's log may begin after the last key of it
+        if not is_covered(plan.start, plan.end, [(one.start, one.end) for one in anchors])
+        and plan.end <= len(row)  # a survivor beside another store's log may begin after the last key of it
     ]
     if proof is not None:
         planned = [plan for plan in planned if _is_proven(plan, store, proof)]

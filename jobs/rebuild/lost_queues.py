@@ -79,7 +79,7 @@ def select_lost(
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     selected = LostQueues(has_lost_end=_has_lost_end(store, joined))
     made = {file.sha256 for queue in built for file in queue.files}
-    judge = _Judge(store, settings, joined, out, made, watch.doubtful)
+    judge = _Judge(store, settings, joined, out, made, {start for start, _ in watch.doubtful})
     verdicts = {file.path: judge.verdict(file, queue, real.get(file.path)) for queue in built for file in queue.files}
     judge.decide_foreign(verdicts)
     suspects = judge.suspects({path for path, verdict in verdicts.items() if verdict == _WRONG})

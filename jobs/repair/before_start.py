@@ -11,10 +11,10 @@ from pathlib import Path
 
 from jobs.console.amounts import counted
 from jobs.diagnosis.broker_start import BadPlace, gathered, obstacles
-from jobs.inspect.log import find_record
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
 from jobs.store.queue_files import StoredQueue, queues_of_files
+from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.run import Verdict
 from rmq_formats.broker_start import StartOutcome

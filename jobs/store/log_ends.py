@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from jobs.store.epochs import promotion_of
 from jobs.store.queue_files import StoredQueue, queues_of_files
+from jobs.store.record_places import find_record
 from jobs.store.store import Store, StoredFile
-from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.consumequeue.unit import Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
@@ -51,10 +50,12 @@ def lost_start(store: Store) -> LostStart | None:
 
 
 def _index_files(store: Store) -> Iterator[Outlived]:
+    """Yield the oldest files that outlived their messages; one after others of messages in the log is another log's."""
     for file in store.index_files[:-1]:
         newest = _newest_of(file, store)
-        if newest is not None and 0 < newest < store.start_offset:
-            yield Outlived(file.about.path, newest)
+        if newest is None or not 0 < newest < store.start_offset:
+            return
+        yield Outlived(file.about.path, newest)
 
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:
@@ -78,21 +79,7 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[Outl
 
 def has_lost_end(store: Store, newest: int, log_end: int) -> bool:
     """Return whether queues or index files of a closed store lead to *newest*, after the log's end, and nothing is."""
-    if not log_end <= newest < log_end + FARTHEST or _has_record(store, newest):
+    if not log_end <= newest < log_end + FARTHEST or find_record(store, newest) is not None:
         return False
     promotion = promotion_of(store, log_end)
     return promotion is None or not promotion.explains(newest)
-
-
-def _has_record(store: Store, offset: int) -> bool:
-    segment = next((one for one in store.segments if 0 <= offset - one.base_offset < one.readable), None)
-    if segment is None:
-        return False
-    try:
-        with store.open(segment) as reader:
-            framing = framing_of(reader.read, segment.readable, segment.base_offset)
-            log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
-            log.record_at(offset - framing.header_size - segment.base_offset)
-    except FormatError:
-        return False
-    return True

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, stored_queues
+from jobs.store.record_places import find_record
 from jobs.store.store import Store, with_queues_of_now
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
@@ -20,6 +21,7 @@ from rmq_formats.consumequeue.unit import QueueName
 
 EVERYTHING = (1 << 63) - 1
 _AT_ONCE = 500  # queues a task
+_MOST_FOREIGN = 64  # ends of queues that are looked for in the log
 
 
 class Look(NamedTuple):
@@ -58,7 +60,7 @@ def look(
     known = watermarks or {}
     every = stored_queues(store)
     looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every], store)
-    dispatched = max((seen.physical_end for seen in looks), default=0)
+    dispatched = _dispatched(looks, store)
     closed = store.is_closed
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # What was dispatched may lie in a file, or a queue, that was made after the store was listed.
@@ -77,6 +79,16 @@ def look(
         max((at.newest for at in seen), default=-1),
         EVERYTHING if closed else _light_dispatched(every, store),
     )
+
+
+def _dispatched(looks: Sequence[_Seen], store: Store) -> int:
+    """Return the end of the newest record that the last unit of a queue leads to: a foreign one leads to no record."""
+    ends = sorted({(seen.physical_end, seen.newest) for seen in looks}, reverse=True)
+    for end, offset in ends[:_MOST_FOREIGN]:
+        record = find_record(store, offset) if end else None
+        if record is not None and record.end_offset == end:
+            return end
+    return max((end for end, _ in ends), default=0)
 
 
 def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:

@@ -1,8 +1,10 @@
-"""The places of a segment's records, by their sizes alone: from the segment's first byte, without decoding one."""
+"""Records by their places: those of a segment by their sizes, without decoding one; one by its offset."""
 
 from collections.abc import Iterator
 
+from jobs.store.store import Store
 from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.errors import FormatError
 
@@ -37,3 +39,16 @@ def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]
             return
         yield offset, offset + size
         position += size + header
+
+
+def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
+    """Return the record at *physical_offset*, if one is there."""
+    for segment in store.segments:
+        position = physical_offset - segment.base_offset
+        if 0 <= position < segment.readable:
+            try:
+                with store.open(segment) as reader:
+                    return SegmentBytes(reader.read, segment.readable, segment.base_offset).record_at(position)
+            except (FormatError, OSError):
+                return None
+    return None

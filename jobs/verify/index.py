@@ -10,23 +10,22 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from jobs.lake.findings import INDEX, NOT_INDEXED, NOT_INDEXED_HERE, TAKEN_BACK_ENTRIES, Finding
+from jobs.diagnosis.log_check import LogWatch
+from jobs.lake.findings import INDEX, MISSING_INDEX_ENTRIES, NOT_INDEXED, NOT_INDEXED_HERE, TAKEN_BACK_ENTRIES, Finding
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
 from jobs.products.index.key_row import Key
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
-from jobs.storage.scratch import Scratch, scratch_for
+from jobs.storage.scratch import scratch_for
 from jobs.store.beside_broker import broker_process
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
-from jobs.store.workers import Workers
 from jobs.verify.checkpoint import checkpoint_of
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.compare import Part
 
-MISSING_FILES = "missing_index_entries"
 LOST_MESSAGES = "entries_of_lost_messages"
 AHEAD_OF_LOG = "ahead_of_log"
 CHECKPOINT_TIME = "checkpoint_index_time"
@@ -51,20 +50,22 @@ _CAUSES = {
 
 
 def verify_index(
-    workers: Workers,
+    watch: LogWatch,
     store: Store,
     wanted: Wanted,
     range_size: int = DEFAULT_RANGE_SIZE,
     scratch_location: str | None = None,
 ) -> PartReport:
-    """Return what is wrong with the index files of a store."""
+    """Return what is wrong with the index files of a store, after a first pass over its log."""
     files = real_files(store)
     if not files:
-        in_rocksdb = verify_rocksdb_index(workers, store, wanted.release, range_size, scratch_location)
+        in_rocksdb = verify_rocksdb_index(watch, store, wanted.release, range_size, scratch_location)
         return in_rocksdb or _without_files(store)
     settings = settle(store, files, wanted)
-    with scratch_for(scratch_location, workers.options) as scratch:
-        explanation = _explain(workers, store, settings, range_size, scratch)
+    with scratch_for(scratch_location, watch.options) as scratch:
+        log, rules = ListedLog(store, plan_ranges(store, range_size=range_size)), settings.rules.value.rules
+        geometry = settings.geometry.value
+        explanation = explain(watch, log, files, geometry, rules, scratch, lambda: watch.doubtful)
         behind = list(_behind(explanation, store))
         findings = [
             *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
@@ -94,17 +95,11 @@ def _without_files(store: Store) -> PartReport:
         reason = "there are no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
         return PartReport(numbers={"files": 0}, unverified=reason)
     finding = Finding(
-        INDEX, MISSING_FILES, "index", None, "files", "none",
+        INDEX, MISSING_INDEX_ENTRIES, "index", None, "files", "none",
         f"files up to store time {checkpoint.index_timestamp}, which the checkpoint has noted down",
         "the index files were deleted or lost",
     )  # fmt: skip
     return PartReport([finding], {"files": 0})
-
-
-def _explain(workers: Workers, store: Store, settings: Settings, range_size: int, scratch: Scratch) -> Explanation:
-    log = ListedLog(store, plan_ranges(store, range_size=range_size))
-    files = real_files(store)
-    return explain(workers, log, files, settings.geometry.value, settings.rules.value.rules, scratch)
 
 
 def _is_finding(explained: Explained) -> bool:
@@ -201,15 +196,18 @@ def _not_indexed_here(file: str, keys: int, first: Key, last: Key) -> Finding:
 
 
 def _gaps(explanation: Explanation) -> Iterator[Finding]:
-    for name, keys, start in explanation.gaps:
+    for name, keys, start, is_in_later_files in explanation.gaps:
         first, *_ = explanation.row.keys(start, start + 1)
         last, *_ = explanation.row.keys(start + keys - 1, start + keys)
         if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
             yield _not_indexed_here(f"index/{name}", keys, first, last)
             continue
         yield Finding(
-            INDEX, MISSING_FILES, f"index/{name}", None, "before this file", f"no entries for {keys} keys", "",
-            "index files were deleted or lost, or a restart did not index these messages again", keys,
+            INDEX, MISSING_INDEX_ENTRIES, f"index/{name}", None, "before this file", f"no entries for {keys} keys", "",
+            "undecided: files were exchanged or renamed, for files of later names have these entries"
+            if is_in_later_files
+            else "index files were deleted or lost, or a restart did not index these messages again", keys,
+            first.physical_offset,
         )  # fmt: skip
 
 
@@ -229,9 +227,10 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     if (crashed or running) and last.store_timestamp - first.store_timestamp < STALE_MS:
         return
     yield Finding(
-        INDEX, MISSING_FILES, f"index/{explanation.files[-1].real.name}", None, "after the last file",
+        INDEX, MISSING_INDEX_ENTRIES, f"index/{explanation.files[-1].real.name}", None, "after the last file",
         f"no entries for {behind} keys, from physical offset {first.physical_offset} on", "",
         "a crashed broker deleted its newest index files and did not index all of their messages again", behind,
+        first.physical_offset,
     )  # fmt: skip
 
 

@@ -73,8 +73,6 @@ _CAUSES = {
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
 }
 _UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
-_NO_UNITS = frozenset({DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE})
-_MAY_BE_FOREIGN = "undecided: units were lost, or a segment is of another log: other units lead to no record there"
 _UNDECIDED_SIZE = "undecided: files were cut or lengthened, and nothing tells which; the broker's configuration does"
 _TABLES = {
     TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
@@ -115,11 +113,6 @@ def compare_queues(
         one if one.log_offset not in doubted else one._replace(follows=doubted[one.log_offset])
         for one in _missing_queues(joined, topic_table(store), left_out)
     ]
-    if any(unit.kind == DifferenceKind.DANGLING for unit in units):
-        missing, units = (
-            [one._replace(cause=_MAY_BE_FOREIGN) if one.kind in _NO_UNITS else one for one in some]
-            for some in (missing, units)
-        )
     units = [
         one._replace(follows=doubted[one.log_offset])
         if one.log_offset in doubted and one.kind in {DifferenceKind.MISSING, DifferenceKind.DROPPED}

@@ -14,7 +14,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, keeps_half_record, start_outcome
-from jobs.diagnosis.log_check import LogWatch, RangeCheck, walked_log
+from jobs.diagnosis.foreign_segments import doubted, suspected_segments
+from jobs.diagnosis.log_check import LogWatch, walked_log
 from jobs.lake.findings import INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
@@ -121,20 +122,22 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         return Verdict(request.store, verify_tier(tier, workers, request.range_size))
     check_room(store.root, request.scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
     read = begun_again(store, partial(_log_and_queues, request, workers))
-    index = begun_again(store, partial(_index, request, workers))
+    index = begun_again(store, partial(_index, request, read.watch))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == "ahead_of_log"]
     ahead = max([offset for offset in (*known_ahead, read.queues.ahead) if offset is not None], default=None)
     promotion = promotion_of(read.store, read.queues.log_end)
     if promotion is not None and promotion.explains(ahead):
         ahead = None
-    log = log_findings(read.store, read.checks, read.queues.log_end, ahead)
+    checks = read.watch.checks or []
+    log = log_findings(read.store, checks, read.queues.log_end, ahead)
     if promotion is not None:
         set_apart(promotion, log.report, [read.queues.report, index], read.store)
     parts: dict[str, PartReport] = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}
+    foreign = suspected_segments(read.queues.report.findings, read.store)
     for part in (read.queues.report, index):
-        part.findings = [log.lost.attributed(finding) for finding in part.findings]
+        part.findings = [log.lost.attributed(one) for one in doubted(part.findings, foreign, read.store)]
     start = None
-    walked = walked_log(read.checks, read.queues.log_end)
+    walked = walked_log(checks, read.queues.log_end)
     if broker_process(store.root) is None:
         start = start_outcome(read.store, read.releases, walked, request.wanted.conf)
         _add_start(start, parts, read.store)
@@ -163,7 +166,7 @@ class _Read:
     """What one pass over the log said."""
 
     store: Store
-    checks: list[RangeCheck]
+    watch: LogWatch
     queues: QueueFindings
     releases: Writers
 
@@ -176,11 +179,11 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _
     add_what_waits(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
-    return _Read(store, watch.checks or [], queues, releases.value)
+    return _Read(store, watch, queues, releases.value)
 
 
-def _index(request: VerifyRequest, workers: Workers, store: Store) -> PartReport:
+def _index(request: VerifyRequest, watch: LogWatch, store: Store) -> PartReport:
     try:
-        return verify_index(workers, store, request.wanted, request.range_size, request.scratch)
+        return verify_index(watch, store, request.wanted, request.range_size, request.scratch)
     except UndecidedError as error:
         return PartReport(unverified=str(error), numbers={"files": len(store.index_files)})

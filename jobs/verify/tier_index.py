@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.amounts import counted
-from jobs.lake.findings import INDEX, Finding
+from jobs.lake.findings import INDEX, MISSING_INDEX_ENTRIES, Finding
 from jobs.products.index.explanation import Verdict
 from jobs.storage import AnyStorage
 from jobs.store.store import Segment
 from jobs.store.tier import Tier
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
-from jobs.verify.index import LOST_MESSAGES, MISSING_FILES
+from jobs.verify.index import LOST_MESSAGES
 from jobs.verify.log import Lost, LostRanges
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import FormatError, NeedMoreData
@@ -139,7 +139,7 @@ def _holes(files: Sequence[_File]) -> Iterator[Finding]:
         if end < after.segment.base_offset and not before.findings:
             found = f"no file holds bytes {end} to {after.segment.base_offset} of the index"
             cause = "index files were deleted or lost"
-            yield Finding(INDEX, MISSING_FILES, after.name, None, "before this file", found, "", cause)
+            yield Finding(INDEX, MISSING_INDEX_ENTRIES, after.name, None, "before this file", found, "", cause)
 
 
 class _Odd(NamedTuple):
@@ -360,4 +360,4 @@ def _not_indexed(queue: IndexedQueue, offsets: Integers) -> Finding:
     found = f"no entries for {counted(len(offsets), 'key')} of messages at offsets {offsets.min()} to {offsets.max()}"
     place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
     cause = "index files were deleted, lost or damaged, or messageIndexEnable was false while these messages came"
-    return Finding(INDEX, MISSING_FILES, *place, found, "", cause, len(offsets))
+    return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", cause, len(offsets))

@@ -5,13 +5,15 @@ A file is either what an undisturbed broker writes, or it differs in a way that 
 that way demands, and equality is the proof. Only what has no name is a contradiction.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from itertools import pairwise
+from typing import NamedTuple
 
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
 from jobs.products.index.key_row import KeyRow, collect_keys
+from jobs.products.index.placement import is_covered
 from jobs.products.index.same_name import is_overwritten
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
@@ -100,6 +102,15 @@ class Explained:
     detail: str = ""
 
 
+class KeyGap(NamedTuple):
+    """Keys of the log that a file should follow, and that are in none before it."""
+
+    file: str
+    keys: int
+    start: int
+    is_in_later_files: bool
+
+
 @dataclass(frozen=True)
 class Explanation:
     """All index files of a store."""
@@ -108,7 +119,7 @@ class Explanation:
     files: tuple[Explained, ...]
     geometry: Geometry
     rules: Rules
-    gaps: tuple[tuple[str, int, int], ...] = field(default=())  # before which file, how many keys of the log, from
+    gaps: tuple[KeyGap, ...] = ()
 
     @property
     def behind(self) -> int:
@@ -124,8 +135,9 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     geometry: Geometry,
     rules: Rules,
     scratch: Scratch,
+    doubtful: Callable[[], Iterable[tuple[int, int]]] = tuple,
 ) -> Explanation:
-    """Recompute every file and say what it is."""
+    """Recompute every file and say what it is; *doubtful* ranges of the log, known once it is read, prove nothing."""
     store = log.store
     refused = {file.name: refusal(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
@@ -133,6 +145,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     # Retention deletes index files after the segments that they lead to.
     files = [file for file in files if is_there(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]
+    row = replace(row, doubtful=tuple(doubtful()))
     row = replace(row, taken_back=taken_back(sane, takeovers(store), row, geometry, store))
     survivors = Placing(row, geometry, store).place_all(sane)
     recipes = [recipe_of(survivor, row, geometry, rules, store) for survivor in survivors]
@@ -208,21 +221,19 @@ def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules,
     )
 
 
-def _gaps(files: Sequence[Explained]) -> Iterator[tuple[str, int, int]]:
-    """
-    Yield (file, keys, the first one's number) for keys that are before a file and in none.
-
-    Beside a damaged file nobody can say.
-    """
+def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
+    """Yield keys that no file has before the one that follows them; beside a damaged file nobody can say."""
     end = 0
     known = True
+    placed = [(one.survivor.start, one.survivor.end) for one in files if one.survivor is not None]
     for explained in files:
         survivor = explained.survivor
         if survivor is None or not explained.verdict.is_explained:
             known = False
             continue
         if survivor.start > end and known:
-            yield explained.real.name, survivor.start - end, end
+            is_elsewhere = is_covered(end, survivor.start, placed)
+            yield KeyGap(explained.real.name, survivor.start - end, end, is_elsewhere)
         end, known = max(survivor.end, 0), True
 
 
@@ -275,6 +286,8 @@ def _how_equal(  # noqa: PLR0911 - one a verdict
         return Verdict.LOST_IN_LOG, survivor, compared, detail
     if survivor.head:
         return Verdict.HISTORY, survivor, compared, f"{survivor.head} entries are of messages before the log"
+    if survivor.tail and survivor.real.header.end_physical_offset <= row.last_record:
+        return Verdict.CONTRADICTION, survivor, compared, f"{survivor.tail} entries are of keys that no record has"
     if survivor.tail:
         return Verdict.AHEAD, survivor, compared, f"{survivor.tail} entries are of messages that the log does not hold"
     if survivor.repeats:
@@ -321,13 +334,12 @@ def _how_different(  # noqa: PLR0911 - one a verdict
 
 def _is_of_a_key(compared: Compared, geometry: Geometry) -> bool:
     """Return whether a changed key of the log explains what differs: another hash is in the chain of its own slot."""
-    places = {(difference.part, difference.number) for difference in compared.differences}
-    if len(places) > 1 and compared.counts[Part.SLOT] and compared.counts[Part.ENTRY]:
-        return True
-    return all(
-        one.field == "key_hash" and geometry.slot_of(one.found) == geometry.slot_of(one.expected)
-        for one in compared.differences
-    )
+    first = next((one for one in compared.differences if one.part is Part.ENTRY), None)
+    if first is None:
+        return False
+    if compared.counts[Part.SLOT] + compared.counts[Part.ENTRY] > 1:
+        return first.field == "key_hash" or bool(compared.counts[Part.SLOT])
+    return first.field == "key_hash" and geometry.slot_of(first.found) == geometry.slot_of(first.expected)
 
 
 def _is_half_put(header: IndexHeader, compared: Compared) -> bool:

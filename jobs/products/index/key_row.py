@@ -156,6 +156,9 @@ class KeyRow:
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     taken_back: tuple[tuple[int, int], ...] = ()  # of messages that a promotion took back and index files still name
+    doubtful: tuple[
+        tuple[int, int], ...
+    ] = ()  # of records that are not what the broker wrote: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -178,9 +181,9 @@ class KeyRow:
 
     @cached_property
     def lost(self) -> list[tuple[int, int]]:
-        """From and to of what the log has lost, ascending: gaps, bytes that are no record, and what was taken back."""
+        """From and to of what the log has lost, ascending: gaps, no records, wrong ones, and what was taken back."""
         damaged = (range_ for span in self.spans for range_ in span.damaged)
-        return _merged([*self.gaps, *self.taken_back, *damaged])
+        return _merged([*self.gaps, *self.taken_back, *self.doubtful, *damaged])
 
     def is_taken_back(self, first: int, last: int) -> bool:
         """Return whether a promotion took back what once was at the offsets from *first* to *last*."""
@@ -189,9 +192,13 @@ class KeyRow:
     @property
     def ends_without_keys(self) -> bool:
         """Whether a message without keys comes after the last one with keys."""
-        record = max((span.last_record for span in self.spans if span.last_record is not None), default=-1)
         keyed = max((span.last_keyed for span in self.spans if span.last_keyed is not None), default=-1)
-        return record > keyed
+        return self.last_record > keyed
+
+    @property
+    def last_record(self) -> int:
+        """Where the newest message is; -1 without any."""
+        return max((span.last_record for span in self.spans if span.last_record is not None), default=-1)
 
     def parts(self, start: int, end: int) -> list[RowPart]:
         """Return where keys number *start* to *end* are, in order."""

@@ -6,7 +6,7 @@ cut from the end of the file before it, and must come out at the beginning of th
 restart lies in between, and what is left over becomes a partial file.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum, unique
 from itertools import pairwise
 from typing import NamedTuple
@@ -40,6 +40,13 @@ class Anchor(NamedTuple):
     end: int
     is_full: bool
     begins: KeyPlace | None = None  # the keys of the message that it begins with
+
+
+def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
+    """Return whether each key from number *start* to *end* is in a file; *files* are from and to of each."""
+    for first, last in sorted(files):
+        start = max(start, last) if first <= start else start
+    return start >= end
 
 
 class RowShape(NamedTuple):

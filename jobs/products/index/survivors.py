@@ -41,13 +41,14 @@ class Seam(NamedTuple):
     """
     A place inside a file where the broker went on elsewhere: entries from number *entry* on are keys from *start* on.
 
-    Of messages that the log has lost there are no keys: then the entries are the file's own, and *start* is the number
-    of the first key after them.
+    Of messages that the log has lost the entries are the file's own, and *start* is the number of the first key after
+    them, or of the *keys* that changed records have in their place.
     """
 
     entry: int
     start: int
     is_lost: bool = False
+    keys: int = 0
 
 
 class Skip(NamedTuple):
@@ -82,7 +83,7 @@ class Survivor:
     def end(self) -> int:
         """The number of the key after its last one."""
         last = self.seams[-1] if self.seams else Seam(1, self.start)
-        return last.start if last.is_lost else last.start + self.real.header.entry_count - last.entry + 1
+        return last.start + last.keys if last.is_lost else last.start + self.real.header.entry_count - last.entry + 1
 
     @property
     def lost(self) -> int:
@@ -95,7 +96,7 @@ class Survivor:
         found = []
         (before, end), *_ = runs = self._runs
         for seam, stop in runs[1:]:
-            reached = before.start if before.is_lost else before.start + end - before.entry
+            reached = before.start + (before.keys if before.is_lost else end - before.entry)
             if seam.start > reached:
                 found.append(Skip(seam.entry, reached, seam.start - reached))
             before, end = seam, stop
@@ -225,11 +226,12 @@ def has_keys_of(real: RealFile, row: KeyRow, geometry: Geometry, store: Store) -
 
 
 class _Lost(NamedTuple):
-    """Entries of messages that the log has lost, and the number of the first key after them."""
+    """Entries of messages that the log has lost, and the keys that changed records have in their place."""
 
     entry: int
     entries: int
     key: int
+    keys: int
 
 
 NOTHING_FITS = IndexHeader()
@@ -279,7 +281,8 @@ class Placing:
                 continue
             first, after = (max(_first_at_or_after(reader, count, offset), head) for offset in (start, end))
             if first < after:
-                found.append(_Lost(first + 1, after - first, self._row.find(start)))
+                key = self._row.find(start)
+                found.append(_Lost(first + 1, after - first, key, self._row.find(end) - key))
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: KeyPlace | None, before: Survivor | None) -> int:
@@ -310,15 +313,17 @@ class Placing:
         """Return where the broker went on elsewhere in the log inside of the file; nothing if that explains nothing."""
         seams: list[Seam] = []
         count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
-        for gap in [*lost, _Lost(count + 1, 0, len(self._row))]:
+        for gap in [*lost, _Lost(count + 1, 0, len(self._row), 0)]:
             more = self._seams_until(reader, number, start, gap.entry - 1)
             if more is None or len(seams) + len(more) > MOST_SEAMS:
                 return ()
             seams += more
             if not gap.entries:
                 break
-            seams.append(Seam(gap.entry, gap.key, is_lost=True))
-            number, start = gap.entry + gap.entries, gap.key
+            # The first lost message may begin before the gap: its end was cut off, so it has entries and no keys.
+            at, key = (more[-1].entry, more[-1].start) if more else (number, start)
+            seams.append(Seam(max(at, min(gap.entry, at + gap.key - key)), gap.key, is_lost=True, keys=gap.keys))
+            number, start = gap.entry + gap.entries, gap.key + gap.keys
             if number <= count:
                 again = self._find_again(reader, number, count) if start < len(self._row) else None
                 if again is None and start < len(self._row):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.diagnosis.log_check import LogWatch
 from jobs.lake.findings import Finding
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import Wanted
@@ -34,7 +35,7 @@ TINY = Geometry(100, 20)
 def checked(root: Path, release: str | None = None) -> PartReport:
     commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
     store = list_store(str(root), commitlog=commitlog)
-    return verify_index(OneByOne(), store, Wanted(100, 20, release))
+    return verify_index(LogWatch(OneByOne()), store, Wanted(100, 20, release))
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_a_changed_number_of_slots_is_named(store: Path, slots: int) -> None:
         with path.open("r+b") as file:
             file.truncate(Geometry(slots, 20).file_size)
 
-    findings = verify_index(OneByOne(), list_store(str(store)), Wanted(slots, 20)).findings
+    findings = verify_index(LogWatch(OneByOne()), list_store(str(store)), Wanted(slots, 20)).findings
 
     assert {finding.kind for finding in findings} == {"wrong_geometry"}
     assert all(f"hang in 100 slots, not in {slots}: maxHashSlotNum was changed" in str(finding) for finding in findings)
