@@ -47,6 +47,7 @@ PAST = (
     "b533-crash-before cut-segment:506575",
     "b533-crash-before bit-unique-key:527847 delete-queue:185411",
     "b470-crash-after swap-index:815883",
+    "b533-crash-before bit-topic:122031 swap-queues:341971",
 )
 SEEDS = range(41)
 

@@ -190,7 +190,7 @@ def _releases(report: StoreReport) -> Iterator[str]:
 
 
 def _problems(report: StoreReport) -> Iterator[str]:
-    ordered = sorted(report.problems, key=lambda problem: -problem.severity.rank)
+    ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
     for problem in _shortened(ordered):
         if isinstance(problem, str):
             yield f"  {problem}"

@@ -82,7 +82,7 @@ def select_lost(
     judge = _Judge(store, settings, joined, out, made, {start for start, _ in watch.doubtful})
     verdicts = {file.path: judge.verdict(file, queue, real.get(file.path)) for queue in built for file in queue.files}
     judge.decide_foreign(verdicts)
-    suspects = judge.suspects({path for path, verdict in verdicts.items() if verdict == _WRONG})
+    suspects = judge.suspects({path for path, verdict in verdicts.items() if verdict == _WRONG}, built)
     for queue in built:
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
         if topics.is_deleted(queue.name.topic) or not is_file:
@@ -115,6 +115,7 @@ class _Suspects(NamedTuple):
 
     records: set[int]
     segments: set[int]
+    has_strays: bool  # some queue lacks records, which may have another topic or queue now
 
 
 def _doubt(queue: BuiltQueue, verdicts: dict[str, str]) -> None:
@@ -178,7 +179,7 @@ class _Judge:
         written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
         return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
 
-    def suspects(self, wrong: set[str]) -> "_Suspects":
+    def suspects(self, wrong: set[str], built: Sequence[BuiltQueue]) -> "_Suspects":
         """Return the records that a unit contradicts which is in no file that is proven *wrong*."""
         against = [
             one for one in self.joined.differences
@@ -189,7 +190,13 @@ class _Judge:
         records |= self.doubtful
         units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
-        return _Suspects(records, segments - self._witnessed)
+        return _Suspects(records, segments - self._witnessed, any(map(self.lacks_records, built)))
+
+    def lacks_records(self, queue: BuiltQueue) -> bool:
+        """Return whether the log gives units a place that neither their queue offsets nor the store's own file does."""
+        own = (one for one in self.joined.differences if one.queue == queue.name)
+        misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
+        return queue.misplaced > misplaced
 
     def is_trusted(self, queue: BuiltQueue, verdicts: dict[str, str], suspects: "_Suspects") -> bool:
         """
@@ -198,14 +205,12 @@ class _Judge:
         A record whose queue offset has changed displaces all units after it; one that another queue's unit leads to, in
         its place there, may have changed its topic or its queue.
         """
-        own = [one for one in self.joined.differences if one.queue == queue.name]
-        misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
         survives = any(verdicts[file.path] in {_EQUAL, _KEPT} for file in queue.files)
         if survives and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
             return False
-        if not survives and (queue.misplaced or queue.skipped):
-            return False
-        if queue.misplaced > misplaced and not any(verdicts[file.path] == _EQUAL for file in queue.files[-1:]):
+        if not survives and (queue.misplaced or queue.skipped or suspects.has_strays):
+            return False  # with a record that one of the others lacks
+        if self.lacks_records(queue) and not any(verdicts[file.path] == _EQUAL for file in queue.files[-1:]):
             return False
         for file in queue.files:
             if verdicts[file.path] in {_MISSING, _WRONG} and not _is_extension(file):

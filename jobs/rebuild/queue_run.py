@@ -35,7 +35,7 @@ from jobs.store.beside_broker import check_room
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.request import StoreRequest
-from jobs.store.retention import ListedLog, read_what_stays
+from jobs.store.retention import ListedLog, read_from, read_what_stays
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
@@ -168,8 +168,7 @@ def _read_log(
     """Collect the units of the log; return them, and the recipe with the lost parts of the log."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size))
     outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
-    if outcomes:
-        summary.from_offset = outcomes[0].range.start_offset
+    summary.from_offset = read_from(log, outcomes)
     summary.records = sum(outcome.payload.records for outcome in outcomes)
     summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= summary.from_offset]
     damaged = [range_ for outcome in outcomes for range_ in outcome.payload.damaged]

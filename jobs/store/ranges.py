@@ -18,6 +18,7 @@ from jobs.storage.model import Reader, Storage
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.errors import is_unreadable
+from rmq_formats.store import name_of_offset
 
 DEFAULT_RANGE_SIZE = 256 << 20
 _BEGINNING = 256
@@ -173,6 +174,12 @@ class Hole(NamedTuple):
     before: Segment
     start: int
     end: int
+
+    def place(self, segments: Sequence[Segment]) -> tuple[str, int | None]:
+        """Return the file that was cut short, and where it ends; or the file that is missing."""
+        if self.before.size < max((segment.size for segment in segments if segment is not self.before), default=0):
+            return self.before.location, self.before.size
+        return f"{self.before.location.rpartition('/')[0]}/{name_of_offset(self.start)}", None
 
 
 def holes(segments: Sequence[Segment]) -> Iterator[Hole]:

@@ -105,6 +105,13 @@ def read_what_stays(
     return outcomes[first:]
 
 
+def read_from(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> int:
+    """Return where the log begins that was read: where it was listed, or after what was deleted meanwhile."""
+    if [outcome.range for outcome in outcomes[:1]] == list(log.ranges[:1]):
+        return log.store.start_offset
+    return outcomes[0].range.start_offset if outcomes else max(range_.end_offset for range_ in log.ranges)
+
+
 def begun_again(store: Store, look: Callable[[Store], T]) -> T:
     """Return *look* of a store; list and look once more if its oldest files were deleted meanwhile."""
     for _ in range(_TIMES - 1):

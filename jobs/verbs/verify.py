@@ -24,6 +24,7 @@ if TYPE_CHECKING:
                "rmq-lake verify STORE --broker-conf broker.conf --json")  # fmt: skip
 @store_options
 @limit_option("findings to print")
+@click.option("--places", "shows_places", is_flag=True, help="Print every place that follows from each cause, too.")
 @click.option(
     "--scratch",
     type=WRITTEN,
@@ -40,6 +41,7 @@ def command(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
     limit: int,
+    shows_places: bool,
     scratch: str | None,
     lake: str | None,
     broker: str | None,
@@ -76,7 +78,7 @@ def command(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of(verdict, watch.seconds))
     result = verdict.result(watch.seconds)
     described = {**verdict.describe(), "bytes": result.size, "seconds": result.seconds}
-    answer.give(described, verdict_lines(verdict, limit), result)
+    answer.give(described, verdict_lines(verdict, limit, places=shows_places), result)
     return verdict.exit_code
 
 

@@ -19,8 +19,8 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.store.log_ends import lost_start
-from jobs.store.ranges import cut_short, holes
-from jobs.store.store import Segment, Store
+from jobs.store.ranges import Hole, cut_short, holes
+from jobs.store.store import Store
 from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
 from jobs.verify.findings import PartReport, below
 from rmq_formats.commitlog.layout import BLANK
@@ -100,11 +100,11 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
     findings: list[Finding] = []
     lost: list[Lost] = []
     pieces = [piece for check in checks for piece in check.damaged]
-    for before, start, end in holes(store.segments):
-        cut = next((piece for piece in pieces if piece.end == start), None)
-        finding = _gap(before, start, end, store)
+    for hole in holes(store.segments):
+        cut = next((piece for piece in pieces if piece.end == hole.start), None)
+        finding = _gap(hole, store)
         findings.append(finding)
-        lost.append((cut.offset if cut else start, end, finding.title))
+        lost.append((cut.offset if cut else hole.start, hole.end, finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
     for piece in pieces:
         finding = _damaged(piece, store)
@@ -164,19 +164,15 @@ def _place(offset: int, store: Store) -> tuple[str, int]:
     return segment.location.removeprefix(f"{store.root}/"), offset - segment.base_offset
 
 
-def _gap(before: Segment, start: int, end: int, store: Store) -> Finding:
-    file = before.location.removeprefix(f"{store.root}/")
-    sizes = {segment.size for segment in store.segments if segment is not before}
-    is_cut = bool(sizes) and before.size < max(sizes)
-    if is_cut:
+def _gap(hole: Hole, store: Store) -> Finding:
+    location, position = hole.place(store.segments)
+    cause = "a segment is missing: it was deleted, or not copied"
+    if position is not None:
         cause = "the file was cut short: a copy that broke off, a full disk, or fsck"
-    else:
-        cause = "a segment is missing: it was deleted, or not copied"
-        file = f"{file.rpartition('/')[0]}/{name_of_offset(start)}"
+    found = f"{hole.start} to {hole.end}"
     return Finding(
-        LOG, GAP, file, before.size if is_cut else None, "offsets", f"{start} to {end}", "records", cause,
-        log_offset=start,
-    )  # fmt: skip
+        LOG, GAP, below(location, store), position, "offsets", found, "records", cause, log_offset=hole.start
+    )
 
 
 def _damaged(piece: Piece, store: Store) -> Finding:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jobs.console.amounts import counted
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.lake.findings import INDEX, LOG, QUEUES
@@ -10,12 +11,11 @@ from jobs.verify.advice import advice
 from jobs.verify.findings import Group, PartReport
 from jobs.verify.run import Verdict
 
-_CONSEQUENCES = 3  # shown of each cause
 HEAD = ("part", "verdict", "compared", "not right")
 
 
-def verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
-    """Yield the lines; at most *limit* causes are shown."""
+def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iterator[str]:
+    """Yield the lines; at most *limit* causes are shown, a line each, and with *places* all that follows from them."""
     yield f"{verdict.store}: {verdict.severity.styled(_headline(verdict))}"
     yield from start_lines(verdict.start)
     yield ""
@@ -24,7 +24,7 @@ def verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
     if groups:
         yield ""
     for number, group in enumerate(groups[:limit], 1):
-        yield from _group(number, group)
+        yield from _group(number, group, places=places)
     if len(groups) > limit:
         yield f"  … {len(groups) - limit} more (--limit, --json)"
     facts = [fact for part in verdict.parts.values() for fact in part.facts]
@@ -55,17 +55,16 @@ def _headline(verdict: Verdict) -> str:
     return f"{word}: {counted}" + (f", {more} {'consequence' if more == 1 else 'consequences'}" if more else "")
 
 
-def _group(number: int, group: Group) -> Iterator[str]:
+def _group(number: int, group: Group, *, places: bool) -> Iterator[str]:
     cause = group.cause
     word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
-    yield f"  {number}. {word}{cause.text}"
-    for finding in group.consequences[:_CONSEQUENCES]:
+    following = counted(sum(one.times for one in group.consequences), "place")
+    more = f" (with {following} that {'follows' if following.startswith('1 ') else 'follow'}: --places)"
+    yield f"  {number}. {word}{cause.text}{more if group.consequences and not places else ''}"
+    for finding in group.consequences if places else ():
         place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
         often = f" ({finding.times:,} times)" if finding.times > 1 else ""
         yield f"       → {finding.kind}: {place}{often}"
-    if len(group.consequences) > _CONSEQUENCES:
-        more = len(group.consequences) - _CONSEQUENCES
-        yield f"       → … {more} more {'consequence' if more == 1 else 'consequences'} (--json)"
 
 
 def part_row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from jobs.storage.scratch import Scratch
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, holes
-from jobs.store.retention import ListedLog, read_what_stays
+from jobs.store.retention import ListedLog, read_from, read_what_stays
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -241,7 +241,7 @@ def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratc
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
     outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file))
-    start = outcomes[0].range.start_offset if outcomes else max((range_.end_offset for range_ in log.ranges), default=0)
+    start = read_from(log, outcomes)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
     return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start, gaps)
 

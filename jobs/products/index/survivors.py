@@ -281,8 +281,9 @@ class Placing:
                 continue
             first, after = (max(_first_at_or_after(reader, count, offset), head) for offset in (start, end))
             if first < after:
-                key = self._row.find(start)
-                found.append(_Lost(first + 1, after - first, key, self._row.find(end) - key))
+                changed = ((a, b) for a, b in self._row.doubtful if start <= a < end)
+                keys = sum(self._row.find(b) - self._row.find(a) for a, b in changed)
+                found.append(_Lost(first + 1, after - first, self._row.find(start), keys))
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: KeyPlace | None, before: Survivor | None) -> int:

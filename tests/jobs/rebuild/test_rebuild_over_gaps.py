@@ -62,6 +62,15 @@ def test_units_after_a_gap_of_the_log_keep_their_queue_offsets(store: Path, tmp_
     assert any("blanks" in note for note in summary.notes)
 
 
+@pytest.mark.parametrize("lost_only", [False, True])
+def test_an_empty_first_segment_is_a_gap(store: Path, tmp_path: Path, *, lost_only: bool) -> None:
+    os.truncate(min((store / "commitlog").iterdir()), 0)
+    summary = rebuilt_queues(store, tmp_path / "queues", lost_only=lost_only)
+    result = rebuilt_index(store, tmp_path / "index", lost_only=lost_only)
+    assert (summary.exit_code, result.exit_code) == (ExitCode.DAMAGE, ExitCode.DAMAGE)
+    assert [*summary.gaps, *result.gaps] == [(0, SEGMENT)] * 2
+
+
 def test_a_damaged_record_leaves_a_blank(store: Path, tmp_path: Path) -> None:
     before = units(store / "consumequeue" / "T1" / "0")
     segment = min((store / "commitlog").iterdir())

@@ -41,6 +41,17 @@ def text_of(verdict: Verdict) -> str:
     return click.unstyle("\n".join(verdict_lines(verdict, 20)))
 
 
+def test_a_cause_is_one_line_and_its_places_are_asked_for(store: Path) -> None:
+    segments(store)[1].unlink()
+    verdict = verified(store)
+    (group,) = verdict.groups
+    lines = [line for line in text_of(verdict).splitlines() if " 1. gap: " in line or "→" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("that follow: --places)")
+    with_places = click.unstyle("\n".join(verdict_lines(verdict, 20, places=True)))
+    assert with_places.count("→") == len(group.consequences) > 1
+
+
 def the_cause(verdict: Verdict) -> tuple[str, str, str]:
     """Return part, kind and place of the only cause; everything else must follow from it."""
     (group,) = verdict.groups
