@@ -62,6 +62,7 @@ LIGHT = (
     *("jobs.verbs.query", "jobs.verbs.inspect", "jobs.verbs.dump", "jobs.verbs.ingest", "jobs.ingest.look"),
     *("jobs.verbs.verify", "jobs.verbs.rebuild_index", "jobs.verbs.rebuild_consumequeue", "jobs.verbs.export"),
     *("jobs.verbs.optimize", "jobs.verbs.restore", "jobs.verbs.browse", "jobs.browse.server"),
+    "jobs.verbs.type",
 )
 
 

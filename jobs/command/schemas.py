@@ -30,6 +30,8 @@ from jobs.query.story.evidence import KeyFact, Place, QueueFact
 from jobs.query.story.timeline import GroupFact
 from jobs.rebuild.queue_run import Summary as QueuesSummary
 from jobs.restore.run import Summary as RestoreSummary
+from jobs.typed.run import Summary as TypeSummary
+from jobs.typed.run import TopicSummary
 from rmq_formats.trace import Trace
 
 Schema = dict[str, Any]
@@ -83,6 +85,7 @@ def _schemas() -> Iterator[tuple[str, Schema]]:
     yield "ingest", _of(IngestSummary, bytes=_INTEGER, severity=_SEVERITY)
     yield "rebuild-consumequeue", _either(_of(QueuesSummary, installed=_FLAG, **_HAS_SEVERITY), _dry_run())
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
+    yield "type", _of(TypeSummary, topics=_list(_of(TopicSummary)), seconds={"type": "number"})
     yield "optimize", _list(_of(Saved))
     yield "catalog", _list(_of(Statement))
     yield "diff", _of(DiffSummary, differences=_list({"type": "object"}), bytes=_INTEGER, **_HAS_SEVERITY)

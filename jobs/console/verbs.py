@@ -60,6 +60,11 @@ _ALL = (
     ),
     Verb("export", "jobs.verbs.export", uses_spark=True, help="Write messages out, bodies decompressed."),
     Verb(
+        "type", "jobs.verbs.type", uses_spark=True,
+        help="Make typed tables of the bodies of topics.",
+        again="Nothing is lost or doubled: the same command starts again.",
+    ),
+    Verb(
         "optimize", "jobs.verbs.optimize", uses_spark=True,
         help="Compact a lake's tables and remove what is obsolete.",
         again="Every table is whole; the same command does what is left.",

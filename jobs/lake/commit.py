@@ -14,8 +14,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -194,6 +195,40 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         return _retried(attempt)
 
 
+def commit_replacing(
+    lake: Lake, table: Table, actions: Iterable[Action], transaction: tuple[str, int], metadata: Mapping[str, str]
+) -> int:
+    """
+    Put files in the place of all that a table has, and its columns in the place of the table's, once, in one commit.
+
+    `TransactionTakenError` as in `commit`.
+    """
+    app, number = transaction
+    added = tuple(actions)
+    plain = replace(table, columns=())  # whatever columns there are: they are replaced
+
+    def attempt() -> int:
+        snapshot = own_table(lake, table.name)
+        if snapshot is None:
+            snapshot = ensure_table(lake, table)
+        done = snapshot.transaction_version(app)
+        if done is not None and done >= number:
+            if done == number and {action.path for action in added} == paths(snapshot):
+                return snapshot.version()
+            raise TransactionTakenError(f"{table.name} has run {done} of {app}")
+        refuse_features(lake, snapshot, plain)
+        refuse_lost_files(lake, table.name, added)
+        if any(file.vector for file in files(lake, snapshot, plain)):
+            location = lake.locate(table.name)
+            raise OSError(f"{location}: {NO_VECTORS}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)")
+        new = _Commit(table, added, Rewrite((), ()), (transaction,), metadata, data_change=True, mode="overwrite")
+        _flush(snapshot.table_uri)
+        return _write_once(lake, snapshot, new, attempts=0)
+
+    with room_for(lake.locate(table.name)):
+        return _retried(attempt)
+
+
 def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None:
     """Raise `FileNotFoundError` when files that a commit would name were deleted since they were written."""
     known = {info.name for info in lake.list_files(table)} if len(actions) > _FEW else set()
@@ -284,6 +319,7 @@ class _Commit(NamedTuple):
     transactions: tuple[tuple[str, int], ...]
     metadata: Mapping[str, str]
     data_change: bool
+    mode: Literal["append", "overwrite"] = "append"
 
 
 def _is_possible(lake: Lake, snapshot: DeltaTable, new: _Commit) -> bool:
@@ -291,7 +327,7 @@ def _is_possible(lake: Lake, snapshot: DeltaTable, new: _Commit) -> bool:
     refuse_features(lake, snapshot, new.table)
     if any((snapshot.transaction_version(app) or 0) >= number for app, number in new.transactions):
         return False
-    now = {file.path: _vector_of(file) for file in files(lake, snapshot)}
+    now = {file.path: _vector_of(file) for file in files(lake, snapshot, new.table)}
     return all(now.get(file.path) == _vector_of(file) for file in new.change.removed)
 
 
@@ -314,7 +350,7 @@ def _write_once(lake: Lake, snapshot: DeltaTable, new: _Commit, attempts: int) -
                     # Without size and partitions Spark's feed of changes stops at the commit.
                     *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
                 ],
-                "append",
+                new.mode,
                 new.table.delta_schema,
                 commit_properties=CommitProperties(
                     custom_metadata=dict(new.metadata),
@@ -449,6 +485,7 @@ __all__ = [
     "chosen",
     "commit",
     "commit_layout",
+    "commit_replacing",
     "committed_transaction",
     "ensure_table",
     "open_table",

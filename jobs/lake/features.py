@@ -66,10 +66,10 @@ def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
     )
 
 
-def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str]) -> None:
+def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None) -> None:
     """Raise `UnsupportedTableError` when the rows of a table are not what its files, at these *paths*, hold."""
     location = snapshot.table_uri.rstrip("/").removeprefix("file://")
-    table = _BY_NAME[location.rpartition("/")[2]]
+    table = table or _BY_NAME[location.rpartition("/")[2]]
     metadata = snapshot.metadata()
     what = ["column mapping"] if _is_mapped(metadata.configuration) else []
     what += _layout(snapshot.schema(), metadata.partition_columns, table)

@@ -68,10 +68,14 @@ class StoredFile(NamedTuple):
         return self.low("store_id", store_id) <= store_id <= self.high("store_id", store_id)
 
 
-def files(lake: Lake, snapshot: DeltaTable) -> list[StoredFile]:
-    """Return the files of a snapshot, each with its deletion vector; `UnsupportedTableError` where its rows differ."""
+def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[StoredFile]:
+    """
+    Return the files of a snapshot, each with its deletion vector; `UnsupportedTableError` where its rows differ.
+
+    *table* is needed for a typed table alone; the others are known by their names.
+    """
     stored = plain_rows(snapshot.get_add_actions(flatten=True))
-    refuse_unreadable(lake, snapshot, (row["path"] for row in stored))
+    refuse_unreadable(lake, snapshot, (row["path"] for row in stored), table)
     deleted = vectors(lake, snapshot)
     return [
         StoredFile(

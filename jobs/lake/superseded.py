@@ -12,7 +12,7 @@ files may hold the same rows.
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +27,18 @@ from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MES
 from jobs.storage.locations import is_local
 
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
+
+
+class Obsolete(Protocol):
+    """Rows that a commit takes out of a table."""
+
+    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which rows these are."""
+        ...
+
+    def may_be_in(self, file: StoredFile) -> bool:
+        """Return whether a file may have some, by Delta's log."""
+        ...
 
 
 class Superseded(NamedTuple):
@@ -45,6 +57,11 @@ class Superseded(NamedTuple):
             pc.greater_equal(rows.column("physical_offset"), self.from_offset),
         )
         return pc.fill_null(found, False)  # noqa: FBT003 - the value
+
+    def may_be_in(self, file: StoredFile) -> bool:
+        """Return whether a file may have some of them."""
+        reaches = bool(file.high("physical_offset", self.to_offset) >= self.from_offset)
+        return reaches and file.may_hold(self.store_id)
 
 
 def tables_rewritten(before: Mapping[str, int]) -> frozenset[str]:
@@ -97,21 +114,21 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
 
 
 def rewritten(
-    lake: Lake, table: Table, superseded: Superseded, transaction: tuple[str, int]
+    lake: Lake, table: Table, obsolete: Obsolete, transaction: tuple[str, int]
 ) -> Callable[[DeltaTable], Rewrite]:
-    """Return how a commit takes the superseded rows out of *table*."""
+    """Return how a commit takes obsolete rows out of *table*."""
     naming = FileNaming(*transaction)
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         added: list[Action] = []
-        removed = tuple(_touched(lake, snapshot, superseded))
+        removed = tuple(_touched(lake, snapshot, obsolete, table))
         theirs = with_their_columns(snapshot, table)
         for stored in removed:
 
             def write(rows: Table, stored: StoredFile = stored, name: str = naming.name("kept")) -> Action | None:
                 with TableFile(lake, rows, name, {}) as file:
                     for batch in batches(lake, rows, stored):
-                        file.write(batch.filter(pc.invert(superseded.of_table(batch))))
+                        file.write(batch.filter(pc.invert(obsolete.of_table(batch))))
                     return file.close()
 
             action = written_again(theirs, write)
@@ -121,12 +138,7 @@ def rewritten(
     return rewrite
 
 
-def _touched(lake: Lake, snapshot: DeltaTable, superseded: Superseded) -> list[StoredFile]:
-    """Return the files that may hold superseded rows, in the order of the log."""
-    found = [
-        file
-        for file in files(lake, snapshot)
-        if file.may_hold(superseded.store_id)
-        and file.high("physical_offset", superseded.to_offset) >= superseded.from_offset
-    ]
+def _touched(lake: Lake, snapshot: DeltaTable, obsolete: Obsolete, table: Table | None = None) -> list[StoredFile]:
+    """Return the files that may hold obsolete rows, in the order of the log."""
+    found = [file for file in files(lake, snapshot, table) if obsolete.may_be_in(file)]
     return sorted(found, key=lambda file: int(file.low("physical_offset", 0)))

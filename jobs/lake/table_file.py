@@ -191,7 +191,7 @@ def writer_settings(table: Table, rows: int, as_is: Container[str] = ()) -> dict
 
     The columns *as_is* are not compressed.
     """
-    compressed = [leaf for field in table.schema if field.name not in as_is for leaf in _leaves(field)]
+    compressed = [leaf for field in table.schema if field.name not in as_is for leaf in _leaves(field.name, field.type)]
     return {
         "compression": dict.fromkeys(compressed, CODEC),
         "compression_level": dict.fromkeys(compressed, COMPRESSION_LEVEL),
@@ -214,15 +214,18 @@ def is_compressible(bodies: pa.Array) -> bool:
     return bool(sum(codec.compress(sample).size for sample in samples) < _WORTH_IT * sum(map(len, samples)))
 
 
-def _leaves(field: pa.Field) -> Iterator[str]:
+def _leaves(path: str, type_: pa.DataType) -> Iterator[str]:
     """Yield the Parquet columns that a column of a table consists of."""
-    if pa.types.is_map(field.type):
-        yield f"{field.name}.key_value.key"
-        yield f"{field.name}.key_value.value"
-    elif pa.types.is_list(field.type):
-        yield f"{field.name}.list.element"
+    if pa.types.is_map(type_):
+        yield f"{path}.key_value.key"
+        yield from _leaves(f"{path}.key_value.value", type_.item_type)
+    elif pa.types.is_list(type_):
+        yield from _leaves(f"{path}.list.element", type_.value_type)
+    elif pa.types.is_struct(type_):
+        for field in type_:
+            yield from _leaves(f"{path}.{field.name}", field.type)
     else:
-        yield field.name
+        yield path
 
 
 def _repeated(table: Table) -> Iterator[str]:

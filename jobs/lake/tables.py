@@ -309,6 +309,42 @@ FINDINGS = Table(
     statistics=("verification", "kind"),
 )
 
+# Of each typed row and of each dead letter: the message that it is from.
+PROVENANCE = tuple(
+    field.with_nullable(nullable=True)
+    for field in MESSAGES.columns
+    if field.name
+    in {"physical_offset", "queue_id", "queue_offset", "store_timestamp", "store_time", "uniq_key", "tags", "keys"}
+)
+
+DEAD_LETTERS = Table(
+    "dead_letters",
+    "one message of a typed topic whose body is no row of a typed table",
+    (
+        *PROVENANCE,
+        required("topic", pa.string(), "of the message"),
+        column("type", pa.string(), "the type that its body should have; NULL where the topic has one, or it has none"),
+        required("reason", pa.string(), "why it is no row"),
+        column("place", pa.string(), "where in the body: a path like $.items[0].price, or a byte"),
+        column("properties", pa.map_(pa.string(), pa.string()), "of the message"),
+        column("body", pa.binary(), "as it was sent; as it is stored where it cannot be decompressed"),
+    ),
+    statistics=("physical_offset", "store_timestamp", "topic"),
+)
+
+TYPINGS = Table(
+    "typings",
+    "one run of `type` that was prepared: it will be committed whatever happens; broker and store_id are empty",
+    (
+        column("typing", pa.int64(), "number of the typing"),
+        column("time", TIMESTAMP, "when this row was written"),
+        column("host", pa.string(), "where its driver ran"),
+        column("manifest", pa.string(), "file below the lake that holds everything a recovery needs"),
+        column("detail", pa.string(), "JSON: by topic, how many rows and dead letters it added"),
+    ),
+    statistics=("typing",),
+)
+
 RUNS = Table(
     "runs",
     "one step of one run: registered, prepared, done",
@@ -336,4 +372,5 @@ PRODUCED = (
     *(CONFIG_FILES, BROKER_CONFIG, CONSUMER_OFFSETS, TRACES, TIERED),
 )
 WRITTEN_BY_RUNS = (*PRODUCED, SUPERSEDED_MESSAGES, RUNS)
-TABLES = (*PRODUCED, FINDINGS, RUNS, SUPERSEDED_MESSAGES)
+TYPED = (DEAD_LETTERS, TYPINGS)  # written by `type`, beside one table for each type of a topic
+TABLES = (*PRODUCED, FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPED)

@@ -40,6 +40,7 @@ _RATES = {
     "diff": 200 << 20,
     "export": 50 << 20,
     "optimize": 50 << 20,
+    "type": 40 << 20,
 }
 
 

@@ -39,6 +39,7 @@ COMMANDS = [
     "export --store {good} --out {out} --dry-run",
     "optimize {lake} --dry-run",
     "optimize {lake}",
+    "type {lake} --types {types}",
 ]
 ANSWERS = ["inspect {bad}", "inspect --deep {bad}", "catalog {lake}"]  # nothing is done: no result but the answer
 _MINUTES = ("--apply", "--undo", "restore {lake}")  # on a busy machine
@@ -78,6 +79,8 @@ def words(
     shutil.rmtree(bad / "consumequeue" / "T1" / "1")
     sorted((bad / "index").iterdir())[2].unlink()
     places = {"good": good, "bad": bad, "lake": shutil.copytree(lake, tmp_path / "lake"), "out": tmp_path / "out"}
+    (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
+    places["types"] = tmp_path / "types.toml"
 
     def filled(text: str) -> list[str]:
         return text.format(**places).split()

@@ -1,0 +1,241 @@
+"""
+The columns of a typed table as Spark writes them: `id bigint NOT NULL, who struct<name: string>, tags array<string>`.
+
+In memory they are Arrow's fields; a field that must have a value is one that is not nullable.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([A-Za-z_]\w*)|(\d+)|([<>(),:])|('(?:[^'\\]|\\.)*'))", re.ASCII)
+_NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
+_DEEPEST = 16
+_MOST_DIGITS = 38
+_SIMPLE = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+_ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
+_NAMES = {type_: name for name, type_ in _SIMPLE.items()}
+# Each of these holds every value of those before it in its row.
+_WIDER = (
+    (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    (pa.int8(), pa.int16(), pa.float32(), pa.float64()),
+    (pa.int32(), pa.float64()),
+)
+
+
+class SchemaError(ValueError):
+    """A text declares no columns that a table can have."""
+
+
+def parse_columns(text: str) -> tuple[pa.Field, ...]:
+    """Return the columns that *text* declares; `SchemaError` says at which character it does not."""
+    parser = _Parser(text)
+    columns = parser.fields(end="", separator="")
+    refuse_names(columns)
+    return columns
+
+
+def refuse_names(columns: Iterable[pa.Field]) -> None:
+    """Raise `SchemaError` for names of columns that no table of Delta can have, or two columns of one name."""
+    seen: set[str] = set()
+    for field in columns:
+        if _NOT_IN_DELTA.search(field.name) or not field.name.isprintable():
+            raise SchemaError(f"{field.name!r}: a column's name must have no space, dot, comma, bracket, ` or =")
+        if field.name.lower() in seen:
+            raise SchemaError(f"{field.name!r}: two columns of one name")
+        seen.add(field.name.lower())
+        if pa.types.is_struct(field.type):
+            refuse_names(field.type)
+
+
+class _Parser:
+    """The words of a text, one after the other."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+
+    def fields(self, end: str, separator: str) -> tuple[pa.Field, ...]:
+        """Return the fields up to *end*; between name and type is a *separator*, or none."""
+        found = [self._field(separator)]
+        while self._takes(","):
+            found.append(self._field(separator))
+        if end:
+            self._demand(end)
+        elif self._text[self._at :].strip():
+            raise self._error("a comma or the end")
+        return tuple(found)
+
+    def _field(self, separator: str) -> pa.Field:
+        name = self._word("the name of a column")
+        if separator:
+            self._demand(separator)
+        type_ = self._type()
+        nullable = not self._takes("not")
+        if not nullable:
+            self._demand("null")
+        if self._takes("comment"):
+            self._next("a comment in '…'")
+        return pa.field(name, type_, nullable)
+
+    def _type(self) -> pa.DataType:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self._error(f"at most {_DEEPEST} types in each other")
+        begin = self._at
+        name = self._word("a type").lower()
+        name = _ALIASES.get(name, name)
+        nested = {"array": self._array, "map": self._map, "struct": self._struct, "decimal": self._decimal}
+        if name in nested:
+            type_ = nested[name]()
+        elif name in _SIMPLE:
+            type_ = _SIMPLE[name]
+        else:
+            self._at = begin
+            raise self._error(f"a type, which {name!r} is not ({', '.join((*_SIMPLE, *nested))})")
+        self._depth -= 1
+        return type_
+
+    def _array(self) -> pa.DataType:
+        self._demand("<")
+        type_ = pa.list_(self._type())
+        self._demand(">")
+        return type_
+
+    def _map(self) -> pa.DataType:
+        self._demand("<")
+        if self._type() != pa.string():
+            raise self._error("string: the keys of a map are texts")
+        self._demand(",")
+        type_ = pa.map_(pa.string(), self._type())
+        self._demand(">")
+        return type_
+
+    def _struct(self) -> pa.DataType:
+        self._demand("<")
+        return pa.struct(self.fields(end=">", separator=":"))
+
+    def _decimal(self) -> pa.DataType:
+        precision, scale = 10, 0
+        if self._takes("("):
+            precision = self._number()
+            scale = self._number() if self._takes(",") else 0
+            self._demand(")")
+        if not (1 <= precision <= _MOST_DIGITS and scale <= precision):
+            raise self._error(f"decimal(digits, digits after the point) with at most {_MOST_DIGITS} digits")
+        return pa.decimal128(precision, scale)
+
+    def _number(self) -> int:
+        text = self._next("a number")
+        if not text.isdigit():
+            raise self._error("a number")
+        return int(text[:4])
+
+    def _word(self, wanted: str) -> str:
+        begin = self._at
+        text = self._next(wanted)
+        if text.startswith("`"):
+            return text[1:].replace("``", "`")
+        if not re.fullmatch(r"[A-Za-z_]\w*", text):
+            self._at = begin
+            raise self._error(wanted)
+        return text
+
+    def _demand(self, wanted: str) -> None:
+        if not self._takes(wanted):
+            raise self._error(repr(wanted))
+
+    def _takes(self, wanted: str) -> bool:
+        """Read the next word where it is the one that is wanted."""
+        found = _TOKEN.match(self._text, self._at)
+        if found is None or found[1] is not None or found[0].strip().lower() != wanted:
+            return False
+        self._at = found.end()
+        return True
+
+    def _next(self, wanted: str) -> str:
+        """Return the next word; a name in backquotes with the first of them."""
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            raise self._error(wanted)
+        self._at = found.end()
+        return f"`{found[1]}" if found[1] is not None else found[0].strip()
+
+    def _error(self, wanted: str) -> SchemaError:
+        rest = self._text[self._at :].lstrip()
+        at = len(self._text) - len(rest) + 1
+        return SchemaError(f"character {at}: expected {wanted}, found {rest[:20]!r}")
+
+
+def columns_text(columns: Iterable[pa.Field]) -> str:
+    """Return the text that declares *columns*."""
+    return ", ".join(_field_text(field, " ") for field in columns)
+
+
+def _field_text(field: pa.Field, separator: str) -> str:
+    is_plain = re.fullmatch(r"[A-Za-z_]\w*", field.name, re.ASCII)
+    name = field.name if is_plain else f"`{field.name.replace('`', '``')}`"
+    return f"{name}{separator}{type_text(field.type)}{'' if field.nullable else ' NOT NULL'}"
+
+
+def type_text(type_: pa.DataType) -> str:
+    """Return a type as Spark writes it."""
+    if pa.types.is_list(type_):
+        return f"array<{type_text(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"map<string,{type_text(type_.item_type)}>"
+    if pa.types.is_struct(type_):
+        return f"struct<{', '.join(_field_text(field, ': ') for field in type_)}>"
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    return _NAMES[type_]
+
+
+def without_demands(type_: pa.DataType) -> pa.DataType:
+    """Return a type as tables have it: each field in it may be NULL."""
+    if pa.types.is_list(type_):
+        return pa.list_(without_demands(type_.value_type))
+    if pa.types.is_map(type_):
+        return pa.map_(pa.string(), without_demands(type_.item_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, without_demands(field.type)) for field in type_])
+    return type_
+
+
+def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
+    """Return whether a type holds every value of an old one."""
+    if new == old:
+        return True
+    if pa.types.is_decimal(new) and pa.types.is_decimal(old):
+        return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
+    if pa.types.is_list(new) and pa.types.is_list(old):
+        return is_wider(new.value_type, old.value_type)
+    if pa.types.is_map(new) and pa.types.is_map(old):
+        return is_wider(new.item_type, old.item_type)
+    if pa.types.is_struct(new) and pa.types.is_struct(old):
+        return not narrowed(list(new), list(old))
+    return any(old in row and new in row[row.index(old) :] for row in _WIDER)
+
+
+def narrowed(new: Sequence[pa.Field], old: Sequence[pa.Field]) -> list[str]:
+    """Return the old columns whose values the new columns would not hold."""
+    types = {field.name: field.type for field in new}
+    return [
+        f"{field.name} {type_text(field.type)}"
+        for field in old
+        if field.name not in types or not is_wider(types[field.name], field.type)
+    ]

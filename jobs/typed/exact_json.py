@@ -1,0 +1,94 @@
+"""
+The scalar reader of JSON: readable, exact, and the truth that the fast one is held to.
+
+It also names the reason and the place in a body that is refused, so every body that the fast reader refuses, or could
+have bent, comes here.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+import pyarrow as pa
+
+from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.values import Number, Times, Value, member, struct_of
+
+DEEPEST = 100  # objects and arrays in each other
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_NOT_BRACKETS = re.compile(rb"[^\[\]{}]+")
+_HALF = re.compile(r"\\u[dD]")
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def read(body: bytes, columns: Sequence[pa.Field], times: Times) -> tuple[object, ...] | Refusal:
+    """Return the values of *columns* in a body, or why it has none."""
+    try:
+        return tuple(struct_of(parsed(body), columns, times, "$").values())
+    except RefusedBodyError as error:
+        reason, place = error.refusal
+        return Refusal(reason, "$" if place is None else place)
+
+
+def parsed(body: bytes) -> Value:
+    """Return the one document of a body, its numbers as they are spelled; `RefusedBodyError` where there is none."""
+    if not body.strip(b" \t\r\n"):
+        raise RefusedBodyError("an empty body", "byte 0")
+    _refuse_depth(body)
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise RefusedBodyError("invalid UTF-8", f"byte {error.start}") from None
+    try:
+        value = json.loads(
+            text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant, object_pairs_hook=_object
+        )
+    except json.JSONDecodeError as error:
+        reason = "more after the document" if error.msg == "Extra data" else "invalid JSON"
+        raise RefusedBodyError(reason, f"byte {len(text[: error.pos].encode())}") from None
+    if _HALF.search(text):
+        _refuse_lone_surrogates(value, "$")
+    return value
+
+
+def _refuse_depth(body: bytes) -> None:
+    depth = at = 0
+    for match in re.finditer(rb"[\[{]+|[\]}]+", _STRING.sub(_blanked, body)):
+        run = match.end() - match.start()
+        is_open = match[0][:1] in b"[{"
+        if is_open and depth + run > DEEPEST:
+            at = match.start() + DEEPEST - depth
+            raise RefusedBodyError(f"nested deeper than {DEEPEST}", f"byte {at}")
+        depth += run if is_open else -run
+
+
+def _blanked(match: re.Match[bytes]) -> bytes:
+    return b" " * (match.end() - match.start())
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise RefusedBodyError(f"{name} is no number of JSON", name)
+
+
+def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise RefusedBodyError("a key occurs twice in one object", f"key {member('', twice).lstrip('.')}")
+    return found
+
+
+def _refuse_lone_surrogates(value: Value, path: str) -> None:
+    """Raise `RefusedBodyError` for half of a character: no table can hold such a text."""
+    if isinstance(value, str) and _LONE.search(value):
+        raise RefusedBodyError("half of a surrogate pair", path)
+    if isinstance(value, list):
+        for number, one in enumerate(value):
+            _refuse_lone_surrogates(one, f"{path}[{number}]")
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            if _LONE.search(name):
+                raise RefusedBodyError("half of a surrogate pair", path)
+            _refuse_lone_surrogates(one, member(path, name))

@@ -1,0 +1,20 @@
+"""The libraries of the extra `types`, which read bodies."""
+
+from importlib.util import find_spec
+
+from rmq_formats.errors import UnsupportedFormat
+
+INSTALL = "pip install 'rocketmq-lake[types]'"
+_LIBRARIES = ("msgspec", "fastavro", "google.protobuf")
+
+
+def check_installed(location: str) -> None:
+    """Raise `UnsupportedFormat` where a library of the extra is missing."""
+    if not all(map(_is_there, _LIBRARIES)):
+        reason = f"types of bodies; to read them: {INSTALL}"
+        raise UnsupportedFormat(reason, None, location)
+
+
+def _is_there(library: str) -> bool:
+    package, _, _ = library.partition(".")
+    return find_spec(package) is not None and find_spec(library) is not None

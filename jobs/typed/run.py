@@ -1,0 +1,267 @@
+"""`type`: the order of events."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from jobs.lake.commit import chosen, open_table
+from jobs.lake.integrity import refuse_unsupported
+from jobs.lake.lake import Lake
+from jobs.lake.lock import held
+from jobs.lake.optimization import NotALake
+from jobs.lake.snapshot_files import StoredFile, files
+from jobs.lake.table_file import Action
+from jobs.lake.tables import DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
+from jobs.store.workers import Workers
+from jobs.typed.ddl import columns_text, narrowed, parse_columns
+from jobs.typed.declaration import DeclarationError, TopicType
+from jobs.typed.tables import table_name
+from jobs.typed.task import FromOffset, TypedFile, TypingTask
+from jobs.typed.typings import (
+    TYPING,
+    RemovedRows,
+    StoreState,
+    TableChange,
+    TopicState,
+    Typing,
+    commit_typing,
+    is_committed,
+    newest_typing,
+    prepare,
+    sweep,
+)
+
+
+@dataclass(frozen=True)
+class TypeRequest:
+    """Which topics to type, and how."""
+
+    lake: Lake
+    types: tuple[TopicType, ...]
+    retype: tuple[str, ...] = ()  # topics whose tables are made again from their messages
+    source: str = "types.toml"  # where the types are declared, for messages
+
+
+class TopicSummary(NamedTuple):
+    """The rows and dead letters that a typing added of one topic."""
+
+    topic: str
+    table: str
+    rows: int
+    dead_letters: int
+    reasons: Mapping[str, int]
+    removed: bool = False  # rows of messages that the log does not hold any more, or all rows of before
+    retyped: bool = False
+
+
+@dataclass
+class Summary:
+    """The result of a typing."""
+
+    number: int | None  # None: there was nothing to do
+    topics: list[TopicSummary] = field(default_factory=list)
+    recovered: int | None = None  # the typing of before, which was cut off and is finished now
+
+    @property
+    def rows(self) -> int:
+        """How many typed rows were added."""
+        return sum(topic.rows for topic in self.topics)
+
+    @property
+    def dead_letters(self) -> int:
+        """How many dead letters were added."""
+        return sum(topic.dead_letters for topic in self.topics)
+
+
+class _Topic(NamedTuple):
+    """A topic's part in a typing."""
+
+    type: TopicType
+    state: TopicState
+    removed: tuple[RemovedRows, ...]  # from its own table, and of the topic from `dead_letters`
+    replaces: bool
+
+    @property
+    def table(self) -> str:
+        return table_name(self.type.topic, None)
+
+    @property
+    def wanted(self) -> FromOffset:
+        return FromOffset(self.type, {store: one.to_offset for store, one in self.state.stores.items()})
+
+
+def type_lake(request: TypeRequest, workers: Workers) -> Summary:
+    """Type the messages that are new since the last typing; finish first what an earlier one prepared."""
+    lake = request.lake
+    snapshot = open_table(lake, MESSAGES.name)
+    if snapshot is None:
+        raise NotALake("no lake: it has no table `messages`", None, lake.location)
+    refuse_unsupported(lake, TYPED)
+    with held(lake, TYPING) as was_cut_off:
+        before = newest_typing(lake)
+        recovered = _finished(lake, before, was_cut_off=was_cut_off) if before else None
+        cuts = _Cuts(lake, snapshot)
+        topics = [_topic(request, type_, before, cuts) for type_ in request.types]
+        summary = _typed(lake, snapshot, topics, before, workers)
+        summary.recovered = recovered
+        return summary
+
+
+def _finished(lake: Lake, typing: Typing, *, was_cut_off: bool) -> int | None:
+    """Commit what a killed typing prepared, and return its number; None where nothing was left."""
+    is_left = not is_committed(lake, typing)
+    if is_left:
+        commit_typing(lake, typing)
+    if is_left or was_cut_off:
+        sweep(lake, typing)
+    return typing.number if is_left else None
+
+
+class _Cuts:
+    """From which offset on the messages of a store were superseded since a run."""
+
+    def __init__(self, lake: Lake, messages: DeltaTable) -> None:
+        self._lake, self._messages = lake, messages
+        self._superseded = open_table(lake, SUPERSEDED_MESSAGES.name)
+        self._known: dict[tuple[str, int], int | None] = {}
+
+    def newest_run(self, store: str) -> int:
+        """Return the newest run of a store whose messages are in the table."""
+        return self._messages.transaction_version(store) or 0
+
+    def since(self, store: str, run: int) -> int | None:
+        """Return the offset; None where nothing was superseded. Runs that `messages` lacks yet do not count yet."""
+        key = store, run
+        if key not in self._known:
+            self._known[key] = self._asked(store, run) if self._superseded is not None else None
+        return self._known[key]
+
+    def _asked(self, store: str, run: int) -> int | None:
+        by = ds.field("superseded_by_run")
+        where = (ds.field("store_id") == store) & (by > run) & (by <= self.newest_run(store))
+        rows = chosen(self._lake, self._superseded, ["physical_offset"], where)  # type: ignore[arg-type]
+        lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
+        return lowest
+
+
+def _topic(request: TypeRequest, type_: TopicType, before: Typing | None, cuts: _Cuts) -> _Topic:
+    """Return a topic's part in this typing."""
+    tables = {table_name(type_.topic, None): columns_text(type_.all_columns)}
+    old = before.topics.get(type_.topic) if before is not None else None
+    if old is None:
+        return _Topic(type_, TopicState(type_.described(), {}, tables), (), replaces=False)
+    if type_.topic in request.retype or _is_widened(request, type_, old):
+        return _Topic(type_, TopicState(type_.described(), {}, tables), (RemovedRows(),), replaces=True)
+    stores, removed = {}, []
+    for store, state in old.stores.items():
+        cut = cuts.since(store, state.run)
+        stores[store] = state
+        if cut is not None and cut < state.to_offset:
+            stores[store] = replace(state, to_offset=cut)
+            removed.append(RemovedRows(store_id=store, from_offset=cut))
+    return _Topic(type_, TopicState(type_.described(), stores, tables), tuple(removed), replaces=False)
+
+
+def _is_widened(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
+    """Return whether a column has a wider type than its table; `DeclarationError` where values would be lost."""
+    now = type_.described()
+    if now == old.declared:
+        return False
+    columns = parse_columns(str(old.declared["columns"]))
+    lost = narrowed(type_.all_columns, columns)
+    what = f"without, or with another type of: {', '.join(lost)}" if lost else ""
+    old_names = {column.name for column in columns}
+    sources = {name: source for name, source in type_.sources.items() if name in old_names}
+    same = {**now, "columns": old.declared["columns"], "from": sources, "properties": old.declared["properties"]}
+    if not lost and same != old.declared:
+        what = "with other " + ", ".join(sorted(key for key in same if same[key] != old.declared.get(key)))
+    demanded = {column.name: column.nullable for column in columns}
+    new = {column.name: column for column in type_.all_columns}
+    if not what and any(new[name].nullable != nullable for name, nullable in demanded.items()):
+        what = "with another NOT NULL"
+    if what:
+        raise DeclarationError(
+            f'{request.source}: [topic."{type_.topic}"]: the table {table_name(type_.topic, None)} was made {what}; '
+            f"to make it again from all messages, add --retype '{type_.topic}'"
+        )
+    return any(new[column.name].type != column.type for column in columns)
+
+
+def _typed(
+    lake: Lake, snapshot: DeltaTable, topics: Sequence[_Topic], before: Typing | None, workers: Workers
+) -> Summary:
+    number = (before.number if before else 0) + 1
+    work = [file for file in files(lake, snapshot) if _may_have_new(file, topics)]
+    task = TypingTask(lake, number, tuple(topic.wanted for topic in topics))
+    done = workers.map(work, task, "typing bodies")
+    states = {**(before.topics if before else {}), **{one.type.topic: _after(one, done, snapshot) for one in topics}}
+    changes = tuple(_changes(topics, done, before))
+    summary = Summary(number, [_summary(topic, done) for topic in topics])
+    if not changes and before is not None and states == before.topics:
+        return replace(summary, number=None)
+    detail = {one.topic: {"rows": one.rows, "dead_letters": one.dead_letters} for one in summary.topics}
+    typing = Typing(number, states, changes, detail)
+    prepare(lake, typing)
+    commit_typing(lake, typing)
+    sweep(lake, typing)
+    return summary
+
+
+def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
+    """Return whether a file may have messages that are not typed yet, by Delta's log."""
+    store, end = file.low("store_id", ""), file.high("physical_offset", -1)
+    if not store or end < 0 or store != file.high("store_id", ""):
+        return True
+    return any(end >= topic.wanted.offsets.get(store, 0) for topic in topics)
+
+
+def _after(topic: _Topic, done: Iterable[TypedFile], snapshot: DeltaTable) -> TopicState:
+    """Return how far a topic is typed after this typing."""
+    ends = {store: state.to_offset for store, state in topic.state.stores.items()}
+    for file in done:
+        for store, end in file.ends.items():
+            ends[store] = max(ends.get(store, 0), end)
+    stores = {store: StoreState(snapshot.transaction_version(store) or 0, end) for store, end in sorted(ends.items())}
+    return replace(topic.state, stores=stores)
+
+
+def _changes(topics: Sequence[_Topic], done: Sequence[TypedFile], before: Typing | None) -> Iterable[TableChange]:
+    """Yield the commits, the typed tables first: a message that is typed again is never in neither table."""
+    dead_removed: list[RemovedRows] = []
+    for topic in topics:
+        dead_removed += [replace(one, topic=topic.type.topic) for one in topic.removed]
+        added = _added(done, topic.table)
+        columns = topic.state.tables[topic.table]
+        old = before.topics.get(topic.type.topic) if before is not None else None
+        if added or topic.removed or old is None or old.tables != topic.state.tables:
+            removed = () if topic.replaces else topic.removed
+            yield TableChange(topic.table, columns, added, removed, topic.replaces)
+    dead = _added(done, DEAD_LETTERS.name)
+    if dead or dead_removed or before is None:
+        yield TableChange(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
+
+
+def _added(done: Iterable[TypedFile], table: str) -> tuple[Action, ...]:
+    return tuple(file.actions[table] for file in done if table in file.actions)
+
+
+def _summary(topic: _Topic, done: Iterable[TypedFile]) -> TopicSummary:
+    reasons: Counter[str] = Counter()
+    rows = 0
+    for file in done:
+        rows += file.rows.get(topic.type.topic, 0)
+        reasons.update(file.reasons.get(topic.type.topic, {}))
+    return TopicSummary(
+        topic.type.topic,
+        topic.table,
+        rows,
+        reasons.total(),
+        dict(reasons.most_common()),
+        bool(topic.removed),
+        topic.replaces,
+    )

@@ -1,0 +1,180 @@
+"""
+One file of `messages`, typed: its bodies become rows of typed tables or dead letters, in the task that reads it.
+
+Rows go from Parquet to Parquet; each message of a topic becomes exactly one row here.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.lake.bodies import with_inflated
+from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import StoredFile, plain_batches
+from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
+from jobs.typed.declaration import Reader, TopicType
+from jobs.typed.refusal import Refusal
+from jobs.typed.tables import array_of, table_name, typed_table
+
+TYPING = "typing"  # in the place of a store's id in the names of files
+_WHOSE = ("broker", "store_id")
+_KEPT = (*_WHOSE, *(one.name for one in PROVENANCE))
+_READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
+_SLICE = 4096  # rows whose values Python holds at once
+_NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
+
+
+class FromOffset(NamedTuple):
+    """Which messages of a topic are still to be typed."""
+
+    type: TopicType
+    offsets: Mapping[str, int]  # by store: from here on; from 0 on where it is not named
+
+    def wanted(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which rows these are; a row of another engine without store or offset is none."""
+        found = pc.equal(rows.column("topic"), self.type.topic)
+        for store, offset in self.offsets.items():
+            is_old = pc.and_(pc.equal(rows.column("store_id"), store), pc.less(rows.column("physical_offset"), offset))
+            found = pc.and_(found, pc.invert(is_old))
+        found = pc.and_(found, pc.and_(rows.column("store_id").is_valid(), rows.column("physical_offset").is_valid()))
+        return pc.fill_null(found, False)  # noqa: FBT003 - the value
+
+
+@dataclass(frozen=True)
+class TypingTask:
+    """Types the messages of a file."""
+
+    lake: Lake
+    number: int  # of the typing
+    topics: tuple[FromOffset, ...]
+
+    def __call__(self, file: StoredFile) -> "TypedFile":
+        """Write the rows of a file into new files, and return these."""
+        with ExitStack() as stack:
+            work = _Work(self, stack)
+            for batch in plain_batches(self.lake, MESSAGES, file, ("topic", "store_id", "physical_offset")):
+                work.note_offsets(batch)
+            if work.is_needed:
+                for batch in plain_batches(self.lake, MESSAGES, file, _READ):
+                    work.type_batch(batch)
+            return work.closed()
+
+
+class TypedFile(NamedTuple):
+    """The new files of one file of messages, by table, and what they hold."""
+
+    actions: Mapping[str, Action]
+    rows: Mapping[str, int]  # by topic
+    reasons: Mapping[str, Mapping[str, int]]  # of dead letters, by topic
+    ends: Mapping[str, int]  # by store: where its messages in the file end
+
+
+@dataclass
+class _Work:
+    task: TypingTask
+    stack: ExitStack
+    files: dict[str, TableFile] = field(default_factory=dict)
+    rows: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, Counter[str]] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    is_needed: set[str] = field(default_factory=set)
+    readers: dict[str, Reader] = field(default_factory=dict)
+
+    def note_offsets(self, rows: pa.RecordBatch) -> None:
+        """Note the end of each store's messages, and which topics have any."""
+        ends = pa.table([rows.column("store_id"), rows.column("physical_offset")], ["store", "offset"])
+        for one in ends.group_by("store").aggregate([("offset", "max")]).to_pylist():
+            if one["store"] is not None and one["offset_max"] is not None:
+                self.ends[one["store"]] = max(self.ends.get(one["store"], 0), one["offset_max"] + 1)
+        for topic in self.task.topics:
+            if topic.wanted(rows).true_count:
+                self.is_needed.add(topic.type.topic)
+
+    def type_batch(self, batch: pa.RecordBatch) -> None:
+        """Type the rows of a batch."""
+        for topic in self.task.topics:
+            if topic.type.topic not in self.is_needed:
+                continue
+            for some in with_inflated(batch.filter(topic.wanted(batch))):
+                for start in range(0, some.num_rows, _SLICE):
+                    self._type_rows(topic.type, some.slice(start, _SLICE))
+
+    def _type_rows(self, type_: TopicType, rows: pa.RecordBatch) -> None:
+        """Write each row into one of two tables."""
+        reader = self.readers.setdefault(type_.topic, type_.reader())
+        results = _results(reader, rows)
+        typed = [number for number, result in enumerate(results) if not isinstance(result, Refusal)]
+        refused = {number: result for number, result in enumerate(results) if isinstance(result, Refusal)}
+        if typed:
+            table = typed_table(table_name(type_.topic, None), type_.all_columns)
+            values = [results[number] for number in typed]
+            self._file(table).write(_typed_rows(type_, rows.take(pa.array(typed)), values))
+            self.rows[type_.topic] += len(typed)
+        if refused:
+            self._file(DEAD_LETTERS).write(_dead_rows(rows.take(pa.array(list(refused))), list(refused.values())))
+            reasons = self.reasons.setdefault(type_.topic, Counter())
+            reasons.update(refusal.reason for refusal in refused.values())
+
+    def _file(self, table: Table) -> TableFile:
+        if table.name not in self.files:
+            name = FileNaming(TYPING, self.task.number).name("rows")
+            self.files[table.name] = self.stack.enter_context(TableFile(self.task.lake, table, name, {}))
+        return self.files[table.name]
+
+    def closed(self) -> TypedFile:
+        """Finish the files."""
+        closed = {name: file.close() for name, file in self.files.items()}
+        actions = {name: action for name, action in closed.items() if action is not None}
+        return TypedFile(actions, self.rows, self.reasons, self.ends)
+
+
+def _results(reader: Reader, rows: pa.RecordBatch) -> list[tuple[object, ...] | Refusal]:
+    """Return a row of values, or the refusal, of each message."""
+    errors = rows.column(BODY_ERROR).to_pylist()
+    results: list[tuple[object, ...] | Refusal] = []
+    bodies = _bodies(rows)
+    read = iter(
+        reader.read([body for body, error in zip(bodies, errors, strict=True) if body is not None and not error])
+    )
+    for body, error in zip(bodies, errors, strict=True):
+        if error:
+            results.append(Refusal(f"cannot be decompressed: {error}"))
+        else:
+            results.append(_NO_BODY if body is None else next(read))
+    return results
+
+
+def _bodies(rows: pa.RecordBatch) -> list[bytes | None]:
+    """Return the bodies as they were sent; as they are stored where they cannot be decompressed."""
+    bodies: list[bytes | None] = pc.coalesce(rows.column(BODY_INFLATED), rows.column("body")).to_pylist()
+    return bodies
+
+
+def _typed_rows(type_: TopicType, rows: pa.RecordBatch, values: Sequence[Sequence[object]]) -> pa.RecordBatch:
+    kept = rows.select(_KEPT)
+    for column, cells in zip(type_.columns, zip(*values, strict=True), strict=True):
+        kept = kept.append_column(column.name, array_of(cells, column.type))
+    for name in type_.properties:
+        kept = kept.append_column(name, pc.map_lookup(rows.column("properties"), name, "first"))
+    return kept
+
+
+def _dead_rows(rows: pa.RecordBatch, refusals: Sequence[Refusal]) -> pa.RecordBatch:
+    columns = {
+        "topic": rows.column("topic"),
+        "type": pa.nulls(rows.num_rows, pa.string()),
+        "reason": pa.array([refusal.reason for refusal in refusals], pa.string()),
+        "place": pa.array([refusal.place for refusal in refusals], pa.string()),
+        "properties": rows.column("properties"),
+        "body": pa.array(_bodies(rows), pa.binary()),
+    }
+    kept = rows.select(_KEPT)
+    for name, values in columns.items():
+        kept = kept.append_column(name, values)
+    return kept

@@ -1,0 +1,251 @@
+"""
+Typings: how rows come into typed tables exactly once.
+
+A typing writes its files first, then a manifest that lists them, then one row in `typings` under the number of the
+typing. That row decides, as a run's row in `runs` does: before it the typing never was; after it the typing will be,
+whoever finishes it, from the manifest alone. Where the next typing begins is what the newest manifest says.
+"""
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from jobs.lake.commit import (
+    TransactionTakenError,
+    commit,
+    commit_replacing,
+    committed_transaction,
+    open_table,
+    paths,
+    refuse_lost_files,
+    rows,
+)
+from jobs.lake.lake import Lake
+from jobs.lake.runs import MANIFESTS, HeldByOtherError
+from jobs.lake.snapshot_files import StoredFile
+from jobs.lake.superseded import rewritten
+from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
+from jobs.typed.ddl import parse_columns
+from jobs.typed.tables import typed_table
+
+TYPING = "typing"  # the transaction, and in the place of a store's id in the names of files
+_VERSION = 1
+_KEPT = 8  # manifests
+_ALL = 1 << 63
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """How far a topic of a store is typed."""
+
+    run: int  # the newest run of the store whose messages were there
+    to_offset: int  # messages before it are typed
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """How a topic is typed, and how far."""
+
+    declared: Mapping[str, object]  # `TopicType.described`
+    stores: Mapping[str, StoreState]
+    tables: Mapping[str, str]  # the columns of its tables
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRows:
+    """Rows that a typing takes out of a table: those of a topic, of one store or of all, from an offset on."""
+
+    topic: str | None = None  # None: whatever the table has
+    store_id: str | None = None
+    from_offset: int = 0
+
+    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which rows these are."""
+        found = pc.greater_equal(rows.column("physical_offset"), self.from_offset)
+        if self.topic is not None:
+            found = pc.and_(found, pc.equal(rows.column("topic"), self.topic))
+        if self.store_id is not None:
+            found = pc.and_(found, pc.equal(rows.column("store_id"), self.store_id))
+        return pc.fill_null(found, False)  # noqa: FBT003 - the value
+
+    def may_be_in(self, file: StoredFile) -> bool:
+        """Return whether a file may have some of them."""
+        is_of_store = self.store_id is None or file.may_hold(self.store_id)
+        topic = self.topic or ""
+        is_of_topic = self.topic is None or file.low("topic", topic) <= topic <= file.high("topic", topic)
+        return is_of_store and is_of_topic and file.high("physical_offset", _ALL) >= self.from_offset
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralRemovals:
+    """Rows that are one of several kinds."""
+
+    removals: Sequence[RemovedRows]
+
+    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which rows these are."""
+        found = self.removals[0].of_table(rows)
+        for removal in self.removals[1:]:
+            found = pc.or_(found, removal.of_table(rows))
+        return found
+
+    def may_be_in(self, file: StoredFile) -> bool:
+        """Return whether a file may have some of them."""
+        return any(removal.may_be_in(file) for removal in self.removals)
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """One commit of a typing."""
+
+    table: str
+    columns: str | None  # of the bodies, in SQL; None of `dead_letters`
+    added: tuple[Action, ...] = ()
+    removed: tuple[RemovedRows, ...] = ()
+    replaces: bool = False  # all rows that the table has
+
+    @property
+    def declared(self) -> Table:
+        """The table as it is written."""
+        return DEAD_LETTERS if self.columns is None else typed_table(self.table, parse_columns(self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Typing:
+    """Everything that a typing will commit, and where the next one begins."""
+
+    number: int
+    topics: Mapping[str, TopicState]
+    changes: tuple[TableChange, ...]
+    detail: Mapping[str, object] = field(default_factory=dict)
+    version: int = _VERSION
+
+    def to_json(self) -> bytes:
+        """Return the stored form."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Typing":
+        """Read the stored form."""
+        values = json.loads(data)
+        if values["version"] > _VERSION:
+            raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
+        changes = tuple(
+            TableChange(
+                one["table"],
+                one["columns"],
+                tuple(Action(*action) for action in one["added"]),
+                tuple(RemovedRows(**removed) for removed in one["removed"]),
+                one["replaces"],
+            )
+            for one in values["changes"]
+        )
+        topics = {
+            topic: TopicState(
+                state["declared"],
+                {store: StoreState(**values) for store, values in state["stores"].items()},
+                state["tables"],
+            )
+            for topic, state in values["topics"].items()
+        }
+        return cls(values["number"], topics, changes, values["detail"])
+
+
+def newest_typing(lake: Lake) -> Typing | None:
+    """Return the newest typing that was prepared; None in a lake that was never typed."""
+    number = committed_transaction(lake, TYPINGS.name, TYPING)
+    if not number:
+        return None
+    found = rows(lake, TYPINGS.name, ["manifest"], ds.field("typing") == number)
+    if not found:
+        raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
+    location = lake.locate(found[0]["manifest"])
+    try:
+        with lake.open(found[0]["manifest"]) as file:
+            return Typing.from_json(bytes(file.read(0, file.size)))
+    except FileNotFoundError as error:
+        raise OSError(f"{location}: this manifest is missing; without it no topic can be typed any further") from error
+    except _NOT_OURS as error:
+        raise OSError(f"{location}: no manifest of a typing: {error}") from error
+
+
+def prepare(lake: Lake, typing: Typing) -> None:
+    """Decide that *typing* will be committed; `HeldByOtherError` when another one of its number was faster."""
+    for change in typing.changes:
+        refuse_lost_files(lake, change.table, change.added)
+    naming = FileNaming(TYPING, typing.number)
+    manifest = f"{MANIFESTS}/{naming.prefix}{uuid4()}.json"
+    lake.create(manifest, typing.to_json())
+    row = {
+        "typing": typing.number,
+        "time": datetime.now(UTC),
+        "host": socket.gethostname(),
+        "manifest": manifest,
+        "detail": json.dumps(typing.detail),
+    }
+    with TableFile(lake, TYPINGS, naming.name("prepared"), {"broker": "", "store_id": ""}) as file:
+        file.write_rows([row])
+        action = file.close()
+    try:
+        commit(lake, TYPINGS, [action] if action else [], (TYPING, typing.number), {})
+    except TransactionTakenError as error:
+        file.discard()
+        discard(lake, typing)
+        lake.delete(manifest)
+        raise HeldByOtherError(f"typing {typing.number} of this lake was prepared by another process") from error
+
+
+def discard(lake: Lake, typing: Typing) -> None:
+    """Delete the files of a typing that lost."""
+    for change in typing.changes:
+        for action in change.added:
+            lake.delete(f"{change.table}/{action.path}")
+
+
+def commit_typing(lake: Lake, typing: Typing) -> None:
+    """Commit what a prepared typing wrote, table by table; whatever is committed already stays so."""
+    transaction = (TYPING, typing.number)
+    note = {"typing": str(typing.number)}
+    for change in typing.changes:
+        table = change.declared
+        with suppress(TransactionTakenError):  # somebody else committed it
+            if change.replaces:
+                commit_replacing(lake, table, change.added, transaction, note)
+                continue
+            removed = SeveralRemovals(change.removed)
+            rewrite = rewritten(lake, table, removed, transaction) if change.removed else None
+            commit(lake, table, change.added, transaction, note, rewrite)
+
+
+def is_committed(lake: Lake, typing: Typing) -> bool:
+    """Return whether every table has what a typing wrote."""
+    return all(committed_transaction(lake, change.table, TYPING) >= typing.number for change in typing.changes)
+
+
+def sweep(lake: Lake, typing: Typing) -> None:
+    """Delete what attempts of a committed typing left, and the manifests of long ago."""
+    prefix = FileNaming(TYPING, typing.number).prefix
+    for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *_tables(typing)}:
+        snapshot = open_table(lake, table)
+        kept = paths(snapshot) if snapshot is not None else set()
+        names = [info.name for info in lake.list_files(table) if info.name.startswith(prefix)]
+        for name in set(names) - kept:
+            lake.delete(f"{table}/{name}")
+    for info in lake.list_files(MANIFESTS):
+        number = info.name.removeprefix(f"{TYPING}-").partition("-")[0]
+        if info.name.startswith(f"{TYPING}-") and number.isdigit() and int(number) <= typing.number - _KEPT:
+            lake.delete(f"{MANIFESTS}/{info.name}")
+
+
+def _tables(typing: Typing) -> set[str]:
+    return {table for state in typing.topics.values() for table in state.tables}

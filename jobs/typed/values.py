@@ -1,0 +1,265 @@
+"""
+Values of bodies as a column has them: exactly, or not at all.
+
+The rules are those of docs/typed.md, the same in every format. What would be bent is refused with its place.
+"""
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import lru_cache
+from typing import TypeGuard
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.typed.ddl import type_text
+from jobs.typed.refusal import RefusedBodyError
+
+_INTEGER = re.compile(r"-?[0-9]{1,40}")
+_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_INSTANT = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
+    r" ?(Z|z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+)
+_COMMON_INSTANTS = frozenset({20, 24, 27})  # the lengths of `2026-11-23T10:00:00Z` with 0, 3 and 6 digits of a second
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_MICROSECONDS = 6
+_LONGEST_NAME = 60
+DAY, BYTES = pa.date32(), pa.binary()
+
+Value = object  # of JSON: None, bool, Number, str, list, dict
+
+
+class Number(str):
+    """A number as the body spells it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The meaning of a topic's times where their text does not say it."""
+
+    unit: str | None = None  # of numbers: s, ms or us since 1970
+    zone: tzinfo | None = None  # of times without a zone
+
+
+def converted(value: Value, type_: pa.DataType, times: Times, path: str) -> object:
+    """Return a value of JSON as a column of a type has it; `RefusedBodyError` where it would be bent."""
+    if value is None:
+        return None
+    try:
+        if pa.types.is_struct(type_):
+            return struct_of(value, list(type_), times, path)
+        if pa.types.is_list(type_):
+            return _list_of(value, type_.value_type, times, path)
+        if pa.types.is_map(type_):
+            return _map_of(value, type_.item_type, times, path)
+        return _scalar(value, type_, times)
+    except RefusedBodyError as error:
+        if error.refusal.place is not None:
+            raise
+        raise RefusedBodyError(error.refusal.reason, path) from None
+
+
+def _scalar(value: Value, type_: pa.DataType, times: Times) -> object:
+    if pa.types.is_timestamp(type_):
+        return instant(value, times)
+    for is_type, convert in _OF_TYPE:
+        if is_type(type_):
+            return convert(value, type_)
+    is_right = isinstance(value, bool) if pa.types.is_boolean(type_) else _is_text(value)
+    if not is_right:
+        raise RefusedBodyError(f"no {type_text(type_)}")
+    return value
+
+
+def _is_text(value: Value) -> TypeGuard[str]:
+    return isinstance(value, str) and not isinstance(value, Number)
+
+
+def struct_of(value: Value, fields: Sequence[pa.Field], times: Times, path: str) -> dict[str, object]:
+    """Return an object as a struct; a key that no field has is left out."""
+    if not isinstance(value, Mapping):
+        raise RefusedBodyError("no object")
+    found = {}
+    for field in fields:
+        cell = converted(value.get(field.name), field.type, times, member(path, field.name))
+        if cell is None and not field.nullable:
+            raise RefusedBodyError("a value that must be there is missing", member(path, field.name))
+        found[field.name] = cell
+    return found
+
+
+def _list_of(value: Value, type_: pa.DataType, times: Times, path: str) -> list[object]:
+    if not isinstance(value, list):
+        raise RefusedBodyError("no array")
+    return [converted(one, type_, times, f"{path}[{number}]") for number, one in enumerate(value)]
+
+
+def _map_of(value: Value, type_: pa.DataType, times: Times, path: str) -> dict[str, object]:
+    if not isinstance(value, Mapping):
+        raise RefusedBodyError("no object")
+    return {name: converted(one, type_, times, member(path, name)) for name, one in value.items()}
+
+
+def member(path: str, name: str) -> str:
+    """Return the path of a member of an object."""
+    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    return f"{path}.{shown}" if shown.isidentifier() else f"{path}[{shown!r}]"
+
+
+def integer(value: Value, type_: pa.DataType) -> int:
+    """Return a number that is written as an integer, and fits."""
+    if not isinstance(value, Number):
+        raise RefusedBodyError(f"no {type_text(type_)}")
+    if not _INTEGER.fullmatch(value):
+        if value.lstrip("-").isdigit():
+            raise RefusedBodyError(_too_large(type_))
+        raise RefusedBodyError(f"a number with a fraction or an exponent is no {type_text(type_)}")
+    number = int(value)
+    limit = 1 << (type_.bit_width - 1)
+    if not -limit <= number < limit:
+        raise RefusedBodyError(_too_large(type_))
+    return number
+
+
+def _too_large(type_: pa.DataType) -> str:
+    return f"a number is too large for {type_text(type_)}"
+
+
+def real(value: Value, type_: pa.DataType) -> float:
+    """Return a number as the nearest one that the type has; an integer must be in the type exactly."""
+    if not isinstance(value, Number):
+        raise RefusedBodyError(f"no {type_text(type_)}")
+    number = float(value)
+    with np.errstate(over="ignore"):
+        stored = float(np.float32(number)) if type_.bit_width < 64 else number  # noqa: PLR2004 - bits of a double
+    if math.isinf(stored):
+        raise RefusedBodyError(_too_large(type_))
+    if not set(value) & set(".eE") and int(stored) != int(value):
+        raise RefusedBodyError(f"an integer that {type_text(type_)} does not hold exactly")
+    return stored
+
+
+def decimal(value: Value, type_: pa.DataType) -> Decimal:
+    """Return a number, or a text that is one, with all of its digits."""
+    if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
+        raise RefusedBodyError(f"no {type_text(type_)}")
+    number = Decimal(value)
+    try:
+        return number.quantize(Decimal(1).scaleb(-type_.scale), context=_exactly(type_.precision))
+    except (Inexact, InvalidOperation):
+        raise RefusedBodyError(f"a number has more digits than {type_text(type_)}") from None
+
+
+@lru_cache
+def _exactly(precision: int) -> Context:
+    return Context(prec=precision, traps=[Inexact, InvalidOperation])
+
+
+def day(value: Value, _type: pa.DataType = DAY) -> date:
+    """Return a text like 2026-11-23 as a date."""
+    if _is_text(value) and _DATE.fullmatch(value):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            raise RefusedBodyError("a day that no calendar has") from None
+    raise RefusedBodyError("no date like 2026-11-23")
+
+
+def instant(value: Value, times: Times) -> datetime:
+    """Return a time in UTC: of ISO 8601, or a number where the topic's unit is known."""
+    try:
+        if isinstance(value, Number):
+            return _of_number(value, times)
+        if isinstance(value, str):
+            if len(value) in _COMMON_INSTANTS and value[7] == "-" and value[19] in "Z." and value[-1] == "Z":
+                found = _common(value)
+                if found is not None:
+                    return found
+            return _of_text(value, times)
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, RefusedBodyError):
+            raise
+        raise RefusedBodyError("a time that no calendar has") from None
+    raise RefusedBodyError("no time")
+
+
+def _common(value: str) -> datetime | None:
+    """Return a time in the form that nearly all have; None where it is another one."""
+    if value[4] != "-" or value[10] != "T" or value[13] != ":" or value[16] != ":":
+        return None
+    return datetime.fromisoformat(value)
+
+
+def _of_text(value: str, times: Times) -> datetime:
+    found = _INSTANT.fullmatch(value)
+    if found is None:
+        raise RefusedBodyError("no time of ISO 8601")
+    fraction = (found[7] or "").ljust(_MICROSECONDS, "0")
+    if fraction[_MICROSECONDS:].strip("0"):
+        raise RefusedBodyError("a time finer than a microsecond")
+    parts = [int(part or 0) for part in found.groups()[:6]]
+    moment = datetime(*parts[:3], *parts[3:], int(fraction[:_MICROSECONDS]))  # type: ignore[call-arg,arg-type]  # noqa: DTZ001 - below
+    return (moment.replace(tzinfo=_zone(found[8])) if found[8] else _in_zone(moment, times.zone)).astimezone(UTC)
+
+
+def _zone(text: str) -> tzinfo:
+    if text in "Zz":
+        return UTC
+    shift = timedelta(hours=int(text[1:3]), minutes=int(text[3:].lstrip(":") or 0))
+    if int(text[3:].lstrip(":") or 0) > 59:  # noqa: PLR2004 - minutes
+        raise RefusedBodyError("a time that no calendar has")
+    return _fixed(-shift if text[0] == "-" else shift)
+
+
+@lru_cache(maxsize=256)
+def _fixed(shift: timedelta) -> tzinfo:
+    from datetime import timezone
+
+    return timezone(shift)
+
+
+def _in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
+    if zone is None:
+        raise RefusedBodyError("a time without a zone (time_zone in types.toml says which)")
+    first, second = moment.replace(tzinfo=zone), moment.replace(tzinfo=zone, fold=1)
+    if first.utcoffset() != second.utcoffset():
+        raise RefusedBodyError("a time that the clocks of its zone show twice or never")
+    return first
+
+
+def _of_number(value: Number, times: Times) -> datetime:
+    if times.unit is None:
+        raise RefusedBodyError("a time as a number (epoch in types.toml says of what unit)")
+    if not _INTEGER.fullmatch(value):
+        raise RefusedBodyError("a time as a number with a fraction")
+    return _EPOCH + timedelta(microseconds=int(value) * _UNITS[times.unit])
+
+
+def base64_bytes(value: Value, _type: pa.DataType = BYTES) -> bytes:
+    """Return the bytes of a text in base64."""
+    if _is_text(value):
+        try:
+            return base64.b64decode(value.encode("ascii"), validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            pass
+    raise RefusedBodyError("no bytes in base64")
+
+
+_OF_TYPE: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Value, pa.DataType], object]]] = (
+    (pa.types.is_integer, integer),
+    (pa.types.is_floating, real),
+    (pa.types.is_decimal, decimal),
+    (pa.types.is_date, day),
+    (pa.types.is_binary, base64_bytes),
+)

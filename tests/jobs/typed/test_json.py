@@ -1,0 +1,130 @@
+"""Both readers of JSON: what a body means is written by hand, and the fast reader is held to the scalar one."""
+
+import json
+from collections.abc import Sequence
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.typed import exact_json
+from jobs.typed.ddl import parse_columns
+from jobs.typed.fast_json import FastJson
+from jobs.typed.refusal import Refusal
+from jobs.typed.tables import array_of
+from jobs.typed.values import Times
+from tests.jobs.typed.cells import BODIES, CELLS, Cell
+
+WIDE = parse_columns(
+    "a bigint, b double, c decimal(8,2), d timestamp, e string, f boolean, g array<int>, h map<string,int>, "
+    "i struct<a: int NOT NULL, b: date>, j date, k binary, l float, m tinyint, n bigint NOT NULL, `o-p` string"
+)
+_Row = tuple[object, ...] | Refusal
+
+
+def cells_of(row: _Row, columns: Sequence[pa.Field]) -> list[object] | Refusal:
+    """Return a row as a table gives it back."""
+    if isinstance(row, Refusal):
+        return row
+    return [array_of([value], field.type)[0].as_py() for value, field in zip(row, columns, strict=True)]
+
+
+def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Times()) -> list[list[object] | Refusal]:  # noqa: B008 - frozen
+    """Return the rows of the fast reader, once they are those of the scalar one."""
+    fast = FastJson(columns, times).read(bodies)
+    exact = [exact_json.read(body, columns, times) for body in bodies]
+    assert [cells_of(row, columns) for row in exact] == [cells_of(row, columns) for row in fast]
+    return [cells_of(row, columns) for row in exact]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.type}-{cell.text[:30]!r}")
+def test_a_value_is_in_its_column_exactly_or_refused(cell: Cell) -> None:
+    (row,) = both([b'{"v": %b}' % cell.text], parse_columns(f"v {cell.type}"))
+
+    if not cell.reason:
+        assert [cell.value] == row
+    else:
+        assert isinstance(row, Refusal)
+        assert cell.reason == row.reason
+
+
+@pytest.mark.parametrize(("body", "reason", "place"), BODIES)
+def test_a_broken_body_is_refused_with_its_place(body: bytes, reason: str, place: str) -> None:
+    assert [Refusal(reason, place)] == both([body], parse_columns("a bigint"))
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "expected"),
+    [
+        ("1795428000123", Times(unit="ms"), "2026-11-23T10:00:00.123000+00:00"),
+        ("1795428000", Times(unit="s"), "2026-11-23T10:00:00+00:00"),
+        ("1.5", Times(unit="s"), "a time as a number with a fraction"),
+        ("1" * 30, Times(unit="us"), "a time that no calendar has"),
+        ('"2026-11-23 18:00:00"', Times(zone=ZoneInfo("Asia/Shanghai")), "2026-11-23T10:00:00+00:00"),
+        ('"2026-10-25 02:30:00"', Times(zone=ZoneInfo("Europe/Berlin")),
+         "a time that the clocks of its zone show twice or never"),
+        ('"2026-03-29 02:30:00"', Times(zone=ZoneInfo("Europe/Berlin")),
+         "a time that the clocks of its zone show twice or never"),
+    ],
+)  # fmt: skip
+def test_times_that_do_not_say_their_zone_or_unit_take_it_from_the_declaration(
+    text: str, times: Times, expected: str
+) -> None:
+    (row,) = both([b'{"t": %b}' % text.encode()], parse_columns("t timestamp"), times)
+
+    assert expected == (row.reason if isinstance(row, Refusal) else row[0].isoformat())  # type: ignore[attr-defined]
+
+
+_NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.sampled_from(
+        ["1.0", "-0", "-0.0", "1e5", "1E-7", "0.10", "12345.678", "1e400", "NaN", "01", "9007199254740993"]
+    ),
+)
+_STRINGS = st.one_of(
+    st.text(max_size=6).map(json.dumps),
+    st.text(max_size=6).map(lambda text: json.dumps(text, ensure_ascii=False)),
+    st.datetimes().map(lambda time: f'"{time.isoformat()}Z"'),
+    st.dates().map(lambda day: f'"{day}"'),
+    st.sampled_from(['"\\ud800"', '"\\uD83D\\uDE00"', '"1.50"', '"2026-02-30"', '"aGk="', '"\\q"']),
+)  # fmt: skip
+_NAMES = st.sampled_from([*(field.name for field in WIDE), "z", "\\u0061", ""])
+
+
+def _documents(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    pairs = st.lists(st.tuples(_NAMES, inner), max_size=5)
+    return st.one_of(
+        st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]"),
+        pairs.map(lambda items: "{" + " , ".join(f'"{name}" : {value}' for name, value in items) + "}"),
+    )
+
+
+_VALUES = st.recursive(st.one_of(_NUMBERS, _STRINGS, st.sampled_from(["true", "null"])), _documents, max_leaves=8)
+_OBJECTS = st.lists(st.tuples(_NAMES, _VALUES), max_size=6).map(
+    lambda items: '{"n": 7' + "".join(f',"{name}":{value}' for name, value in items) + "}"
+)
+
+
+def _mutated(drawn: tuple[str, int, bytes, int]) -> bytes:
+    """Return a body of which some bytes are replaced."""
+    text, at, new, size = drawn
+    body = text.encode("utf-8", "surrogatepass")
+    at %= len(body) + 1
+    return body[:at] + new + body[at + size :]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            _OBJECTS.map(lambda text: text.encode("utf-8", "surrogatepass")),
+            st.tuples(_OBJECTS, st.integers(0, 200), st.binary(max_size=3), st.integers(0, 3)).map(_mutated),
+            st.binary(max_size=12),
+        ),
+        max_size=6,
+    )
+)
+def test_the_fast_reader_is_the_scalar_one(bodies: list[bytes]) -> None:
+    both(bodies, WIDE)

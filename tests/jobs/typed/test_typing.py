@@ -1,0 +1,227 @@
+"""`type`: each message of a topic is one typed row or one dead letter, whatever happens in between."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.store.workers import OneByOne
+from jobs.typed.declaration import DeclarationError, read_types
+from jobs.typed.run import Summary, TypeRequest, type_lake
+from jobs.typed.tables import folder_of
+from tests.rmq_formats.builders import a_record
+from tests.support.broker import Broker
+from tests.support.commands import runner
+from tests.support.lakes import rows_of
+from tests.support.recorded import result_of
+
+ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
+
+
+def write(broker: Broker, *bodies: bytes, topic: str = "Orders") -> None:
+    broker.append(a_record(body, topic=topic, properties={"region": "eu"}) for body in bodies)
+
+
+def ingested(folder: Path) -> None:
+    ingest(IngestRequest(str(folder / "store"), str(folder / "lake"), broker="b", range_size=4096), OneByOne())
+
+
+def typed(folder: Path, declared: str = ORDERS, retype: Sequence[str] = ()) -> Summary:
+    path = folder / "types.toml"
+    path.write_text(declared)
+    request = TypeRequest(Lake(str(folder / "lake")), read_types(path), tuple(retype), "types.toml")
+    return type_lake(request, OneByOne())
+
+
+def typed_and_dead(lake: Path, table: str = "typed/Orders", topic: str = "Orders") -> tuple[list[int], list[int]]:
+    """Return the offsets of typed rows and dead letters, once every message is in one of the two."""
+    messages = [row["physical_offset"] for row in rows_of(lake) if row["topic"] == topic]
+    good = [row["physical_offset"] for row in rows_of(lake, table)]
+    dead = [row["physical_offset"] for row in rows_of(lake, "dead_letters") if row["topic"] == topic]
+    assert messages == sorted(good + dead)
+    return good, dead
+
+
+def test_each_body_is_a_row_or_a_dead_letter_once(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    write(broker, b'{"id": 1, "name": "a"}', b'{"id": 1.7}', b'{"id": 3}', b"")
+    write(broker, b'{"id": 9}', topic="Payments")
+    ingested(tmp_path)
+
+    first = typed(tmp_path)
+    again = typed(tmp_path)
+    write(broker, b'{"id": 4}', b"x")
+    ingested(tmp_path)
+    later = typed(tmp_path)
+
+    assert [(2, 2), (0, 0), (1, 1)] == [(one.rows, one.dead_letters) for one in (first, again, later)]
+    assert again.number is None
+    good, dead = typed_and_dead(tmp_path / "lake")
+    assert (3, 3) == (len(good), len(dead))
+    rows = rows_of(tmp_path / "lake", "typed/Orders")
+    assert [(1, "a"), (3, None), (4, None)] == [(row["id"], row["name"]) for row in rows]
+    assert {"b"} == {row["broker"] for row in rows}
+    letters = rows_of(tmp_path / "lake", "dead_letters")
+    assert [
+        ("a number with a fraction or an exponent is no bigint", "$.id", b'{"id": 1.7}'),
+        ("an empty body", "byte 0", b""),
+        ("invalid JSON", "byte 0", b"x"),
+    ] == [(row["reason"], row["place"], row["body"]) for row in letters]
+
+
+def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(tmp_path: Path) -> None:
+    """What was typed before the crash and is superseded now is typed as it is now."""
+    broker = Broker(tmp_path / "store")
+    write(broker, b'{"id": 1}', b"x")
+    at = broker.offset
+    write(broker, b'{"id": 2}', b"y", b'{"id": 3}')
+    ingested(tmp_path)
+    typed(tmp_path)
+    broker.truncate(at)
+    write(broker, b'{"id": 4}', *(b'{"id": 5, "name": "%d"}' % number for number in range(30)), b"z")
+
+    ingested(tmp_path)
+    assert 31 == typed(tmp_path).rows
+
+    typed_and_dead(tmp_path / "lake")
+    assert {1, 4, 5} == {row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
+    assert [b"x", b"z"] == [row["body"] for row in rows_of(tmp_path / "lake", "dead_letters")]
+    assert typed(tmp_path).number is None
+
+
+def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    write(broker, b'{"id": 1, "name": "a", "n": 5}', b'{"id": 3000000000}')
+    ingested(tmp_path)
+    declared = '[topic.Orders]\nformat = "json"\nschema = "{}"\nproperties = ["region"]\n'
+    typed(tmp_path, declared.format("id int, name string"))
+    write(broker, b'{"id": 2, "n": 6}')
+    ingested(tmp_path)
+
+    typed(tmp_path, declared.format("id int, name string, n int"))
+    rows = rows_of(tmp_path / "lake", "typed/Orders")
+    assert [(1, None, "eu"), (2, 6, "eu")] == [(row["id"], row["n"], row["region"]) for row in rows]
+
+    typed(tmp_path, declared.format("id bigint, name string, n int"))
+    good, dead = typed_and_dead(tmp_path / "lake")
+    assert (3, 0) == (len(good), len(dead))
+    assert [1, 3000000000, 2] == [row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")]
+
+    with pytest.raises(DeclarationError, match=r"without, or with another type of: name string; .*--retype 'Orders'"):
+        typed(tmp_path, declared.format("id bigint, n int"))
+    narrow = declared.format("id tinyint")
+    typed(tmp_path, narrow, retype=["Orders"])
+    good, dead = typed_and_dead(tmp_path / "lake")
+    assert (2, 1) == (len(good), len(dead))
+    assert "name" not in rows_of(tmp_path / "lake", "typed/Orders")[0]
+    assert typed(tmp_path, narrow).number is None
+
+
+@pytest.mark.parametrize("topic", ["../x", "/etc", "%2F..", "a.b", "%RETRY%group", "Ü", "messages", "."])
+def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
+    """Whatever the log has as a topic: its table lies in the folder of typed tables."""
+    write(Broker(tmp_path / "store"), b'{"id": 1}', b"x", topic=topic)
+    ingested(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()} | {path.name for path in (tmp_path / "lake").iterdir()}
+
+    summary = typed(tmp_path, f"[topic.{json.dumps(topic)}]\nformat = 'json'\nschema = 'id bigint'\n")
+
+    after = {path.name for path in tmp_path.iterdir()} | {path.name for path in (tmp_path / "lake").iterdir()}
+    assert {"typed", "dead_letters", "typings", "types.toml", "_locks"} >= after - before
+    assert ["dead_letters", summary.topics[0].table] == ["dead_letters", f"typed/{folder_of(topic)}"]
+    typed_and_dead(tmp_path / "lake", summary.topics[0].table, topic)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1\n[topic\n", "line 2"),
+        ("", "topic: declares no topic"),
+        ("topics = 1", "topics: no such key"),
+        ("topic = 1", "topic: declares no topic"),
+        ("topic.a = 1", '[topic."a"]: no table of keys'),
+        ('topic.a.format = "xml"', '[topic."a"]: format: must be'),
+        ("topic.a.format = 1", '[topic."a"]: format: must be a str'),
+        ('topic.a.forma = "json"', "forma: no such key"),
+        ('topic.a = {format = "json"}', '[topic."a"]: schema: missing'),
+        ('topic.a = {format = "json", schema = "id bigit"}', "schema: character 4: expected a type"),
+        ('topic.a = {format = "json", schema = "id int, ID int"}', "two columns of one name"),
+        ('topic.a = {format = "json", schema = "store_id int"}', 'from = { body_store_id = "store_id" }'),
+        ('topic.a = {format = "json", schema = "`a b` int"}', "no space"),
+        ('topic.a = {format = "json", schema = "m map<int,int>"}', "the keys of a map are texts"),
+        ('topic.a = {format = "json", schema = "d decimal(39,1)"}', "at most 38 digits"),
+        (f'topic.a = {{format = "json", schema = "a {"array<" * 2000}"}}', "at most 16 types in each other"),
+        ('topic.a = {format = "json", schema = "a int", epoch = "m"}', "epoch: must be one of"),
+        ('topic.a = {format = "json", schema = "a int", time_zone = "../x"}', "time_zone: '../x': no zone"),
+        ('topic.a = {format = "json", schema = "a int", from = {b = "a"}}', "from: 'b'"),
+        ('topic.a = {format = "json", schema = "a int", properties = ["a"]}', "properties: 'a': a column of the body"),
+        (f'topic.{"a" * 300} = {{format = "json", schema = "a int"}}', "a topic has 1 to 200 characters"),
+    ],
+)
+def test_a_file_of_types_that_is_wrong_is_refused_with_its_line_or_key(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "types.toml").write_text(text)
+
+    with pytest.raises(DeclarationError) as refused:
+        read_types(tmp_path / "types.toml")
+
+    assert says in str(refused.value)
+    assert str(refused.value).startswith(f"{tmp_path / 'types.toml'}: ")
+
+
+def test_columns_of_reserved_names_come_from_other_fields(tmp_path: Path) -> None:
+    write(Broker(tmp_path / "store"), b'{"tags": ["a"], "store_id": 7}')
+    ingested(tmp_path)
+
+    typed(tmp_path, """
+        [topic.Orders]
+        format = "json"
+        schema = "shop bigint, labels array<string>"
+        from = { shop = "store_id", labels = "tags" }
+    """)  # fmt: skip
+
+    (row,) = rows_of(tmp_path / "lake", "typed/Orders")
+    assert (7, ["a"]) == (row["shop"], row["labels"])
+
+
+def test_the_command_says_what_it_did(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(Broker(tmp_path / "store"), b'{"id": 1}', b"x", b"")
+    ingested(tmp_path)
+    declared = tmp_path / "types.toml"
+    declared.write_text("topic.a = 1")
+    command = ("type", tmp_path / "lake", "--types", declared, "--engine", "here")
+
+    refused = runner(capfd)(*command)
+    declared.write_text(ORDERS)
+    unknown = runner(capfd)(*command, "--retype", "Payments")
+    done = runner(capfd)(*command)
+    again = runner(capfd)(*command, "--json").document
+
+    assert (ExitCode.USAGE, ExitCode.USAGE, ExitCode.CLEAN) == (refused.code, unknown.code, done.code)
+    assert f'{declared}: [topic."a"]: no table of keys' in refused.err
+    assert [
+        "  Orders → typed/Orders: 1 row, 2 dead letters",
+        "    1 times: invalid JSON",
+        "    1 times: an empty body",
+    ] == done.out.splitlines()[1:4]
+    assert (None, []) == (again["number"], [topic["rows"] for topic in again["topics"] if topic["rows"]])
+
+
+def test_typings_that_are_killed_leave_each_message_in_one_table(tmp_path: Path) -> None:
+    """Killed after any of its effects: the next one finishes it, and leaves nothing over."""
+    result = result_of("tests.support.killing_typings", tmp_path, 7)
+
+    assert result["reached"] > 0
+    assert [] == result["bad"]
+
+
+@pytest.mark.campaign
+def test_typings_that_are_killed_after_each_effect_leave_each_message_in_one_table(tmp_path: Path) -> None:
+    result = result_of("tests.support.killing_typings", tmp_path, 1)
+
+    assert result["reached"] > 30
+    assert [] == result["bad"]
