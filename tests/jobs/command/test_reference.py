@@ -33,7 +33,8 @@ def test_every_variable_that_the_code_reads_is_documented() -> None:
 @pytest.mark.parametrize("example", _EXAMPLES)
 def test_every_example_is_understood_by_its_verb(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "broker.conf").touch()
+    for name in ("broker.conf", "types.toml"):
+        (tmp_path / name).touch()
     _, *words = shlex.split(example.partition(" | ")[0], comments=True)
     name, ctx = "rmq-lake", click.Context(rmq_lake, info_name="rmq-lake")
     command: click.Command = rmq_lake
