@@ -8,7 +8,7 @@ import click
 import pytest
 
 from jobs.command.cli import rmq_lake
-from jobs.command.reference import VARIABLES, page
+from tests.support.reference import VARIABLES, page
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")

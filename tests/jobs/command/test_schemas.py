@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from jobs.command.schemas import schemas
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.rebuild import index, queue_run
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.commands import runner
+from tests.support.schemas import schemas
 
 Golden = Callable[[str], Path]
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"

@@ -1,4 +1,4 @@
-"""The command line as documentation: `python -m jobs.command.reference > docs/reference.md`."""
+"""The command line as documentation: `python -m tests.support.reference > docs/reference.md`."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ _HEAD = """\
 # Reference
 
 Every verb, option, variable, key, exit code and figure. This page is made from the code by
-`python -m jobs.command.reference`.
+`python -m tests.support.reference`.
 
 `./spark-submit.sh [SPARK OPTIONS] VERB …` from a checkout is `rmq-lake [SPARK OPTIONS] VERB …` from an installed wheel.
 Spark's options (`--master`, `--conf K=V`, `--driver-memory`, …) go to spark-submit untouched; the default master is

@@ -1,5 +1,5 @@
 """
-JSON Schemas of each verb's `--json`: `python -m jobs.command.schemas DIR` writes a file a verb.
+JSON Schemas of each verb's `--json`: `python -m tests.support.schemas DIR` writes a file a verb.
 
 They are made from the types of the values, so that neither can be changed without the other. The number at the end of
 `$id` grows when a name goes or changes its meaning; new names may come.
