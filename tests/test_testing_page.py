@@ -15,7 +15,9 @@ FILES = sorted((ROOT / "tests").rglob("*.py"))
 
 
 def test_every_file_that_sleeps_is_named_with_its_reason() -> None:
-    sleeping = {str(file.relative_to(ROOT)) for file in FILES if re.search(r"(?<!def )\bsleep\((?!0\))\w", file.read_text())}
+    sleeping = {
+        str(file.relative_to(ROOT)) for file in FILES if re.search(r"(?<!def )\bsleep\((?!0\))\w", file.read_text())
+    }
 
     assert sleeping == set(re.findall(r"^\| `(tests/[\w/.]+)` \| \w", PAGE, re.MULTILINE))
 

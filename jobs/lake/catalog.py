@@ -3,16 +3,18 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum, unique
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deltalake import DeltaTable
 
 from jobs.lake.commit import open_table
-from jobs.lake.description import comment_of, sql_type
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TABLES, Table
 from jobs.lake.views import views
 from jobs.storage.locations import S3_SCHEMES, is_local
+
+if TYPE_CHECKING:
+    from deltalake.schema import Field
 
 
 @unique
@@ -109,3 +111,18 @@ def _comment(text: str) -> str:
 
 def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def comment_of(field: "Field") -> str:
+    """Return what a column says of itself; empty where another engine has added it."""
+    return str(field.metadata.get("comment", ""))
+
+
+def sql_type(type_: object) -> str:
+    """Return a type as SQL spells it."""
+    kind = getattr(type_, "type", "")
+    if kind == "array":
+        return f"array<{sql_type(getattr(type_, 'element_type', None))}>"
+    if kind == "map":
+        return f"map<{sql_type(getattr(type_, 'key_type', None))},{sql_type(getattr(type_, 'value_type', None))}>"
+    return {"long": "bigint", "integer": "int", "short": "smallint"}.get(str(kind), str(kind))

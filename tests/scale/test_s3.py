@@ -93,16 +93,6 @@ def test_the_launcher_ingests_and_nothing_shows_the_keys(uploaded: Uploaded, tmp
             assert secret not in str(rows.to_pylist())
 
 
-def test_a_wrong_key_fails_in_one_line_that_does_not_show_it(uploaded: Uploaded) -> None:
-    wrong = [word.replace(SECRET_KEY, "another-secret") for word in uploaded.server.spark_options]
-    ended = rmq_lake(*wrong, "inspect", uploaded.store)
-
-    assert 1 == ended.code
-    assert 1 == len(ended.err.strip().splitlines()), ended.err
-    assert "another-secret" not in ended.err
-    assert ACCESS_KEY not in ended.err
-
-
 def test_queries_answer_from_s3_as_from_the_local_store(uploaded: Uploaded, run: Run) -> None:
     uploaded.ingest()
     asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")

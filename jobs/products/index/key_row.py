@@ -221,12 +221,9 @@ class KeyRow:
 
     def find(self, physical_offset: int) -> int:
         """Return the number of the first key of a message at *physical_offset* or after it."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            (key,) = self.keys(middle, middle + 1)
-            low, high = (middle + 1, high) if key.physical_offset < physical_offset else (low, middle)
-        return low
+        return bisect_left(
+            range(len(self)), physical_offset, key=lambda number: self.keys(number, number + 1)[0].physical_offset
+        )
 
     def place(self, physical_offset: int) -> KeyPlace | None:
         """Return the place of a message that was asked about; None when the log does not hold it."""

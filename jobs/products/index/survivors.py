@@ -6,6 +6,7 @@ for where an undisturbed broker would have continued, then at every key of that 
 happened between two files.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
@@ -234,6 +235,7 @@ class _Lost(NamedTuple):
     keys: int
 
 
+# Told by identity from None, which is a candidate, too: a file that no other one was before.
 NOTHING_FITS = IndexHeader()
 
 
@@ -288,6 +290,8 @@ class Placing:
 
     def _start(self, entries: Sequence[IndexEntry], begins: KeyPlace | None, before: Survivor | None) -> int:
         """Return the number of the key that the first entry is."""
+        # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
+        # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
         candidates = list(_candidates(begins, before))
         if not candidates:
             return 0 if before is None else before.end
@@ -340,19 +344,19 @@ class Placing:
             last = min(end, number - 1 + len(self._row) - start)
             if last < number or self._is_same(reader, last, start + last - number):
                 return seams
-            right, wrong = number - 1, last
-            while wrong - right > 1:
-                middle = (right + wrong) // 2
-                if self._is_same(reader, middle, start + middle - number):
-                    right = middle
-                else:
-                    wrong = middle
+            # Up to the first jump every entry is its key, and after it none is (entries ascend as the log does):
+            # halving finds the first wrong one. `last` is known to be wrong.
+            wrong = self._first_wrong(reader, number, start, last)
             again = self._find_again(reader, wrong, end) if wrong > number else None
             if again is None:
                 return None
             seams.append(Seam(wrong, again))
             number, start = wrong, again
         return None
+
+    def _first_wrong(self, reader: IndexReader, number: int, start: int, last: int) -> int:
+        entries = range(last)
+        return bisect_left(entries, 1, number, key=lambda at: not self._is_same(reader, at, start + at - number))
 
     def _is_same(self, reader: IndexReader, number: int, key: int) -> bool:
         keys = self._row.keys(key, key + 1)
@@ -435,11 +439,4 @@ def _candidates(begins: KeyPlace | None, before: Survivor | None) -> Iterator[in
 
 def _first_at_or_after(reader: IndexReader, count: int, offset: int) -> int:
     """Return how many of the entries, which ascend, are of messages before *offset*."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if reader.entry(middle + 1).physical_offset < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect_left(range(1, count + 1), offset, key=lambda number: reader.entry(number).physical_offset)

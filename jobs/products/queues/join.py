@@ -177,6 +177,9 @@ def _remainders(
     seen: Look, matches: Sequence[RangeMatches], before: Sequence[RangeMatches], joined: Joined, limit: int
 ) -> Iterator[Remainder]:
     """Yield the queues of which something is left; note how far the others were taken."""
+    # A gap is a run of units that no record of this run matched, from the watermark to the end that was seen. With a
+    # limit (a store that is written to, or a run in steps) the last gap may be of records that come later: it counts up
+    # to the first unit that is newer than the limit, and the rest stays open, from `open_from` on, for the next run.
     left: dict[QueueName, list[LeftOver]] = {}
     for part in matches:
         for left_over in part.left_over:

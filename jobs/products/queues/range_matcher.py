@@ -167,7 +167,8 @@ class Found(NamedTuple):
 def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Difference]]:
     """Compare the expected *units* of a plain queue with what is at their addresses."""
     positions = units["queue_offset"]
-    # A damaged queue offset leads anywhere: it must not take those of the whole range along.
+    # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
+    # range lie near each other, and most are healthy, so the median is; what is farther from it is left to `unmatched`.
     middle, reach = int(np.sort(positions)[units.size // 2]), units.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
     if not near.size:

@@ -62,26 +62,6 @@ def settings(lake: SharedLake) -> Lake:
     return Lake(str(lake.path))
 
 
-@pytest.mark.parametrize("before", [(), (WITH_VECTORS,)], ids=["files", "vectors"])
-def test_deleted_rows_stay_deleted_and_the_others_are_there_once(lake: SharedLake, before: Sequence[str]) -> None:
-    left = lake.offsets(OTHERS)
-    lake.sql(*before, f"DELETE FROM {{messages}} WHERE {THIRD}")
-
-    new = lake.grow(7)
-    lake.run()
-    assert lake.offsets() == [*left, *new]
-    optimize(str(lake.path), OneByOne())
-    assert lake.offsets() == [*left, *new]
-    assert lake.files() == 1
-    lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset = {new[0]}")
-    last = lake.grow(3)
-    lake.run()
-    optimize(str(lake.path), OneByOne())
-
-    assert lake.offsets() == [*left, *new[1:], *last]
-    assert lake.seen_by_spark() == lake.offsets()
-
-
 def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> None:
     lake.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset >= 0 AND queue_id >= 0")
     assert lake.offsets() == []
@@ -124,38 +104,6 @@ def test_readers_of_ours_leave_out_deleted_rows(lake: SharedLake) -> None:
     assert [row["physical_offset"] for row in queried] == left
     assert sorted(read.column("physical_offset").to_pylist()) == left
     assert sorted(gone.column("physical_offset").to_pylist()) == sorted({*all_rows} - {*left})
-
-
-def test_a_log_written_anew_takes_its_rows_out_of_files_with_vectors(lake: SharedLake) -> None:
-    offsets = lake.offsets()
-    cut = offsets[20]
-    lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD} AND physical_offset < {cut}")
-    lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset = {offsets[25]}")
-    left = lake.offsets(f"physical_offset < {cut}")
-    lake.broker.truncate(cut)
-    new = [record.physical_offset for record in lake.broker.append(some_records(12, seed=77))]
-
-    summary = lake.run()
-
-    assert summary.superseded is not None
-    assert summary.superseded["from_offset"] == cut
-    assert lake.offsets() == lake.seen_by_spark() == [*left, *new]
-    assert lake.offsets(table="superseded_messages") == [*offsets[20:25], *offsets[26:]]
-
-
-def test_rows_that_another_engine_deleted_are_no_other_history(lake: SharedLake) -> None:
-    offsets = lake.offsets()
-    cut = offsets[25]
-    lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset IN ({offsets[3]}, {offsets[21]}, {offsets[22]})")
-    left = lake.offsets(f"physical_offset < {cut}")
-    lake.broker.truncate(cut)
-    new = [record.physical_offset for record in lake.broker.append(some_records(12, seed=77))]
-
-    summary = lake.run()
-
-    assert summary.superseded is not None
-    assert summary.superseded["from_offset"] == cut
-    assert lake.offsets() == [*left, *new]
 
 
 def test_messages_deleted_just_before_the_place_of_a_rewritten_log_are_read_again(lake: SharedLake) -> None:
@@ -254,26 +202,8 @@ def test_rows_of_another_engine_without_our_columns_survive_a_merge(lake: Shared
     assert lake.values("topic")[-1] == "theirs"
 
 
+# Statements that tests/jobs/lake/test_other_engines_in_any_order.py does not draw.
 HARMLESS = {
-    "update": ("UPDATE {messages} SET tags = 'x' WHERE " + THIRD,),
-    "update through vectors": (WITH_VECTORS, "UPDATE {messages} SET tags = 'x' WHERE " + THIRD),
-    "merge": (
-        "MERGE INTO {messages} AS t USING (SELECT physical_offset AS at FROM {messages} WHERE " + THIRD + ") AS s "
-        "ON t.physical_offset = s.at WHEN MATCHED THEN UPDATE SET tags = 'x'",
-    ),
-    "optimize": ("OPTIMIZE {messages}",),
-    "zorder": ("OPTIMIZE {messages} ZORDER BY (topic, queue_id)",),
-    "change data feed": (
-        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
-        "UPDATE {messages} SET tags = 'x' WHERE " + THIRD,
-    ),
-    "vacuum with short retention": (
-        "OPTIMIZE {messages}",
-        NO_SHORT_RETENTION_CHECK,
-        "VACUUM {messages} RETAIN 0 HOURS",
-    ),
-    "restore": ("DELETE FROM {messages} WHERE " + THIRD, "RESTORE TABLE {messages} TO VERSION AS OF 3"),
-    "purge": (WITH_VECTORS, "DELETE FROM {messages} WHERE false", "REORG TABLE {messages} APPLY (PURGE)"),
     "v2 checkpoints": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')",),
     "a longer retention": (
         "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 30 days')",
@@ -368,18 +298,6 @@ def test_times_that_spark_has_written_again_stay_as_they_are(lake: SharedLake) -
     assert lake.files() == 1
     born = lake.values("CAST(CAST(born_time AS BIGINT) / 1000 AS BIGINT)")
     assert [born[at] for at in placed] == far
-
-
-def test_what_restore_takes_out_is_deleted(lake: SharedLake) -> None:
-    first = lake.offsets()[:10]
-    lake.sql("RESTORE TABLE {messages} TO VERSION AS OF 1")
-    assert lake.offsets() == first
-
-    new = lake.grow(4)
-    lake.run()
-    optimize(str(lake.path), OneByOne())
-
-    assert lake.offsets() == [*first, *new]
 
 
 def test_a_clone_is_a_table_of_its_own(lake: SharedLake, tmp_path: Path) -> None:

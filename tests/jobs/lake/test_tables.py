@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from jobs.lake.description import page
 from jobs.lake.tables import PRODUCED, TABLES
+from tests.support.tables_page import page
 
 DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 

@@ -1,19 +1,16 @@
-"""The tables of a lake as documentation: `python -m jobs.lake.description > docs/tables.md`."""
+"""The tables of a lake as documentation: `python -m tests.support.tables_page > docs/tables.md`."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from jobs.lake.catalog import comment_of, sql_type
 from jobs.lake.tables import TABLES, Table
 from jobs.lake.views import views
-
-if TYPE_CHECKING:
-    from deltalake.schema import Field
 
 _HEAD = """\
 # Tables
 
 Delta tables, reader version 1: Spark, DuckDB, Polars, Trino and `deltalake` open them alike. Integers and times are as
-stored; NULL where a record has none. This page is made from the declarations: `python -m jobs.lake.description`.
+stored; NULL where a record has none. This page is made from the declarations: `python -m tests.support.tables_page`.
 """
 
 
@@ -44,20 +41,5 @@ def _section(table: Table) -> Iterator[str]:
     yield ""
 
 
-def comment_of(field: "Field") -> str:
-    """Return what a column says of itself; empty where another engine has added it."""
-    return str(field.metadata.get("comment", ""))
-
-
-def sql_type(type_: object) -> str:
-    """Return a type as SQL spells it."""
-    kind = getattr(type_, "type", "")
-    if kind == "array":
-        return f"array<{sql_type(getattr(type_, 'element_type', None))}>"
-    if kind == "map":
-        return f"map<{sql_type(getattr(type_, 'key_type', None))},{sql_type(getattr(type_, 'value_type', None))}>"
-    return {"long": "bigint", "integer": "int", "short": "smallint"}.get(str(kind), str(kind))
-
-
 if __name__ == "__main__":
-    print(page(), end="")  # noqa: T201 - this is the output
+    print(page(), end="")
