@@ -11,28 +11,25 @@ commit comes between, the files must still be there, each with the deletion vect
 """
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from jobs.lake.delta_log import write_commit
-from jobs.lake.features import refuse_features
+from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import Selection, StoredFile, files, select
 from jobs.lake.snapshots import newest, own
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
-from jobs.lake.vectors import Vector
+from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
@@ -41,14 +38,12 @@ from jobs.storage.s3 import delta_location, delta_options, persistently
 from jobs.storage.space import room_for
 
 STATISTICS = "delta.dataSkippingStatsColumns"
-NO_VECTORS = "files with deletion vectors can be replaced on local file systems alone"
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
+_MANAGED = "catalog-managed table"  # what `deltalake` says of one
 _FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
 LOG_KEPT = "delta.logRetentionDuration"
 FILES_KEPT = "delta.deletedFileRetentionDuration"
-CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
-_NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 CONFIGURATION = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
@@ -60,18 +55,6 @@ A_DAY = "interval 1 days"
 
 class TransactionTakenError(Exception):
     """Another process has committed this transaction."""
-
-
-class Rewrite(NamedTuple):
-    """Files of a snapshot, and what is in their place."""
-
-    removed: tuple[StoredFile, ...]
-    added: tuple[Action, ...]
-
-    @property
-    def vectors(self) -> Mapping[str, Vector]:
-        """Return the vectors of those removed files that have one, by the file's path."""
-        return {file.path: file.vector for file in self.removed if file.vector is not None}
 
 
 def open_table(lake: Lake, name: str) -> DeltaTable | None:
@@ -112,6 +95,12 @@ def _failing_as_files_do(location: str, done: str) -> Iterator[None]:
         raise
     except DeltaError as error:
         reason = str(error).partition("\n")[0]
+        if _MANAGED in reason:
+            raise UnsupportedTableError(
+                f"{location}: the commits of this table are its catalog's (catalogManaged): what is put into its log "
+                "by path is no part of it; nothing was written. Give rmq-lake a lake of its own, and the catalog a "
+                "copy of its rows (CREATE TABLE … AS SELECT)"
+            ) from error
         raise OSError(f"{location}: Delta's log cannot be {done}: {reason}") from error
 
 
@@ -145,11 +134,11 @@ def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
     new = [field for field in table.delta_schema.fields if field.name not in there]
     if new:
         with suppress(CommitFailedError):  # another process does it at this moment
-            snapshot.alter.add_columns(new)
+            writer_of(snapshot).add_columns(snapshot, new)
         snapshot.update_incremental()
     if STATISTICS not in snapshot.metadata().configuration:
         with suppress(CommitFailedError):  # the same
-            snapshot.alter.set_table_properties({STATISTICS: _statistics_of(table)})
+            writer_of(snapshot).set_properties(snapshot, {STATISTICS: _statistics_of(table)})
         snapshot.update_incremental()
     return snapshot
 
@@ -218,10 +207,15 @@ def commit_replacing(
             raise TransactionTakenError(f"{table.name} has run {done} of {app}")
         refuse_features(lake, snapshot, plain)
         refuse_lost_files(lake, table.name, added)
+        location = lake.locate(table.name)
+        if needs_spark(snapshot):
+            raise UnsupportedTableError(
+                f"{location}: another engine has given this table features with which rmq-lake does not replace it; "
+                "nothing was written. Delete it: it is made again from the messages"
+            )
         if any(file.vector for file in files(lake, snapshot, plain)):
-            location = lake.locate(table.name)
             raise OSError(f"{location}: {NO_VECTORS}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)")
-        new = _Commit(table, added, Rewrite((), ()), (transaction,), metadata, data_change=True, mode="overwrite")
+        new = Commit(table, added, Rewrite((), ()), (transaction,), metadata, data_change=True, mode="overwrite")
         _flush(snapshot.table_uri)
         return _write_once(lake, snapshot, new, attempts=0)
 
@@ -281,6 +275,14 @@ def refuse_layouts(lake: Lake, table: Table) -> None:
         _write(lake, snapshot, table, (), Rewrite((), ()), (fence,), {"layout": "unchanged"}, data_change=False)
 
 
+def put_transactions(lake: Lake, table: Table, transactions: Mapping[str, int]) -> None:
+    """Put transactions into the log of a table, and nothing else."""
+    snapshot = ensure_table(lake, table)
+    _write(
+        lake, snapshot, table, (), Rewrite((), ()), tuple(transactions.items()), {"layout": "healed"}, data_change=False
+    )
+
+
 def _write(  # noqa: PLR0913, PLR0917
     lake: Lake,
     snapshot: DeltaTable,
@@ -293,7 +295,7 @@ def _write(  # noqa: PLR0913, PLR0917
     data_change: bool,
 ) -> int:
     """Write one commit on *snapshot*, durably; return the version that the table then has."""
-    new = _Commit(table, (*added, *change.added), change, transactions, metadata, data_change)
+    new = Commit(table, (*added, *change.added), change, transactions, metadata, data_change)
     _flush(snapshot.table_uri)
     if not change.removed:  # `deltalake` puts it after commits of others that leave protocol and metadata as they are
         return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
@@ -310,19 +312,7 @@ def _write(  # noqa: PLR0913, PLR0917
     raise CommitFailedError(f"{table.name}: {_ATTEMPTS} commits of others came first")
 
 
-class _Commit(NamedTuple):
-    """What a commit says."""
-
-    table: Table
-    added: tuple[Action, ...]
-    change: Rewrite
-    transactions: tuple[tuple[str, int], ...]
-    metadata: Mapping[str, str]
-    data_change: bool
-    mode: Literal["append", "overwrite"] = "append"
-
-
-def _is_possible(lake: Lake, snapshot: DeltaTable, new: _Commit) -> bool:
+def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
     """Return whether a commit that removes files may follow on a newer snapshot than the one it was made for."""
     refuse_features(lake, snapshot, new.table)
     if any((snapshot.transaction_version(app) or 0) >= number for app, number in new.transactions):
@@ -336,69 +326,15 @@ def _vector_of(file: StoredFile) -> str:
     return file.vector.identity if file.vector is not None else ""
 
 
-def _write_once(lake: Lake, snapshot: DeltaTable, new: _Commit, attempts: int) -> int:
-    """Write a commit; after commits that come between only where *attempts* let `deltalake` judge them."""
+def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:
+    """Write a commit; after commits that come between only where *attempts* let the writer judge them."""
     before = snapshot.version()
     with _failing_as_files_do(snapshot.table_uri, "written"):
-        if new.change.vectors:
-            _write_removing_vectors(lake, snapshot, new)
-        else:
-            now = int(time.time() * 1000)
-            snapshot.create_write_transaction(
-                [
-                    *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
-                    # Without size and partitions Spark's feed of changes stops at the commit.
-                    *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
-                ],
-                new.mode,
-                new.table.delta_schema,
-                commit_properties=CommitProperties(
-                    custom_metadata=dict(new.metadata),
-                    app_transactions=[Transaction(app, number) for app, number in new.transactions],
-                    max_commit_retries=attempts,
-                ),
-                # To clean up, all of the log is listed: after each commit that would cost more than the commit.
-                post_commithook_properties=None if (before + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
-            )
+        writer_of(snapshot).write(lake, snapshot, new, attempts)
         snapshot.update_incremental()
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))
     return version
-
-
-def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: _Commit) -> None:
-    """Write a commit that removes files with their vectors: `deltalake` would remove nothing by their paths alone."""
-    if not is_local(lake.location):
-        raise OSError(f"{snapshot.table_uri}: {NO_VECTORS}")
-    now = int(time.time() * 1000)
-    operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    described = {path: {"deletionVector": dict(vector.descriptor)} for path, vector in new.change.vectors.items()}
-    actions: list[dict[str, Any]] = [{"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}}]
-    actions += [{"txn": {"appId": app, "version": number, "lastUpdated": now}} for app, number in new.transactions]
-    actions += [
-        {
-            "add": {
-                "path": file.path,
-                "partitionValues": {},
-                "size": file.size,
-                "modificationTime": file.modification_time,
-                "dataChange": new.data_change,
-                "stats": file.stats,
-            }
-        }
-        for file in new.added
-    ]
-    removed = {
-        "deletionTimestamp": now,
-        "dataChange": new.data_change,
-        "extendedFileMetadata": True,
-        "partitionValues": {},
-    }
-    actions += [
-        {"remove": {"path": file.path, "size": file.size, **removed, **described.get(file.path, {})}}
-        for file in new.change.removed
-    ]
-    write_commit(lake, snapshot, actions)
 
 
 def _flush(uri: str, versions: Iterable[int] = ()) -> None:
@@ -480,7 +416,6 @@ def rows(
 __all__ = [
     "LAYOUT",
     "DeltaError",
-    "Rewrite",
     "TransactionTakenError",
     "chosen",
     "commit",
@@ -491,6 +426,7 @@ __all__ = [
     "open_table",
     "own_table",
     "paths",
+    "put_transactions",
     "refuse_layouts",
     "rows",
 ]

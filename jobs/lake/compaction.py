@@ -8,6 +8,7 @@ that it changes no data. What it replaced stays on disk for readers of older ver
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -15,23 +16,24 @@ from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from jobs.lake.commit import (
     A_DAY,
     FILES_KEPT,
-    Rewrite,
     TransactionTakenError,
     commit_layout,
     open_table,
     own_table,
     paths,
 )
+from jobs.lake.features import needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.vectors import has_vectors, is_vector_file
+from jobs.lake.writers import Rewrite
 from jobs.storage.locations import is_local, local_path
 
 SMALL = 32 << 20  # bytes: a file below may be merged
@@ -78,13 +80,17 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
 
     For the run *of* a store, only the store's, by files that bear the run's name, if there are at least *many*; merged
     with what is much larger, a row would be written again every few runs. Files whose names begin with one of
-    *spared* are left alone.
+    *spared* are left alone. Where Delta keeps row ids and clusters, its own OPTIMIZE merges, for all stores at once.
     """
+    snapshot = open_table(lake, table.name)
+    if snapshot is not None and needs_spark(snapshot):
+        refuse_features(lake, snapshot, table)
+        return _merged_by_spark(lake, snapshot, table, many)
     done: list[tuple[Sequence[StoredFile], Action | None]] = []
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         stored = files(lake, snapshot)
-        if not is_local(lake.location):  # see `commit.NO_VECTORS`
+        if not is_local(lake.location):  # see `writers.NO_VECTORS`
             stored = [file for file in stored if file.vector is None]
         left = tuple(spared)
         chosen = _of_run(stored, left, of.store_id, many) if of else _chosen(stored, left)
@@ -115,6 +121,18 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
         sum(file.size for some, _ in done for file in some),
         sum(action.size for action in written),
     )
+
+
+def _merged_by_spark(lake: Lake, snapshot: DeltaTable, table: Table, many: int) -> Saved:
+    """Have Delta merge files where there are *many* small ones; another process that merges meanwhile is enough."""
+    if len(_mergeable(files(lake, snapshot, table), ())) < many:
+        return Saved(table.name)
+    from jobs.lake.spark_writer import SparkWriter  # few lakes need it
+
+    with suppress(CommitFailedError):
+        merged = SparkWriter().merge(snapshot, small=SMALL, large=LARGE)
+        return Saved(table.name, merged.removed, merged.added, merged.removed_bytes, merged.added_bytes)
+    return Saved(table.name)
 
 
 def _is_current(lake: Lake, table: Table, groups: Iterable[Group]) -> bool:
@@ -229,7 +247,7 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     found = snapshot.vacuum(hours, dry_run=True, full=True)
     vectors, own = has_vectors(snapshot), _own_files(lake.locate(table.name))
     names = [name for name in found if not (vectors and is_vector_file(name)) and (own is None or name in own)]
-    if not vectors and len(names) == len(found):
+    if not vectors and len(names) == len(found) and not needs_spark(snapshot):
         return len(snapshot.vacuum(hours, dry_run=dry_run, full=True))
     for name in () if dry_run else names:
         lake.delete(f"{table.name}/{name}")

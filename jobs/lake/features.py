@@ -4,6 +4,9 @@ What another engine has made of our tables, and what we do about it: kept, or re
 Delta's features are promises that every writer of a table gives. Some of them cost us nothing, some we keep
 (`jobs.lake.vectors`), and the others we refuse by name, with the statements that take them back. This is asked at the
 start of a command, and again of each snapshot that a commit is made on. docs/guarantees.md has the table.
+
+`deltalake` writes tables that have the features in `KEPT` alone. With those in `BY_SPARK` Spark's own Delta commits our
+files (`jobs.lake.writers`): on local file systems, as on S3 its log knows only one writing driver.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +18,8 @@ from deltalake import DeltaTable, Schema
 from jobs.lake.delta_log import LogAction, version_before
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TABLES, Table
+from jobs.launch.engine import has_session, lacking_spark
+from jobs.storage.locations import is_local
 
 KEPT = frozenset(
     {
@@ -29,6 +34,18 @@ KEPT = frozenset(
         "vacuumProtocolCheck",
     }
 )
+BY_SPARK = frozenset(
+    {
+        "allowColumnDefaults",  # what counts is a column's default
+        "checkpointProtection",
+        "clustering",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "rowTracking",
+        "typeWidening",  # of columns of others: a column of ours with another type is refused
+        "typeWidening-preview",
+    }
+)
 _DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays after
 _BY_NAME = {table.name: table for table in TABLES}
 _CONSTRAINT = "delta.constraints."
@@ -37,8 +54,8 @@ _EXPRESSIONS = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "a generated column",
     "delta.identity.start": "an identity column",
-    "CURRENT_DEFAULT": "a column default",
 }
+_DEFAULT = "CURRENT_DEFAULT"
 
 
 class UnsupportedTableError(OSError):
@@ -54,16 +71,36 @@ class Refusal(NamedTuple):
 
 def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
     """Raise `UnsupportedTableError` when a table has what we do not write."""
+    location = lake.locate(table.name)
     found = list(_refusals(lake, snapshot, table))
+    lacking = lacking_spark() if needs_spark(snapshot) and not has_session() else ""
+    if lacking:
+        found.append(_taken_back(lake, snapshot, table, _features(snapshot) & BY_SPARK))
     if not found:
         return
-    location = lake.locate(table.name)
     statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for one in found for line in one.statements)
     what = ", ".join(one.what for one in found)
     raise UnsupportedTableError(
-        f"{location}: another engine has given this table what rmq-lake does not write: {what}; nothing was written. "
-        f"To take it back, run in Spark SQL: {'; '.join(statements)}"
+        f"{location}: another engine has given this table what rmq-lake does not write"
+        f"{' here' if lacking else ''}: {what}; nothing was written. "
+        + (f"Spark's own Delta writes it, and cannot start: {lacking} " if lacking else "")
+        + f"To take it back, run in Spark SQL: {'; '.join(statements)}"
     )
+
+
+def needs_spark(snapshot: DeltaTable) -> bool:
+    """Return whether a table has features of which Spark's own Delta alone knows what a commit owes them."""
+    return bool(BY_SPARK & _features(snapshot))
+
+
+def _features(snapshot: DeltaTable) -> set[str]:
+    protocol = snapshot.protocol()
+    return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+
+
+def _written(lake: Lake) -> frozenset[str]:
+    """Return the features that we write in a lake."""
+    return KEPT | BY_SPARK if is_local(lake.location) else KEPT
 
 
 def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None) -> None:
@@ -85,8 +122,7 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
 
 
 def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusal]:
-    protocol = snapshot.protocol()
-    used = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    used = _features(snapshot)
     configuration = snapshot.metadata().configuration
     for name, value in sorted(configuration.items()):
         if name.startswith(_CONSTRAINT):
@@ -104,30 +140,42 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusa
         if not field.nullable:
             drop = f"ALTER TABLE {{table}} ALTER COLUMN `{field.name}` DROP NOT NULL"
             yield Refusal(f"NOT NULL for the column {field.name}", (drop,))
-    refused = sorted(used - KEPT)
+        if _DEFAULT in field.metadata:
+            drop = f"ALTER TABLE {{table}} ALTER COLUMN `{field.name}` DROP DEFAULT"
+            yield Refusal(f"a column default: {field.name}", (drop,))
+    refused = used - _written(lake)
     columns = list(_columns(schema, snapshot.metadata().partition_columns, table))
-    if not columns and set(refused) <= set(_DROPPED):
-        for feature in (one for one in _DROPPED if one in refused):
-            yield Refusal(f"the feature {feature}", (f"ALTER TABLE {{table}} DROP FEATURE {feature}",))
-    else:
-        what = [*(f"the feature {feature}" for feature in refused), *columns]
-        yield Refusal(", ".join(what), _restore(lake, snapshot, table))
+    if refused or columns:
+        yield _taken_back(lake, snapshot, table, refused, columns)
+
+
+def _taken_back(
+    lake: Lake, snapshot: DeltaTable, table: Table, features: set[str], columns: Sequence[str] = ()
+) -> Refusal:
+    """Return features and columns that are refused, with the statements that drop them."""
+    if not columns and features <= {*_DROPPED}:
+        dropped = [one for one in _DROPPED if one in features]
+        what = ", ".join(f"the feature {one}" for one in dropped)
+        return Refusal(what, tuple(f"ALTER TABLE {{table}} DROP FEATURE {one}" for one in dropped))
+    what = ", ".join([*(f"the feature {feature}" for feature in sorted(features)), *columns])
+    return Refusal(what, _restore(lake, snapshot, table))
 
 
 def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
     """Return the statements that put a table back to its last version that we write: nothing else drops all."""
-    known = version_before(lake, snapshot, (_has_features, _has_mapping, partial(_has_columns, table)))
+    features = partial(_has_features, KEPT if lacking_spark() else _written(lake))
+    known = version_before(lake, snapshot, (features, _has_mapping, partial(_has_columns, table)))
     version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _has_features(action: LogAction) -> bool | None:
+def _has_features(written: frozenset[str], action: LogAction) -> bool | None:
     """Return whether an action gives a table features that we do not write."""
     protocol = action.get("protocol")
     if not protocol:
         return None
-    return not KEPT.issuperset((*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())))
+    return not written.issuperset((*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())))
 
 
 def _has_mapping(action: LogAction) -> bool | None:

@@ -13,12 +13,13 @@ import numpy as np
 from deltalake import DeltaTable
 
 from jobs.lake.bodies import is_to_inflate, with_inflated
-from jobs.lake.commit import NO_VECTORS, Rewrite, TransactionTakenError, commit_layout, ensure_table, open_table
+from jobs.lake.commit import TransactionTakenError, commit_layout, ensure_table, open_table
 from jobs.lake.compaction import MergedFile
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, plain_batches, with_their_columns, written_again
 from jobs.lake.table_file import Action
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, SUPERSEDED_MESSAGES, TIERED, Table
+from jobs.lake.writers import NO_VECTORS, Rewrite
 from jobs.storage.locations import is_local
 
 WITH_BODIES = (MESSAGES, TIERED, SUPERSEDED_MESSAGES)

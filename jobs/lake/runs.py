@@ -29,10 +29,12 @@ from jobs.lake.commit import (
     refuse_lost_files,
     rows,
 )
+from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.superseded import Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
+from jobs.lake.writers import writer_of
 from jobs.store.range_reader import Fingerprint
 
 MANIFEST_VERSION = 1
@@ -42,10 +44,11 @@ PREPARED = "prepared"
 DONE = "done"
 COMMAND = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
 TABLES_BEFORE = "tables"  # in a manifest's state: the newest run of each table before this one
+WRITERS = "writers"  # in a manifest's state: who commits to the tables that `deltalake` does not write
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what JSON of others leads to
-_REGISTRY = "stores"  # the transaction that serialises registrations
+REGISTRY = "stores"  # the transaction that serialises registrations
 
 
 class HeldByOtherError(Exception):
@@ -163,8 +166,9 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
         raise OSError(
             f"{lake.locate(RUNS.name)}: has the rows of run {max(numbers)} of store {store.store_id}, and Delta's log "
             "has none of its transactions: without them every message would come twice. Did another engine write the "
-            "table again (CREATE TABLE … AS SELECT, CLONE), or set delta.setTransactionRetentionDuration? "
-            "Put it back from a copy of its files, `_delta_log` included"
+            "table again (CREATE TABLE … AS SELECT, CLONE), or set delta.setTransactionRetentionDuration? Put it back "
+            "from a copy of its files, `_delta_log` included, or let its rows and manifests say which runs it has:\n"
+            f"rmq-lake optimize --heal --dry-run {lake.location}"
         )
 
 
@@ -175,9 +179,14 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     row = _prepared_row(lake, store_id, run)
     if row is None:
         raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
-    location = lake.locate(row["manifest"])
+    return manifest_at(lake, row["manifest"], run)
+
+
+def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
+    """Read the manifest of a run at a path below the lake."""
+    location = lake.locate(path)
     try:
-        with lake.open(row["manifest"]) as file:
+        with lake.open(path) as file:
             return Manifest.from_json(bytes(file.read(0, file.size)))
     except FileNotFoundError as error:
         reason = f"{location}: this manifest of run {run} is missing; without it this store cannot continue"
@@ -203,7 +212,7 @@ def known_logs(lake: Lake) -> list[KnownStore]:
 
 def refuse_lost_registrations(lake: Lake) -> None:
     """Raise `OSError` when another engine has deleted rows that make stores known: they would come once more."""
-    registrations = committed_transaction(lake, RUNS.name, _REGISTRY)
+    registrations = committed_transaction(lake, RUNS.name, REGISTRY)
     known = len(known_stores(lake))  # asked last: who registers a store meanwhile makes it more
     if registrations > known:
         location = lake.locate(RUNS.name)
@@ -236,7 +245,7 @@ def register(
     detail = {"fingerprints": store.registered, "registration": registrations + 1}
     detail |= {} if tier is None else {"tier": tier}
     try:
-        _append_row(lake, store, 0, REGISTERED, (_REGISTRY, registrations + 1), detail=json.dumps(detail))
+        _append_row(lake, store, 0, REGISTERED, (REGISTRY, registrations + 1), detail=json.dumps(detail))
     except TransactionTakenError as error:
         raise HeldByOtherError("another store was registered at the same moment") from error
     return store
@@ -249,8 +258,11 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
         raise HeldByOtherError(_who_prepared(lake, manifest))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
+    snapshots = {table: open_table(lake, table) for table in manifest.tables}
+    writers = {name: writer_of(one).name for name, one in snapshots.items() if one is not None and needs_spark(one)}
+    noted = replace(manifest, state={**manifest.state, WRITERS: writers}) if writers else manifest
     name = f"{MANIFESTS}/{manifest.store_id}-{manifest.run}-{uuid4()}.json"
-    lake.create(name, manifest.to_json())
+    lake.create(name, noted.to_json())
     try:
         _append_row(
             lake,
@@ -307,14 +319,14 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
     store = KnownStore(manifest.store_id, manifest.broker, ())
     with suppress(TransactionTakenError):  # somebody else finished it
-        done = (_done(manifest.store_id), manifest.run)
+        done = (done_app(manifest.store_id), manifest.run)
         _append_row(lake, store, manifest.run, DONE, done, detail=json.dumps({"versions": versions}))
     return versions
 
 
 def unfinished(lake: Lake, store: KnownStore) -> Manifest | None:
     """Return the prepared run that is not marked done, if the store has one."""
-    done = committed_transaction(lake, RUNS.name, _done(store.store_id))
+    done = committed_transaction(lake, RUNS.name, done_app(store.store_id))
     return store.newest if store.newest and store.newest.run > done else None
 
 
@@ -397,7 +409,8 @@ def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
     return tuple(sorted(kept.values(), reverse=True))
 
 
-def _done(store_id: str) -> str:
+def done_app(store_id: str) -> str:
+    """Return the application whose transactions say which runs of a store are done."""
     return f"{store_id}/done"
 
 

@@ -11,6 +11,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, forget, known_stores, unfinished
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS
+from jobs.lake.writers import writer_of
 
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
@@ -51,7 +52,7 @@ def expect_many_commits(lake: Lake, every_s: float) -> None:
         short = {name: value for name, value in wanted.items() if there.get(name) == CONFIGURATION[name]}
         if short:
             with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
-                snapshot.alter.set_table_properties(short)
+                writer_of(snapshot).set_properties(snapshot, short)
 
 
 def newest_rows(lake: Lake) -> tuple[str, ...]:

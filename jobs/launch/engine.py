@@ -113,15 +113,20 @@ def is_spark_asked_for() -> bool:
     return has_session() or "PYSPARK_GATEWAY_PORT" in os.environ or bool(os.environ.get("RMQ_LAKE_SPARK_OPTIONS"))
 
 
-def _require_spark(verb: str, size: int | None, limit: int) -> None:
-    """Say what a missing Java or pyspark would give, and how to do without."""
+def lacking_spark() -> str:
+    """Return why no session can start here, and what brings what is missing; empty where one can."""
     from jobs.launch.java import find_java_home
 
     try:
         find_java_home()
-        lacking = NO_SPARK if find_spec("pyspark") is None else ""
     except SetupError as error:
-        lacking = str(error)
+        return str(error)
+    return NO_SPARK if find_spec("pyspark") is None else ""
+
+
+def _require_spark(verb: str, size: int | None, limit: int) -> None:
+    """Say what a missing Java or pyspark would give, and how to do without."""
+    lacking = lacking_spark()
     if lacking:
         amount = "it is not known how much" if size is None else size_text(size)
         raise SetupError(

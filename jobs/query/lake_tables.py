@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from jobs.lake.plain import plain_rows
 from jobs.storage.locations import join, normalise
@@ -43,7 +43,7 @@ class LakeTables:
         self._options = options
         self._builder = QueryBuilder()
         self._messages = self._table(MESSAGES)
-        self._builder.register(MESSAGES, self._messages)
+        self._register(MESSAGES, self._messages)
         self._versions: dict[str, int | None] = {MESSAGES: self._messages.version()}
         self._files: list[MessageFile] | None = None
 
@@ -54,6 +54,15 @@ class LakeTables:
         except TableNotFoundError as error:
             reason = f"no lake: it has no table {name}"
             raise NotAStore(reason, None, self._lake) from error
+
+    def _register(self, name: str, table: DeltaTable) -> None:
+        """Make a table known to queries; `OSError` where another engine has given it what they do not read."""
+        try:
+            self._builder.register(name, table)
+        except DeltaError as error:
+            reason = str(error).rpartition(": ")[2]
+            advice = "Spark SQL reads it, and so do restore, diff and export"
+            raise OSError(f"{join(self._lake, name)}: queries cannot read this table: {reason}; {advice}") from error
 
     @property
     def newest_offset(self) -> int:
@@ -86,7 +95,7 @@ class LakeTables:
             except NotAStore:
                 self._versions[name] = None
             else:
-                self._builder.register(name, table)
+                self._register(name, table)
                 self._versions[name] = table.version()
         return self._versions[name] is not None
 

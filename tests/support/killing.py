@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -26,17 +26,19 @@ from unittest.mock import Mock, patch
 
 import deltalake
 from deltalake.exceptions import TableNotFoundError
+from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake import commit
+from jobs.lake import commit, features, spark_writer
 from jobs.lake import table_file as writing
 from jobs.lake.compaction import MANY
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
+from jobs.lake.spark_writer import Connection
 from jobs.storage.local import LocalStorage
 from jobs.store.retention import CutBackError
 from jobs.store.workers import OneByOne
@@ -52,6 +54,7 @@ from tests.support.tiers import said, taken
 CRASHES = 0.1  # of bursts
 OPTIMIZERS_KILLED = 0.3
 OPTIMIZED = "optimized.json"
+GATEWAY = "GATEWAY_OF_TESTS"  # in the environment: port and secret of a JVM
 LONGEST_S = float(os.environ.get("LONGEST_S", "30"))  # of one campaign of random kills
 EFFECTS: tuple[tuple[Any, str], ...] = (
     (writing.TableFile, "_open"),
@@ -221,11 +224,11 @@ def every_effect(
 
     A run that is stopped is continued when another one has come and ended.
     """
-    base, root = folder / "base", folder / "here"
+    base = folder / "base"
     prepare(base)
     bad, others, codes, reached = [], Counter[str](), Counter[str](), 0
     for effect in count(stride, stride):
-        rmtree(root, ignore_errors=True)
+        root = folder / f"here-{effect}"  # Delta in a JVM remembers the tables of a place
         copytree(base, root)
         pid = forked(partial(signalled_at, effect, send, root))
         status = os.waitpid(pid, os.WUNTRACED)[1]
@@ -239,6 +242,7 @@ def every_effect(
         verdict = run_and_judge(root)
         if any(verdict[fault] for fault in FAULTS):
             bad.append({"effect": effect, **verdict})
+        rmtree(root)
     return {"reached": reached, "others": others, "codes": codes, "bad": bad}
 
 
@@ -273,6 +277,28 @@ def rewritten_store(root: Path) -> None:
     assert ended(forked(partial(run, root))) == 0
     broker.truncate(placed[5].physical_offset)
     broker.append([*some_records(40, seed=3), *some_traces(3)])
+
+
+def featured_store(root: Path) -> None:
+    """Make a store whose log was written again, and a lake whose tables Spark's Delta alone writes."""
+    rewritten_store(root)
+
+    def turn_on() -> None:
+        for table in ("messages", "consume_queue", "runs"):
+            name = f"delta.`{root}/lake/{table}`"
+            for feature in ("enableRowTracking", "enableInCommitTimestamps"):
+                jvm_of_tests("").session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.{feature}' = 'true')")
+        jvm_of_tests("").session.sql(f"ALTER TABLE delta.`{root}/lake/messages` CLUSTER BY (topic)")
+
+    assert ended(forked(turn_on)) == 0
+
+
+@cache
+def jvm_of_tests(_: str) -> Connection:
+    """Connect this process to the JVM whose port and secret are in the environment: it survives whoever is killed."""
+    port, secret = os.environ[GATEWAY].split(":")
+    jvm = JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=secret, auto_convert=True)).jvm
+    return Connection(jvm, jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get())
 
 
 def tiered_store(root: Path) -> None:
@@ -458,6 +484,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "rewritten": partial(every_effect, rewritten_store),
     "busy": partial(every_effect, busy_store),
     "tiered": partial(every_effect, tiered_store),
+    "featured": partial(every_effect, featured_store),
     "stopped": partial(every_effect, growing_store, send=signal.SIGSTOP),
     "retention": partial(random_moments, beside=Beside()),
     "hasty": partial(random_moments, beside=Beside(kept=2)),
@@ -472,4 +499,8 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
 if __name__ == "__main__":
     scenario, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     compile_everything(folder / "compiled")
+    if GATEWAY in os.environ:
+        patch.multiple(spark_writer, connected=jvm_of_tests, has_session=lambda: True).start()
+        patch.object(features, "has_session", lambda: True).start()
+        EFFECTS = (*EFFECTS, (spark_writer, "_removals"), (spark_writer, "_seq"))
     print(json.dumps(SCENARIOS[scenario](folder / scenario, number)))

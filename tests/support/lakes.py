@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb_extension_delta
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -18,6 +19,7 @@ from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.support.broker import Broker, some_records
 
+DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))  # DuckDB's reader
 REGISTRATION = "-0-registered-"
 TABLES = (
     "messages",
@@ -90,7 +92,7 @@ def leftovers(lake: Path) -> list[str]:
             for path in (lake / table).glob("*.parquet")
             if str(path) not in known and REGISTRATION not in path.name
         ]
-        names = ("*.json", "*.checkpoint.parquet", "_last_checkpoint")
+        names = ("*.json", "*.checkpoint.parquet", "_last_checkpoint", "*.crc")  # Spark's Delta writes sums
         logged = {path for name in names for path in (lake / table / "_delta_log").glob(name)}
         found += [
             str(path) for path in (lake / table / "_delta_log").iterdir() if path not in logged and "#" not in path.name

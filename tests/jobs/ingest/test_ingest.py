@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
-import duckdb_extension_delta
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -20,14 +19,13 @@ from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.golden import GOLDEN, SCENARIO, release_of
-from tests.support.lakes import table_of
+from tests.support.lakes import DELTA_EXTENSION, table_of
 from tests.support.stores import records_of, segments_of, tree_state
 
 Golden = Callable[[str], Path]
 _BASES = ("b420-base", "b551-base")
 _ALWAYS = {*_BASES, "b533-dledger"}
 
-_DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 _ORDER = [("broker", "ascending"), ("physical_offset", "ascending")]
 
 
@@ -77,7 +75,7 @@ def test_a_second_reader_that_is_not_spark_reads_the_same(
 ) -> None:
     columns = "broker, physical_offset, topic, queue_offset, born_host, body, uniq_key, tags"
     with duckdb.connect() as connection:
-        connection.load_extension(str(_DELTA_EXTENSION))
+        connection.load_extension(str(DELTA_EXTENSION))
         found = [
             row
             for lake in golden_lakes.iterdir()

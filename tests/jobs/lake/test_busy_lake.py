@@ -9,12 +9,13 @@ from deltalake import DeltaTable
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.commit import CHECKPOINT_INTERVAL, LOG_KEPT, commit
+from jobs.lake.commit import LOG_KEPT, commit
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import known_stores
 from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE
+from jobs.lake.writers import CHECKPOINT_INTERVAL
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import leftovers, rows_of

@@ -1,0 +1,152 @@
+"""
+Who writes a commit to Delta's log: `deltalake`, or Spark's own Delta where a table has what only that one writes.
+
+The choice is the table's: its protocol names the features that every writer must know. What a commit says is the same,
+and so is what it rests on: it follows on the very snapshot that was asked for the transactions of the table.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from jobs.lake.delta_log import LogAction, write_commit
+from jobs.lake.features import needs_spark
+from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import StoredFile
+from jobs.lake.table_file import Action
+from jobs.lake.tables import Table
+from jobs.lake.vectors import Vector
+from jobs.storage.locations import is_local
+
+CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
+NO_VECTORS = "files with deletion vectors can be replaced on local file systems alone"
+_NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
+
+
+class Rewrite(NamedTuple):
+    """Files of a snapshot, and what is in their place."""
+
+    removed: tuple[StoredFile, ...]
+    added: tuple[Action, ...]
+
+    @property
+    def vectors(self) -> Mapping[str, Vector]:
+        """Return the vectors of those removed files that have one, by the file's path."""
+        return {file.path: file.vector for file in self.removed if file.vector is not None}
+
+
+class Commit(NamedTuple):
+    """What a commit says."""
+
+    table: Table
+    added: tuple[Action, ...]
+    change: Rewrite
+    transactions: tuple[tuple[str, int], ...]
+    metadata: Mapping[str, str]
+    data_change: bool
+    mode: Literal["append", "overwrite"] = "append"  # which of the two `deltalake` is told
+
+    def additions(self) -> list[LogAction]:
+        """Return the transactions and the new files as lines of the log."""
+        now = int(time.time() * 1000)
+        found: list[LogAction] = [
+            {"txn": {"appId": app, "version": number, "lastUpdated": now}} for app, number in self.transactions
+        ]
+        for file in self.added:
+            add = {"path": file.path, "partitionValues": {}, "size": file.size, "dataChange": self.data_change}
+            found.append({"add": {**add, "modificationTime": file.modification_time, "stats": file.stats}})
+        return found
+
+
+class Writer(Protocol):
+    """Writes to the log of a table; `CommitFailedError` where another commit came first."""
+
+    @property
+    def name(self) -> str:
+        """How a run's manifest calls it."""
+        ...
+
+    def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
+        """Write a commit on *snapshot*; after commits that come between only where *attempts* allow it."""
+        ...
+
+    def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
+        """Give a table more columns."""
+        ...
+
+    def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
+        """Give a table properties."""
+        ...
+
+
+def writer_of(snapshot: DeltaTable) -> Writer:
+    """Return who writes to a table; whether anybody here does is for `refuse_features` to say."""
+    if not needs_spark(snapshot):
+        return _Deltalake()
+    from jobs.lake.spark_writer import SparkWriter  # few lakes need it
+
+    return SparkWriter()
+
+
+class _Deltalake:
+    """The package `deltalake`, which needs no JVM."""
+
+    name = "deltalake"
+
+    def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
+        """Write a commit; one that removes files with vectors by hand."""
+        if new.change.vectors:
+            _write_removing_vectors(lake, snapshot, new)
+            return
+        now = int(time.time() * 1000)
+        snapshot.create_write_transaction(
+            [
+                *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
+                # Without size and partitions Spark's feed of changes stops at the commit.
+                *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
+            ],
+            new.mode,
+            new.table.delta_schema,
+            commit_properties=CommitProperties(
+                custom_metadata=dict(new.metadata),
+                app_transactions=[Transaction(app, number) for app, number in new.transactions],
+                max_commit_retries=attempts,
+            ),
+            # To clean up, all of the log is listed: after each commit that would cost more than the commit.
+            post_commithook_properties=None if (snapshot.version() + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
+        )
+
+    def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
+        """Give a table more columns."""
+        snapshot.alter.add_columns(list(new))
+
+    def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
+        """Give a table properties."""
+        snapshot.alter.set_table_properties(dict(properties))
+
+
+def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
+    """Write a commit that removes files with their vectors: `deltalake` would remove nothing by their paths alone."""
+    if not is_local(lake.location):
+        raise OSError(f"{snapshot.table_uri}: {NO_VECTORS}")
+    now = int(time.time() * 1000)
+    operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    described = {path: {"deletionVector": dict(vector.descriptor)} for path, vector in new.change.vectors.items()}
+    removed: dict[str, Any] = {
+        "deletionTimestamp": now,
+        "dataChange": new.data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": {},
+    }
+    actions: list[LogAction] = [
+        {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
+        *new.additions(),
+        *(
+            {"remove": {"path": file.path, "size": file.size, **removed, **described.get(file.path, {})}}
+            for file in new.change.removed
+        ),
+    ]
+    write_commit(lake, snapshot, actions)
