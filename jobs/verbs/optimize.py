@@ -11,27 +11,42 @@ from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity
+from jobs.launch.arguments import file_system_options
+from jobs.storage.locations import normalise
 
 if TYPE_CHECKING:
     from jobs.lake.compaction import Saved
 
 
-@click.command(epilog="\b\nExamples:\n  rmq-lake optimize /data/lake\n  rmq-lake optimize --dry-run /data/lake")
+@click.command(
+    epilog="\b\nExamples:\n  rmq-lake optimize /data/lake\n  rmq-lake optimize --dry-run /data/lake\n"
+    "  rmq-lake optimize --heal --dry-run /data/lake"
+)
 @click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
 @click.option("--dry-run", is_flag=True, help="Say what there is to merge and to delete; change nothing.")
 @click.option(
     "--inflate", "with_inflated", is_flag=True,
     help="Add body_inflated to messages that were taken without it; files with compressed bodies are written again.",
 )  # fmt: skip
+@click.option(
+    "--heal",
+    is_flag=True,
+    help="Put back what Delta's log has forgotten of runs, after CREATE TABLE … AS SELECT, CLONE or a short retention "
+    "of transactions; nothing is merged or deleted. With --dry-run, say what would be put back.",
+)
 @engine_option
 @answer_options
-def command(*, lake: str, dry_run: bool, with_inflated: bool, engine: str, answer: Answer) -> ExitCode:
+def command(  # noqa: PLR0913 - a command's options
+    *, lake: str, dry_run: bool, with_inflated: bool, heal: bool, engine: str, answer: Answer
+) -> ExitCode:
     """
     Compact the tables of LAKE and delete what no version of the last seven days needs.
 
     Rows and their order in the log stay as they are; runs may go on meanwhile.
     """
     watch = Stopwatch()
+    if heal:
+        return _heal(lake, answer, watch, dry_run=dry_run)
     ready = start_workers(engine, lake, warm="jobs.lake.compaction")
 
     # Beside the start of a JVM, Python imports what is needed.
@@ -46,6 +61,30 @@ def command(*, lake: str, dry_run: bool, with_inflated: bool, engine: str, answe
     result = Result(Severity.HEALTHY, what, watch.seconds, verdict="dry run" if dry_run else "done")
     answer.give([table._asdict() for table in saved], [lake, *lines], result)
     return ExitCode.CLEAN
+
+
+def _heal(lake: str, answer: Answer, watch: Stopwatch, *, dry_run: bool) -> ExitCode:
+    """Put lost transactions back, or say which ones would be."""
+    from jobs.lake.healing import lost_transactions, put_back
+    from jobs.lake.lake import Lake
+
+    where = Lake(normalise(lake), file_system_options())
+    lost = lost_transactions(where)
+    if not dry_run:
+        put_back(where, lost)
+    doubts = sum(bool(one.doubt) for one in lost)
+    lines = [
+        f"  {one.table}: the log knows {one.known} of {one.app}, rows prove {one.number}"
+        if not one.doubt
+        else f"  {one.table}: cannot be healed: {one.doubt}"
+        for one in lost
+    ]
+    what = f"{counted(len(lost), 'transaction')} {'would be ' * dry_run}put back"
+    what += f", {counted(doubts, 'table')} cannot be healed" * bool(doubts)
+    severity = Severity.DAMAGE if doubts else Severity.HEALTHY
+    result = Result(severity, what, watch.seconds, verdict="dry run" if dry_run else "done")
+    answer.give([one._asdict() for one in lost], [lake, *lines], result)
+    return ExitCode.DAMAGE if doubts else ExitCode.CLEAN
 
 
 def _text(saved: "Saved", *, dry_run: bool) -> str:

@@ -24,6 +24,7 @@ from jobs.inspect.state import StateReport
 from jobs.lake.catalog import Statement
 from jobs.lake.compaction import Saved
 from jobs.lake.findings import Finding
+from jobs.lake.healing import Lost
 from jobs.launch.engine import VERBS_WITH_ENGINE, Engine
 from jobs.query import json_text
 from jobs.query.story.evidence import KeyFact, Place, QueueFact
@@ -86,7 +87,7 @@ def _schemas() -> Iterator[tuple[str, Schema]]:
     yield "rebuild-consumequeue", _either(_of(QueuesSummary, installed=_FLAG, **_HAS_SEVERITY), _dry_run())
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
     yield "type", _of(TypeSummary, topics=_list(_of(TopicSummary)), seconds={"type": "number"})
-    yield "optimize", _list(_of(Saved))
+    yield "optimize", _list(_either(_of(Saved), _of(Lost)))  # those of --heal
     yield "catalog", _list(_of(Statement))
     yield "diff", _of(DiffSummary, differences=_list({"type": "object"}), bytes=_INTEGER, **_HAS_SEVERITY)
     yield "repair", _repair()
