@@ -34,7 +34,7 @@ class Lost(NamedTuple):
 
 
 class _Store(NamedTuple):
-    """What the rows of `runs` say of one store."""
+    """The newest runs of one store, as rows of `runs` have them."""
 
     store_id: str
     prepared: int
@@ -86,7 +86,7 @@ def _stores(lake: Lake) -> tuple[list[_Store], int]:
 
 
 def _of_tables(lake: Lake, store: _Store) -> Iterator[Lost]:
-    """Yield what the tables of a store lack."""
+    """Yield the transactions that the tables of a store lack."""
     if not store.prepared:
         return
     newest = manifest_at(lake, store.manifest, store.prepared)
@@ -129,7 +129,7 @@ def _doubt(lake: Lake, table: Table, store: _Store, newest: Manifest | None) -> 
 
 
 class _Limits(NamedTuple):
-    """What a manifest says of the rows of a file."""
+    """The rows of a file, as its manifest has them."""
 
     rows: int
     low: int | None

@@ -46,7 +46,7 @@ def connected(table: str) -> Connection:
 
 
 class Merged(NamedTuple):
-    """What Delta's OPTIMIZE did."""
+    """The files that Delta's OPTIMIZE replaced, and the new ones."""
 
     removed: int
     removed_bytes: int
@@ -117,7 +117,7 @@ class SparkWriter:
 
 
 def _location(snapshot: DeltaTable) -> str:
-    """Return where a table is, in a form that no default file system of Spark's turns into another place."""
+    """Return the location of a table, in a form that no default file system of Spark's turns into another place."""
     return f"file:{local_path(snapshot.table_uri.rstrip('/'))}"
 
 

@@ -39,7 +39,7 @@ class Rewrite(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What a commit says."""
+    """The content of a commit."""
 
     table: Table
     added: tuple[Action, ...]
@@ -83,7 +83,7 @@ class Writer(Protocol):
 
 
 def writer_of(snapshot: DeltaTable) -> Writer:
-    """Return who writes to a table; whether anybody here does is for `refuse_features` to say."""
+    """Return the writer of a table; whether there is one is for `refuse_features` to say."""
     if not needs_spark(snapshot):
         return _Deltalake()
     from jobs.lake.spark_writer import SparkWriter  # few lakes need it
