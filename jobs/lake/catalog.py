@@ -28,7 +28,7 @@ class CatalogKind(StrEnum):
 
 
 class Statement(NamedTuple):
-    """What makes one table known; without a table, the schema that they are in."""
+    """The statement for one table; without a table, for the schema that they are in."""
 
     table: str | None
     text: str
@@ -114,7 +114,7 @@ def _text(value: str) -> str:
 
 
 def comment_of(field: "Field") -> str:
-    """Return what a column says of itself; empty where another engine has added it."""
+    """Return a column's comment; empty where another engine has added the column."""
     return str(field.metadata.get("comment", ""))
 
 

@@ -88,7 +88,7 @@ def _opened(lake: Lake, name: str) -> DeltaTable:
 
 @contextmanager
 def _failing_as_files_do(location: str, done: str) -> Iterator[None]:
-    """Raise `OSError` for what `deltalake` says in its own way, a server that failed above all."""
+    """Turn errors of `deltalake`, mostly failures of a server, into `OSError`."""
     try:
         yield
     except (CommitFailedError, TableNotFoundError):
@@ -129,7 +129,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
 
 
 def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
-    """Add what an older version of this program did not write; its rows have NULL there."""
+    """Add the columns introduced since this table was created; old rows have NULL there."""
     there = {field.name for field in snapshot.schema().fields}
     new = [field for field in table.delta_schema.fields if field.name not in there]
     if new:
@@ -322,7 +322,7 @@ def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
 
 
 def _vector_of(file: StoredFile) -> str:
-    """Return what tells a file's vector from another one; empty without a vector."""
+    """Return the identity of a file's vector; empty without a vector."""
     return file.vector.identity if file.vector is not None else ""
 
 

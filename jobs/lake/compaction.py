@@ -55,7 +55,7 @@ class Group(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What compaction and vacuum did to one table."""
+    """The effect of compaction and vacuum on one table."""
 
     table: str
     merged: int = 0  # files that were replaced
@@ -142,7 +142,7 @@ def _is_current(lake: Lake, table: Table, groups: Iterable[Group]) -> bool:
 
 
 def estimate(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
-    """Return what `compact` and `vacuum` would do now; how small the merged files get, only they know."""
+    """Estimate the effect of `compact` and `vacuum`; the size of merged files is not known before."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Saved(table.name, bytes_after=None)
@@ -255,7 +255,7 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
 
 
 def _own_files(table: str) -> set[str] | None:
-    """Return what lies in the folder of a table, without what links lead to; None where there are no links."""
+    """Return the files in the folder of a table without those behind links; None where there are no links."""
     if not is_local(table):
         return None
     root = Path(local_path(table))

@@ -68,7 +68,7 @@ def _folder(snapshot: DeltaTable) -> str:
 
 
 def identity_of(vector: Descriptor | None) -> str:
-    """Return what tells a vector from another one of the same file, as PROTOCOL.md forms it; empty without a vector."""
+    """Return the identity of a vector among those of the same file, as PROTOCOL.md forms it; empty without a vector."""
     if vector is None:
         return ""
     offset = vector.get("offset")
@@ -87,7 +87,7 @@ def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
 
 
 def _checkpoint_actions(lake: Lake, path: str) -> Iterator[LogAction]:
-    """Yield what a checkpoint says of files, that in its sidecars included."""
+    """Yield a checkpoint's actions on files, those of its sidecars included."""
     for action in _lines(lake, path) if path.endswith(".json") else _parquet_actions(lake, path):
         yield action
         sidecar = action.get("sidecar")

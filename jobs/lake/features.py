@@ -63,7 +63,7 @@ class UnsupportedTableError(OSError):
 
 
 class Refusal(NamedTuple):
-    """What a table has that we do not write, and the statements that take it back."""
+    """A feature of a table that we do not write, and the statements that take it back."""
 
     what: str
     statements: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ def _has_columns(table: Table, action: LogAction) -> bool | None:
 
 
 def _columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
-    """Yield what is wrong with a table's columns."""
+    """Yield the problems of a table's columns."""
     yield from _layout(schema, partitions, table)
     for field in schema.fields:
         yield from (f"{what}: {field.name}" for key, what in _EXPRESSIONS.items() if key in field.metadata)

@@ -39,7 +39,7 @@ class AmbiguousBrokerError(ValueError):
 
 @unique
 class Likeness(Enum):
-    """What the fingerprints of a known store say about the store at hand."""
+    """The comparison of a known store's fingerprints with the store at hand."""
 
     SAME = "same"
     OTHER = "other"  # different bytes wherever both have some

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Where the tables are, and the settings to reach them; paths are relative to the lake."""
+    """The place of the tables, and the settings to reach them; paths are relative to the lake."""
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)

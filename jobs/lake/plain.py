@@ -6,7 +6,7 @@ import pyarrow as pa
 
 
 class Stream(Protocol):
-    """Whatever offers Arrow's stream interface."""
+    """Anything that offers Arrow's stream interface."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 

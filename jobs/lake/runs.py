@@ -120,7 +120,7 @@ class KnownStore:
 
     @property
     def first_offset(self) -> int:
-        """Where the log began when the store was registered: a first run that was killed has seen it."""
+        """The start of the log when the store was registered: a first run that was killed has seen it."""
         return min(fingerprint.offset for fingerprint in self.registered)
 
     @property

@@ -203,7 +203,7 @@ def select(lake: Lake, snapshot: DeltaTable, filesystem: fs.FileSystem, selectio
 
 
 def _bounds(file: StoredFile, schema: pa.Schema) -> pc.Expression:
-    """Return what a file's statistics say of its integers, and of whose rows it has."""
+    """Return the bounds that a file's statistics have of its integers, and of its stores."""
     known = pc.scalar(True)  # noqa: FBT003 - the value
     for name, lowest in file.lowest.items():
         highest = file.highest.get(name)
@@ -231,7 +231,7 @@ class LackingError(Exception):
 
 
 def written_again(table: Table, write: Callable[[Table], Result]) -> Result:
-    """Return what *write* makes of rows of files; where rows lack required columns, of a table that requires less."""
+    """Return the file that *write* makes of rows; where these lack required columns, the table requires less."""
     try:
         return write(table)
     except LackingError as error:

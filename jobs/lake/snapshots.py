@@ -44,7 +44,7 @@ class _Kept:
 
 
 class Snapshots:
-    """What is kept, by table: snapshots that many read, and others for whoever changes them."""
+    """Cached snapshots by table: those that many read, and others for changes."""
 
     def __init__(self) -> None:
         self._read: dict[Path, _Kept] = {}
@@ -108,7 +108,7 @@ def _there(location: str) -> Path:
 
 
 def _mark(table: Path, version: int) -> _Mark | None:
-    """Return what tells the file of a commit from another one of its name; None where there is no such file."""
+    """Return the identity of a commit's file among those of its name; None where there is no such file."""
     try:
         status = (table / "_delta_log" / f"{version:020d}.json").stat()
     except FileNotFoundError:

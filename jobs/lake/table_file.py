@@ -40,7 +40,7 @@ _FALSE_POSITIVES = 0.01  # of a bloom filter
 
 
 class Action(NamedTuple):
-    """What Delta's log says of one new file."""
+    """One new file, as Delta's log names it."""
 
     path: str
     size: int

@@ -49,7 +49,7 @@ class QueueState(NamedTuple):
         return self.topic, self.queue_id
 
     def likeness(self, log: Store) -> Likeness:
-        """Return what the known bytes say about the log that is there now."""
+        """Compare the known bytes with the log that is there now."""
         for one in (self.newest, self.first):
             verdict = holds(one, log) if one is not None else None
             if verdict is not None:

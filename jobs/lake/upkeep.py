@@ -1,4 +1,4 @@
-"""What keeps a lake in shape while runs follow each other for months: done every now and then, after a run."""
+"""Upkeep of a lake while runs follow each other for months: done every now and then, after a run."""
 
 from contextlib import suppress
 from math import ceil

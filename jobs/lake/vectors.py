@@ -27,7 +27,7 @@ class Vector(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """Return what tells this vector from another one of the same file."""
+        """Return the identity of this vector among those of the same file."""
         return identity_of(self.descriptor)
 
     def of_batch(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from jobs.launch.errors import NO_SPARK, SetupError
 
 
 class Engine(Enum):
-    """Who works."""
+    """The engine that does the work."""
 
     HERE = "here"
     SPARK = "spark"

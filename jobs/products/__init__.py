@@ -1,1 +1,1 @@
-"""What a run produces from the log: message rows, queue units, index entries."""
+"""The products of a run: message rows, queue units, index entries."""

@@ -41,13 +41,13 @@ class ReaderKey(NamedTuple):
 
 
 class BrokerState(NamedTuple):
-    """What a run has found, to be compared with what the next one finds."""
+    """A broker's settings as a run has found them, to be compared with those of the next run."""
 
     digests: Mapping[tuple[str, str], str]  # (kind, name) → of the settings
     offsets: Mapping[ReaderKey, int]  # the next one of each reader
 
     def as_json(self) -> dict[str, object]:
-        """Return what a manifest keeps."""
+        """Return the state as a manifest keeps it."""
         return {
             _SETTINGS: [[*key, digest] for key, digest in sorted(self.digests.items())],
             _OFFSETS: [[*key, offset] for key, offset in self.offsets.items()],
@@ -55,7 +55,7 @@ class BrokerState(NamedTuple):
 
 
 def kept_state(state: Mapping[str, Any] | None) -> BrokerState:
-    """Return what a manifest has kept; of a lake without it, nothing."""
+    """Return the state that a manifest has kept; an empty one where it has none."""
     kept = state or {_SETTINGS: [], _OFFSETS: []}
     return BrokerState(
         {(kind, name): digest for kind, name, digest in kept[_SETTINGS]},
@@ -70,7 +70,7 @@ def has_changed(store: Store, state: Mapping[str, Any]) -> bool:
 
 
 def new_state(config: BrokerConfig) -> BrokerState:
-    """Return what a run has found."""
+    """Return the state that a run has found."""
     return BrokerState(
         {key: _digest(settings) for key, settings in _settings(config)},
         {_key(reader): reader.next_offset for reader in config.progress},
@@ -78,7 +78,7 @@ def new_state(config: BrokerConfig) -> BrokerState:
 
 
 def setting_changes(config: BrokerConfig, known: BrokerState) -> Iterator[SettingChange]:
-    """Yield what is new, other or deleted, by kind and name."""
+    """Yield new, changed and deleted settings, by kind and name."""
     there = dict(_settings(config))
     for key in sorted(there.keys() | known.digests.keys()):
         settings = there.get(key)
@@ -87,7 +87,7 @@ def setting_changes(config: BrokerConfig, known: BrokerState) -> Iterator[Settin
 
 
 def offset_changes(config: BrokerConfig, known: BrokerState) -> Iterator[OffsetChange]:
-    """Yield who is new, elsewhere or deleted."""
+    """Yield new, moved and deleted consumers."""
     there = {_key(reader): reader.next_offset for reader in config.progress}
     for key in sorted(there.keys() | known.offsets.keys(), key=str):
         if there.get(key) != known.offsets.get(key):

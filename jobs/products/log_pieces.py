@@ -59,7 +59,7 @@ class PieceCollector:
         self._entries: list[_Entries] = []
 
     def add(self, item: Records | Piece) -> None:
-        """Note what *item* leaves."""
+        """Note the bytes of *item* that no row holds."""
         if isinstance(item, Piece):
             if item.kind is PieceKind.BLANK and item.end > self._from_offset:
                 self._kept.append((END, item.offset, item.size))

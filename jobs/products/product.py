@@ -37,7 +37,7 @@ State = Mapping[str, Any]  # JSON
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a run writes, and under whose name."""
+    """The lake that a run writes to, and the store's name there."""
 
     lake: Lake
     naming: FileNaming
@@ -58,7 +58,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the products of a run are started with."""
+    """The facts that the products of a run are started with."""
 
     workers: Workers
     store: Store
@@ -71,7 +71,7 @@ class Run:
 
 
 class Made(NamedTuple, Generic[C_co]):
-    """What a collector made of a range: a value of its own, and files that are not committed yet, by table."""
+    """A collector's result of a range: a value of its own, and files that are not committed yet, by table."""
 
     value: C_co
     files: Mapping[str, Action]
@@ -86,7 +86,7 @@ class Collector(ABC, Generic[C_co]):
 
     @abstractmethod
     def finish(self) -> Made[C_co]:
-        """Return what was made of the range."""
+        """Return the result of the range."""
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +124,7 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class Finished:
-    """What a product adds once the log is read."""
+    """The files and figures that a product adds once the log is read."""
 
     files: dict[str, list[Action]] = field(default_factory=dict)  # by table, beyond those of the ranges
     state: State | None = None  # what its next run must know
@@ -146,12 +146,12 @@ class StartedProduct(Protocol):
 
     @property
     def from_offset(self) -> int:
-        """Where the log must be read from for its sake."""
+        """The offset from which the product needs the log."""
         ...
 
     @property
     def collector(self) -> NewCollector[object]:
-        """What makes the collector of a range."""
+        """The function that makes the collector of a range."""
         ...
 
     def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:

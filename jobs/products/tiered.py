@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """What one task reads."""
+    """The parts of queues that one task reads."""
 
     number: int  # of the bundle in its run
     parts: Sequence[Part]
@@ -45,7 +45,7 @@ class Bundle(NamedTuple):
 
 
 class BundleRead(NamedTuple):
-    """What a task has read: what each part was, and the files of all of them."""
+    """A task's result: what each part was, and the files of all of them."""
 
     outcomes: Sequence[Outcome[Part]]
     files: Mapping[str, Action]

@@ -305,7 +305,7 @@ class LakeSource:
         return sorted(parse_host(row["store_host"]) for row in rows)
 
     def coverage(self) -> Coverage:
-        """Say what is there."""
+        """Return the first and last offset and time of the lake's messages."""
         row = self._tables.rows(
             "SELECT min(physical_offset) AS first, max(physical_offset + total_size) AS last, "  # noqa: S608 - quoted
             f"min(store_timestamp) AS oldest, max(store_timestamp) AS newest FROM {MESSAGES} WHERE {self._where()}"

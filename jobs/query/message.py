@@ -59,12 +59,12 @@ class Message:
 
     @property
     def message_id(self) -> str:
-        """What mqadmin calls the message's id: the producer's, else the one made of the offset."""
+        """The message's id as mqadmin has it: the producer's, else the one made of the offset."""
         return self.unique_key or self.offset_id
 
     @property
     def transaction(self) -> TransactionType:
-        """What the transaction bits say."""
+        """The meaning of the transaction bits."""
         return transaction_type(self.record.sys_flag)
 
     @property

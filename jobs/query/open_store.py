@@ -32,7 +32,7 @@ _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
 
 class Asked(Protocol):
-    """What the command line says about a store."""
+    """A store as the command line names it."""
 
     @property
     def store(self) -> str | None:
@@ -41,7 +41,7 @@ class Asked(Protocol):
 
     @property
     def commitlog(self) -> tuple[str, ...] | None:
-        """Where the log lies, if not below the store's root."""
+        """The places of the log, if not below the store's root."""
         ...
 
     @property

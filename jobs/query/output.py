@@ -1,4 +1,4 @@
-"""Where answers go: messages to standard output as text or JSON, everything else to standard error."""
+"""The output of answers: messages to standard output as text or JSON, everything else to standard error."""
 
 import os
 import sys
@@ -93,7 +93,7 @@ class Printer:
             say(f"rmq-lake: {sentence}")
 
     def finish(self, answer: Answer, source: Source | None) -> ExitCode:
-        """Say what is left to say of an answer that was printed, and return how the command ends."""
+        """Print the notes of an answer that was printed, and return the exit code."""
         for sentence in (*(source.notes if source else ()), *answer.notes):
             self.note(sentence)
         for reason in source.lacking if source else ():

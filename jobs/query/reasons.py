@@ -123,7 +123,7 @@ def _is_offset_id(source: Source, text: str) -> bool:
 
 
 def covered(coverage: Coverage) -> str:
-    """Say what part of the history is there."""
+    """Name the part of the history that is there."""
     if coverage.first_time is None or coverage.last_time is None:
         return "it holds no message"
     return (

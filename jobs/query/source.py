@@ -1,4 +1,4 @@
-"""What a query asks of a store or a lake, and what an answer is made of."""
+"""The questions that a query asks of a store or a lake, and the parts of an answer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class Reason(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """What part of the broker's history is there; None where it holds no message at all."""
+    """The part of the broker's history that is there; None where it holds no message at all."""
 
     first_offset: int
     end_offset: int
@@ -123,7 +123,7 @@ class Source(Protocol):
 
     @property
     def lacks(self) -> str | None:
-        """What the broker had and this source may lack, in words; None where that is nothing."""
+        """The parts of the history that this source may lack, in words; None without any."""
         ...
 
     def has_topic(self, topic: str) -> bool:
@@ -172,7 +172,7 @@ class Source(Protocol):
         ...
 
     def coverage(self) -> Coverage:
-        """Say what is there."""
+        """Return the part of the history that is there."""
         ...
 
     def occurrences(self, text: str) -> Iterator[Occurrence]:

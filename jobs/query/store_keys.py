@@ -80,7 +80,7 @@ class StoreKeys:
         return self._store.reader.index_database if self._why_not_in_rocksdb() is None else None
 
     def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        """Yield what the index finds, and in parts of the log that no index file covers, what the log itself has."""
+        """Yield the index's messages, and those of parts of the log that no index file covers."""
         if self._database is not None:
             offsets = self._offsets(rows_under(self._database, topic, kind, key), begin, end)
             found = (self._store.pointed_at(offset, _ROW) for offset in sorted(set(offsets), reverse=True))
@@ -113,7 +113,7 @@ class StoreKeys:
                 seen[offset] += 1
 
     def _index_parts(self) -> list[CoveredSpan | UncoveredSpan]:
-        """Return what each index file covers, and what none does, newest first."""
+        """Return the part of the log that each index file covers, and the parts that none covers, newest first."""
         if self._parts is None:
             files: list[CoveredSpan] = []
             for file in self._store.reader.index_readers():
@@ -126,7 +126,7 @@ class StoreKeys:
         return self._parts
 
     def _hits(self, part: CoveredSpan, wanted: "_Wanted") -> list[int] | None:
-        """Return where an index file says that messages under a hash are, newest first; None where it is damaged."""
+        """Return the offsets that an index file has under a hash, newest first; None where it is damaged."""
         window = wanted.begin, wanted.end
         if not part.file.matches_time(*window):
             return []
@@ -175,7 +175,7 @@ class StoreKeys:
         return [one for one in reversed(messages) if not is_left_over(one.record.physical_offset)]
 
     def _offsets(self, rows: Iterator[IndexRow], begin: int, end: int) -> Iterator[int]:
-        """Yield where the messages of *rows* in RocksDB begin, in the order of the rows: the oldest hour first."""
+        """Yield the offsets of the messages of *rows* in RocksDB, in the order of the rows: the oldest hour first."""
         try:
             for row in rows:
                 if begin <= row.store_timestamp <= end:
@@ -244,7 +244,7 @@ class StoreKeys:
                     yield Occurrence(message, kind, is_indexed=True)
 
     def _in_index_alone(self, kind: KeyKind, topic: str, text: str) -> Iterator[Message]:
-        """Yield what the index finds: a search of the log for each topic and kind would take too long."""
+        """Yield the index's messages alone: a search of the log for each topic and kind would take too long."""
         if self._database is not None:
             yield from self._find_in_index(kind, topic, text, MIN_TIME, MAX_TIME)
         elif self._store.reader.index_readers():

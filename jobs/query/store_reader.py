@@ -82,7 +82,7 @@ class StoreReader:
         return segment if physical_offset < segment.base_offset + segment.readable else None
 
     def framing(self, segment: Segment) -> Framing:
-        """Return what is before each record of a segment: nothing, or an entry header."""
+        """Return the framing of a segment: nothing before each record, or an entry header."""
         if segment.location not in self._framings:
             file = self.file(segment.location)
             self._framings[segment.location] = framing_of(file.read, segment.readable, segment.base_offset)
@@ -122,7 +122,7 @@ class StoreReader:
             record = self.read_record(record.end_offset + header)
 
     def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
-        """Return where the record begins and ends that *physical_offset* is in; after the last one, that one's."""
+        """Return begin and end of the record around *physical_offset*; after the last record, that one's."""
         begin = end = segment.base_offset
         for begin, end in self._places(segment):  # noqa: B007 - the last place remains
             if end > physical_offset:
@@ -148,7 +148,7 @@ class StoreReader:
 
     @cached_property
     def leftovers(self) -> Leftovers:
-        """What is left over of masters that other replicas have replaced."""
+        """The leftovers of masters that other replicas have replaced."""
         return Leftovers(self.epochs, self._bytes)
 
     @cached_property
@@ -215,7 +215,7 @@ class StoreReader:
         return bisect_left(range(end), start, queue.start, key=offset), end
 
     def _end_in_log(self, queue: StoredQueue, end: int) -> int:
-        """Return where the units begin at a queue's end that point at what is left over from another master's time."""
+        """Return the first unit at a queue's end that points at a leftover from another master's time."""
         unit = queue.unit(end - 1) if end else None
         while unit is not None and self.is_left_over(unit.physical_offset):
             end -= 1
@@ -251,7 +251,7 @@ class StoreReader:
 
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, object]]:
-        """What the broker's `config/topics.json`, or RocksDB, says of each topic; empty where neither can be read."""
+        """Each topic's settings in `config/topics.json` or RocksDB; empty where neither can be read."""
         table = (read_config(self.store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
         known = table if isinstance(table, Mapping) else {}
         return {name: about for name, about in known.items() if isinstance(about, Mapping)}

@@ -169,7 +169,7 @@ class StoreSource:
 
     @property
     def queue_rules(self) -> QueueRules:
-        """What decides about units, as far as release and configuration tell."""
+        """The rules that decide about units, as far as release and configuration tell."""
         return self._view.rules
 
     def hosts(self) -> list[Host]:
@@ -186,7 +186,7 @@ class StoreSource:
                     yield record
 
     def coverage(self) -> Coverage:
-        """Say what is there; the newest time as the checkpoint or the index files have it."""
+        """Return the part of the history that is there; the newest time is that of checkpoint or index files."""
         store = self.reader.store
         times = [record.store_timestamp for record in self._samples()]
         newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1]), *self._flushed()]

@@ -1,4 +1,4 @@
-"""What every question to a store is asked with."""
+"""The parts of a store that every question needs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class StoreView:
 
     @property
     def rules(self) -> QueueRules:
-        """What decides about units beside the records."""
+        """The rules that decide about units beside the records."""
         batch_topics = frozenset(name for name, about in self.reader.topic_config.items() if _is_batch(about))
         return QueueRules(((0, self.release),), self.delay_levels, batch_topics)
 

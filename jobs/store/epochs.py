@@ -65,7 +65,7 @@ class Leftovers:
 
 
 class Promotion(NamedTuple):
-    """Where the new master's epoch begins, where the log ends since, and which old records lie after that."""
+    """The start of the new master's epoch, the end of the log since then, and the old records after that."""
 
     start: int
     log_end: int

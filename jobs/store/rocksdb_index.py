@@ -15,7 +15,7 @@ from rmq_formats.indexfile.keys import IndexKey
 from rmq_formats.rocksdb.index import FAMILY, LAST_OFFSET_KEY, LAST_TIME_KEY, decode_index_row
 
 KEY_PLACE = np.dtype([("physical_offset", "<i8"), ("key_hash", "<i4")])
-"""Where a key leads: what both kinds of index say of it."""
+"""A key's message, as both kinds of index name it."""
 
 
 class RocksIndex(NamedTuple):

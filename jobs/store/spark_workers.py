@@ -22,7 +22,7 @@ from rmq_formats.errors import FormatError
 
 
 class Counts(NamedTuple):
-    """What Spark ran for this process."""
+    """The number of tasks and ranges that Spark ran for this process."""
 
     tasks: int = 0
     ranges: int = 0  # of the log, each read by a task

@@ -46,7 +46,7 @@ class TimerState(NamedTuple):
 
 
 def timer_state(store: Store) -> TimerState | None:
-    """Return what waits; None without a wheel, or if nothing says what of it is history. `FormatError` if damaged."""
+    """Return the waiting messages; None without a wheel or its progress. `FormatError` if damaged."""
     wheel, progress = _newest_wheel(store), store.other_file("config/timercheck")
     if wheel is None or progress is None:
         return None

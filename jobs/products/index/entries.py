@@ -43,7 +43,7 @@ ROWS_A_FILE = 1 << 21
 
 
 class Opening(NamedTuple):
-    """Where a run continues the index files."""
+    """The point from which a run continues the index files."""
 
     geometry: Geometry
     rules: Rules
@@ -71,7 +71,7 @@ class EntryWork:
 
 
 class EntryRows(NamedTuple):
-    """What one index file has become."""
+    """One index file after a run."""
 
     ordinal: int
     name: str | None
@@ -282,7 +282,7 @@ class _FileWriter:
 
 
 def _order_by_hash(hashes: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return where what comes first, second and so on by its hash is; of equal ones, the first comes first."""
+    """Return the stable argsort of hashes."""
     order = hashes.astype(np.int64) << 32 | np.arange(len(hashes))  # numbers are sorted faster than their places
     order.sort()
     return order & 0xFFFFFFFF

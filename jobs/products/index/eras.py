@@ -182,7 +182,7 @@ def _first_match(keys: _Entries, entries: _Entries) -> int:
 
 
 def piece_start(store: Store, physical_offset: int) -> int:
-    """Return where the piece of the log begins whose record is at *physical_offset*."""
+    """Return the start of the piece of the log that holds the record at *physical_offset*."""
     for segment in store.segments:
         if segment.base_offset <= physical_offset < segment.base_offset + segment.readable:
             with store.open(segment) as file:

@@ -33,7 +33,7 @@ _AT_ONCE = 1 << 20  # bytes
 
 @unique
 class Verdict(StrEnum):
-    """What a file is."""
+    """The verdict on a file."""
 
     EQUAL = "equal"
     RESTARTED = "indexed again after a start"
@@ -205,7 +205,7 @@ def _is_blank(real: RealFile, store: Store) -> bool:
 
 
 def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> IndexRecipe:
-    """Return what the file should be made of."""
+    """Return the parts that the file should be made of."""
     count = survivor.real.header.index_count
     return IndexRecipe(
         geometry,
@@ -238,7 +238,7 @@ def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
 
 
 def refused_for(real: RealFile, reason: str) -> Explained:
-    """Return what a file is that size or header forbid to look into."""
+    """Classify a file that cannot be read by its size or header."""
     kind = reason.partition(":")[0]
     verdict = next((verdict for verdict in Verdict if verdict == kind), Verdict.HEADER_DAMAGE)
     return Explained(real, verdict, detail=reason)

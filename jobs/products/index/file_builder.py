@@ -49,7 +49,7 @@ class RealFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexRecipe:
-    """What one file is made of: entries of a real file, keys of the row, entries of the real file again."""
+    """The parts of one file: entries of a real file, keys of the row, entries of the real file again."""
 
     geometry: Geometry
     rules: Rules

@@ -43,7 +43,7 @@ class Key(NamedTuple):
 
 
 class KeyPlace(NamedTuple):
-    """Where the keys of a message are in the row, and how many there are."""
+    """The place of a message's keys in the row, and their number."""
 
     first: int
     keys: int
@@ -86,7 +86,7 @@ class KeyBlock(NamedTuple):
 
 
 class KeySource(Protocol):
-    """Where the keys of runs are."""
+    """The files that hold the keys of runs."""
 
     def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
         """Yield the keys of a part, some at a time; their texts only where the source has them."""
@@ -197,11 +197,11 @@ class KeyRow:
 
     @property
     def last_record(self) -> int:
-        """Where the newest message is; -1 without any."""
+        """The offset of the newest message; -1 without any."""
         return max((span.last_record for span in self.spans if span.last_record is not None), default=-1)
 
     def parts(self, start: int, end: int) -> list[RowPart]:
-        """Return where keys number *start* to *end* are, in order."""
+        """Return the parts of files with keys number *start* to *end*, in order."""
         found = []
         number = bisect_right(self._ends, start)
         while start < end:
@@ -313,7 +313,7 @@ class KeyCollector:
             self._places.setdefault(offset, KeyPlace(self._keys, 0))
 
     def span(self, file: str) -> RangeKeys:
-        """Return what the range was; *file* is where its keys are."""
+        """Return the facts about the range; *file* has its keys."""
         damaged = tuple(_merged(self._damaged))
         return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, damaged)
 

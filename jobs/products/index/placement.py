@@ -16,7 +16,7 @@ from jobs.products.index.key_row import KeyPlace
 
 @unique
 class Kind(StrEnum):
-    """What a file to be built is."""
+    """The kind of a file to be built."""
 
     FULL = "full"
     OPEN = "open"  # the newest file: a broker goes on in it
@@ -50,7 +50,7 @@ def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
 
 
 class RowShape(NamedTuple):
-    """What the row is, as a whole."""
+    """The row as a whole."""
 
     keys: int
     records: int

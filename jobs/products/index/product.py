@@ -75,7 +75,7 @@ def _started(run: Run, geometry: Known[Geometry], writers: Writers, opening: Ope
 
 
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
-    """Return who wrote the log from *start* on: where its marks leave that open, the newest index files may show it."""
+    """Return the releases that wrote the log from *start* on; index files may show what its marks leave open."""
     if run.wanted.release is None and any(not is_alike(known.newest, release) for release in run.writers.possible):
         newer = [file for file in real_files(run.store) if file.header.begin_physical_offset >= start]
         shown = rules_of_files(run.store, [file for file in newer if refusal(file, geometry) is None], geometry)
@@ -141,7 +141,7 @@ class StartedIndex(Started[RangeKeys]):
             return file.close()
 
     def _state(self, written: Sequence[EntryRows], to_offset: int) -> dict[str, Any]:
-        """Return what the next run must know."""
+        """Return the state that the next run needs."""
         last = max(written, key=lambda rows: rows.ordinal, default=None)
         header = last.header if last else self.opening.header
         return {

@@ -22,7 +22,7 @@ from rmq_formats.release import PUBLISHED
 
 
 class Wanted(NamedTuple):
-    """What a user said."""
+    """The settings that a user gave."""
 
     hash_slots: int | None = None
     index_num: int | None = None
@@ -35,7 +35,7 @@ NOTHING_WANTED = Wanted()
 
 
 class Settings(NamedTuple):
-    """What index files are built by."""
+    """The settings by which index files are built."""
 
     geometry: Known[Geometry]
     rules: Known[Writers]
@@ -61,7 +61,7 @@ class Settings(NamedTuple):
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield what people read."""
+        """Yield the settings as lines for people."""
         yield f"  {self.geometry.value}: {self.geometry.origin}, {self.geometry.reason}"
         yield f"  rules of RocketMQ {self.rules.value} ({self.rules.how})"
         yield f"  names in {self.zone.value}: {self.zone.origin}, {self.zone.reason}"

@@ -105,7 +105,7 @@ class Survivor:
 
     @property
     def repeats(self) -> list[Seam]:
-        """Where keys that it has already begin once more, after a restart."""
+        """The entry from which keys repeat that the file has already, after a restart."""
         found = []
         (before, end), *_ = runs = self._runs
         for seam, stop in runs[1:]:
@@ -315,7 +315,7 @@ class Placing:
         return Relation.BEHIND_GAP if start > before.end else Relation.RESTARTED
 
     def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Seam, ...]:
-        """Return where the broker went on elsewhere in the log inside of the file; nothing if that explains nothing."""
+        """Return the jumps to other places in the log inside of the file; none if jumps explain nothing."""
         seams: list[Seam] = []
         count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
         for gap in [*lost, _Lost(count + 1, 0, len(self._row), 0)]:
@@ -416,13 +416,13 @@ class Placing:
 
 
 def completed_end(survivor: Survivor, geometry: Geometry, row: KeyRow) -> int:
-    """Return where in the row the newest file ends once it has all keys that it has room for."""
+    """Return the newest file's end in the row once it has all keys that it has room for."""
     room = geometry.capacity - survivor.real.header.entry_count
     return min(survivor.end + room, len(row))
 
 
 def header_before(row: KeyRow, start: int) -> IndexHeader | None:
-    """Return what matters of the header of a file that ends before key number *start*; None at the row's beginning."""
+    """Return end time and offset of a file that ends before key number *start*; None at the row's beginning."""
     keys = row.keys(start - 1, start) if start > 0 else []
     if not keys:
         return None

@@ -55,7 +55,7 @@ class OddUnit(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a unit is: a difference, or none; and the fields of its record that it contradicts."""
+    """The class of a unit: a difference, or none; and the fields of its record that it contradicts."""
 
     kind: DifferenceKind | None
     text: str = ""
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 def without_meaning(unit: OddUnit, *, has_file: bool) -> Answer | None:
-    """Return what a unit is that leads nowhere; None for one that leads to a place in the log."""
+    """Classify a unit that has no valid address; None if the address lies in the log."""
     if unit.is_zero and has_file:
         return Answer(DifferenceKind.HOLE, "zeros")
     if unit.is_zero:
@@ -78,7 +78,7 @@ def without_meaning(unit: OddUnit, *, has_file: bool) -> Answer | None:
 def without_record(
     unit: OddUnit, found: str | None, log_end: int, gaps: Sequence[tuple[int, int]], *, is_closed: bool
 ) -> Answer | None:
-    """Return what a unit is whose record was not found; None for one whose record was deleted with its segment."""
+    """Classify a unit whose record was not found; None if the record was deleted with its segment."""
     if found == DELETED:
         return None
     if unit.physical_offset >= log_end:
@@ -89,7 +89,7 @@ def without_record(
 
 
 def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> Answer:
-    """Return what a unit is whose record has its own unit elsewhere, or none."""
+    """Classify a unit whose record has its own unit elsewhere, or none."""
     if not record.units:
         return Answer(DifferenceKind.HIDDEN_RECORD, unit.text, ("transaction_type",))
     own = next((expected for expected in record.units if expected.queue == queue), None)
@@ -104,7 +104,7 @@ def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> Answer:
 
 
 class UnitPlace(NamedTuple):
-    """What is known of the place where a record's unit should be."""
+    """The facts about the place where a record's unit should be."""
 
     has_file: bool
     is_in_gap: bool  # no record claims the place
@@ -135,7 +135,7 @@ def displaced_runs(displaced: Sequence[tuple[int, int]]) -> Iterator[list[tuple[
 
 
 def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[Difference]:
-    """Yield what a run of displaced units is: exchanged with each other, or shifted."""
+    """Classify a run of displaced units: exchanged with each other, or shifted."""
     if sorted(queue_offset for _, queue_offset in run) == [position for position, _ in run]:
         text = ", ".join(str(queue_offset) for _, queue_offset in run[:_SHOWN])
         yield Difference(

@@ -1,4 +1,4 @@
-"""What is not as the log says, queue by queue: found by the join, reported by `verify`."""
+"""Differences between queues and log, queue by queue: found by the join, reported by `verify`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

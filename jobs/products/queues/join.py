@@ -44,7 +44,7 @@ Write = Callable[[str, Rows], Action | None]
 
 @dataclass(slots=True)
 class Joined:
-    """What the join of a store, or of what is new in it, says."""
+    """The result of joining a store, or its new part, with its queues."""
 
     expected: int = 0  # units that the records should have
     matched: int = 0
@@ -70,7 +70,7 @@ class Joined:
 
 
 class LogExtent(NamedTuple):
-    """What the join knows of the log."""
+    """The log as the join knows it."""
 
     listed: int  # where the oldest record was when the store was listed
     end: int
@@ -79,11 +79,11 @@ class LogExtent(NamedTuple):
 
     @property
     def start(self) -> int:
-        """Where the oldest record is that is still there."""
+        """The offset of the oldest record that is still there."""
         return max([self.listed, *(end for _, end in self.deleted_meanwhile)])
 
     def deleted(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield what of [start, end) nobody has read, because it was deleted before or meanwhile."""
+        """Yield the parts of [start, end) that nobody has read, because they were deleted before or meanwhile."""
         for first, last in ((0, self.listed), *self.deleted_meanwhile):
             if max(first, start) < min(last, end):
                 yield max(first, start), min(last, end)

@@ -122,7 +122,7 @@ class QueueCollector(Collector[RangeMatches]):
             self._matcher.add(item)
 
     def finish(self) -> Made[RangeMatches]:
-        """Return what is left of the range's units."""
+        """Return the range's unmatched units."""
         matches, blocks, tags = self._matcher.finish()
         action = self._output.write(CONSUME_QUEUE, self._part, batches_of(blocks, tags))
         return Made(matches, {CONSUME_QUEUE.name: action} if action else {})
@@ -170,7 +170,7 @@ def cut_back(state: State, offset: int) -> dict[str, Any]:
 
 
 def state_of(joined: Joined, state: State | None = None) -> dict[str, Any]:
-    """Return what the next run must know: after which record it continues, and how far each queue was taken."""
+    """Return the next run's start: the record after which it continues, and the end of each queue."""
     watermarks = {**_watermarks(state), **joined.watermarks}
     return {
         "dispatched": joined.dispatched,

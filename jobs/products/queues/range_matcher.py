@@ -32,7 +32,7 @@ _FREE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """What a task compares its records with."""
+    """The queues and rules that a task compares its records with."""
 
     rules: QueueRules
     queues: tuple[StoredQueue, ...]
@@ -54,7 +54,7 @@ class LeftOver(NamedTuple):
 
 @dataclass(slots=True)
 class RangeMatches:
-    """What a range's task found out."""
+    """The matches of one range."""
 
     queue_numbers: NDArray[np.int64]  # of each run of positions that match
     starts: NDArray[np.int64]
@@ -88,7 +88,7 @@ class Matcher:
             self._taken_to = int(offsets[taken[-1]]) + int(records.sizes[taken[-1]])
 
     def finish(self) -> tuple[RangeMatches, list[RowBlock], list[str]]:
-        """Return what was found, and with rows their blocks and the texts of their tags."""
+        """Return the matches, and with rows their blocks and the texts of their tags."""
         packed = self.collector.finish()
         numbers = _numbers(self._matching.queues)
         matched: list[tuple[int, int, int]] = []

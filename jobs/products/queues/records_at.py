@@ -40,7 +40,7 @@ Resolved = Mapping[
 
 
 def resolve(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
-    """Return what begins at each of *offsets*."""
+    """Return the record that begins at each of *offsets*."""
     wanted = np.unique(np.fromiter(offsets, np.int64))
     ranges = [
         range_

@@ -15,7 +15,7 @@ from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 @unique
 class Status(StrEnum):
-    """What the join says of a unit."""
+    """The join's verdict on a unit."""
 
     MATCHED = "matched"
     MISMATCHED = "mismatched"

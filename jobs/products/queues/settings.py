@@ -1,4 +1,4 @@
-"""What decides about a store's queues beside its log: release, configuration, and what its own files show."""
+"""The settings of a store's queues beside its log: release, configuration, and the sizes of its own files."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -26,7 +26,7 @@ _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is 
 
 
 class QueueSettings(NamedTuple):
-    """What queues are built by."""
+    """The settings by which queues are built."""
 
     releases: Known[Writers]
     rules: QueueRules
@@ -35,7 +35,7 @@ class QueueSettings(NamedTuple):
 
     @property
     def release(self) -> str:
-        """Who wrote the store, in words."""
+        """The releases that wrote the store, in words."""
         return str(self.releases.value)
 
     @property

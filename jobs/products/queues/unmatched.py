@@ -46,7 +46,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What is left of one queue."""
+    """The unmatched units and places of one queue."""
 
     queue: StoredQueue
     gaps: tuple[tuple[int, int], ...]  # positions that no record of this run claims
@@ -58,7 +58,7 @@ class Remainder:
 
 @dataclass(slots=True)
 class Settled:
-    """What became of it."""
+    """The classes of one queue's unmatched units and places."""
 
     queue: StoredQueue
     watermark: int  # position after the last unit that was taken
@@ -257,7 +257,7 @@ class _Settling:
                 yield name
 
     def _find_beginning(self) -> int:
-        """Return where the newest message is that was the first of its queue; older ones are of a deleted topic."""
+        """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
         firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
         if self._remainder.first_live == 0:
             firsts.append(int(units_of(self._queue, 0, 1)["physical_offset"][0]))

@@ -18,7 +18,7 @@ _ASCII = 0x80
 
 
 def decode_as_java(data: bytes, charset: str) -> str:
-    """Return what `new String(data, charset)` gives; `UnsupportedFormat` for what is no charset of texts."""
+    """Return Java's `new String(data, charset)`; `UnsupportedFormat` for an encoding that is no charset of texts."""
     try:
         name = codecs.lookup(charset).name
         if name == "utf-8":

@@ -1,4 +1,4 @@
-"""What a line of mqadmin is answered from and printed with."""
+"""The source and the output of a line of mqadmin."""
 
 from typing import NamedTuple
 

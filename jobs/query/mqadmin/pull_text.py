@@ -1,4 +1,4 @@
-"""What mqadmin prints of a message that it has pulled, or found in a file: Java's text of the object."""
+"""The text by which mqadmin prints a message that it has pulled, or found in a file: Java's text of the object."""
 
 from typing import NamedTuple
 

@@ -25,7 +25,7 @@ _ALL_TAGS = "*"
 
 @unique
 class PullStatus(StrEnum):
-    """What a client makes of a broker's answer."""
+    """The messages and the next offset that a client takes from a broker's answer."""
 
     FOUND = "FOUND"
     NO_MATCHED = "NO_MATCHED_MSG"

@@ -22,7 +22,7 @@ _MESSAGES = 128  # that consumeMessage prints
 
 
 class _Output:
-    """Where pulled messages go."""
+    """The output of pulled messages."""
 
     def __init__(self, line: Line, context: Context, *, prints_body: bool) -> None:
         self.printer = context.printer
@@ -30,7 +30,7 @@ class _Output:
         self._how = Printing(context.broker or "broker", charset, prints_body)
 
     def text(self, shown: str) -> None:
-        """Print what only mqadmin's layout has."""
+        """Print a line that only mqadmin's layout has."""
         if not self.printer.as_json:
             self.printer.out(shown)
 
@@ -134,7 +134,7 @@ def consume(line: Line, context: Context) -> ExitCode:
 
 
 def _why_not(line: Line, context: Context) -> str | None:
-    """Return what mqadmin says of a line that makes no sense."""
+    """Return mqadmin's message about a line that makes no sense."""
     options, now = line.options, context.now_ms
     if line.integer("messageNumber", _MESSAGES) <= 0:
         return "Please input a positive messageNumber!"

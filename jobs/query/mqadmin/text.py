@@ -191,7 +191,7 @@ def _status_row(broker: str, queue_id: object, minimum: object, maximum: object,
 
 
 def queue_header(offsets: OffsetRange) -> str:
-    """Return what queryCq prints before the units."""
+    """Return the head that queryCq prints before the units."""
     return f"Queue data: \nmax: {offsets.maximum}, min: {offsets.minimum}\n{_QUEUE_LINE}"
 
 

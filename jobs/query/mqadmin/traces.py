@@ -1,4 +1,4 @@
-"""What mqadmin prints of a message's traces: queryMsgTraceById."""
+"""The traces of a message as mqadmin prints them: queryMsgTraceById."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class _Reported(NamedTuple):
 
 
 def message_traces(line: Line, context: Context) -> ExitCode:
-    """Print who sent a message and who consumed it, with times and outcomes."""
+    """Print the sending of a message and each consumption, with times and outcomes."""
     source, printer = context.source, context.printer
     topic, message_id = line.options.get("traceTopic", TRACE_TOPIC), line.options["msgId"]
     window = TimeWindow(_moment(line, "beginTimestamp", 0), _moment(line, "endTimestamp", MAX_TIME))
@@ -90,7 +90,7 @@ def _why_nothing(
 
 
 def _text(reported: Sequence[_Reported], context: Context) -> Iterator[str]:
-    """Yield what mqadmin prints: each sending in the order of the log, then consumers, group by group."""
+    """Yield mqadmin's lines: each sending in the order of the log, then consumers, group by group."""
     groups: dict[str, list[_Reported]] = {}
     for one in reported:
         if one.trace.kind is TraceKind.SENT:

@@ -50,5 +50,5 @@ _WHY = {name.lower(): why for why, names in REASONS.items() for name in names}
 
 
 def why_unanswered(name: str) -> str | None:
-    """Return what a command does that cannot be done here; None of one that is not known."""
+    """Return the reason why a command cannot be answered here; None for an unknown one."""
     return _WHY.get(name.lower())
