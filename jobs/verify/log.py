@@ -145,9 +145,10 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     if started is not None:
         oldest = min(file.newest_offset for file in started.files)
         file = store.segments[0].location.removeprefix(f"{store.root}/")
+        doubt = "undecided: one file alone says so, which may be of another store, or " * (len(started.files) == 1)
         yield Finding(
             LOG, LOST_START, file, 0, "offsets", f"{oldest} or earlier to {started.start}", "records",
-            f"the first segments are missing: {started.text}; these were lost, not copied, or deleted by hand",
+            f"{doubt}the first segments are missing: {started.text}; these were lost, not copied, or deleted by hand",
             log_offset=oldest,
         )  # fmt: skip
 

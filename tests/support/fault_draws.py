@@ -17,6 +17,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -24,6 +25,8 @@ from random import Random
 from typing import NamedTuple, NoReturn
 
 from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
 from jobs.inspect.inspection import inspect_store
 from jobs.query.log_search import silent
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
@@ -374,6 +377,10 @@ def _violations(one: _Planted) -> Iterator[Violation]:
     yield from _of_verdict(one, found)
     if inspected.is_alarm and not found.severity.is_alarm:
         yield Violation("inspect is red and verify green", inspected.value)
+    with suppress(UndecidedError):
+        taken = ingest(IngestRequest(store, str(one.root.parent / "lake")), OneByOne()).severity
+        if taken.is_alarm and not found.severity.is_alarm:
+            yield Violation("ingest is red and verify green", taken.value)
     request = RepairRequest(store, one.root.parent / "repair", apply=True)
     try:
         plan = repair(RepairRequest(store, one.root.parent / "plan"), OneByOne())
@@ -434,7 +441,7 @@ def _of_files(one: _Planted, after: Files) -> Iterator[Violation]:
             yield from _of_wrong_file(one, name, now)
     lost = [one.pristine[name] for name in one.changed & set(one.pristine) if name.startswith("index/")]
     for name in sorted(set(after) - set(one.pristine) - set(one.damaged)):
-        if after[name] not in lost and not _is_part(after[name], lost, is_log_whole=_is_log_whole(one)):
+        if after[name] not in lost and not _is_part(one, after[name], lost):
             yield Violation("a file that no broker wrote", name)
 
 
@@ -465,7 +472,7 @@ def _of_wrong_file(one: _Planted, name: str, now: bytes | None) -> Iterator[Viol
         ]  # tags that changed in a record, and the unit that knew them is lost: no witness is left
         if wrong or len(now) != len(was):
             yield Violation("a queue file is not what it was", f"{name}: units {wrong[:4]}")
-    elif not (name.startswith("index/") and _is_part(now, [was], is_log_whole=_is_log_whole(one))):
+    elif not (name.startswith("index/") and _is_part(one, now, [was])):
         yield Violation("a replacement is not what was there", name)
 
 
@@ -487,9 +494,26 @@ def _is_blank(unit: bytes) -> bool:
     return not any(unit) or unit[8:] == b"\x7f\xff\xff\xff" + bytes(8)
 
 
-def _is_part(data: bytes, lost: Sequence[bytes], *, is_log_whole: bool) -> bool:
-    """Return whether an index file says nothing but what lost ones said; only where the log has lost messages."""
-    return not is_log_whole and _entries(data) <= {entry for one in lost for entry in _entries(one)}
+def _is_part(one: _Planted, data: bytes, lost: Sequence[bytes]) -> bool:
+    """
+    Return whether an index file says nothing but what lost ones said; only where the log has lost messages.
+
+    No witness is left of the keys of a changed record whose index file is lost.
+    """
+    if _is_log_whole(one):
+        return False
+    new = _entries(data) - {entry for was in lost for entry in _entries(was)}
+    return {entry[4:] for entry in new} <= _changed_records(one)
+
+
+def _changed_records(one: _Planted) -> set[bytes]:
+    """Return the offsets, as an index entry has them, of records that are framed soundly and not what they were."""
+    found = set()
+    for path, at, record in _Target(one.root, Random(0), one.root).records():
+        was = one.pristine.get(str(path.relative_to(one.root)), b"")[at : at + record.total_size]
+        if was != path.read_bytes()[at : at + record.total_size]:
+            found.add(struct.pack(">q", record.physical_offset))
+    return found
 
 
 def _entries(data: bytes) -> set[bytes]:
