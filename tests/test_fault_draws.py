@@ -48,6 +48,10 @@ PAST = (
     "b533-crash-before bit-unique-key:527847 delete-queue:185411",
     "b470-crash-after swap-index:815883",
     "b533-crash-before bit-topic:122031 swap-queues:341971",
+    "b420-expired bit-properties:878058 delete-index:473505",
+    "b514-expired foreign-queue:266327",
+    "b498-crash-before bit-checkpoint:34876 cut-checkpoint:317438",
+    "b551-cqdouble lengthen-segment:39028 rename-segment:972857",
 )
 SEEDS = range(41)
 

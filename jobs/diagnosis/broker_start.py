@@ -72,6 +72,7 @@ class WalkedLog(NamedTuple):
     end: int  # of the last whole record
     messages: int  # whole ones
     places: Sequence[BadPlace]  # in the order of the log
+    newest: int = 0  # store time of a message
 
 
 @dataclass(frozen=True, slots=True)

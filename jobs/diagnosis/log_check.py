@@ -145,7 +145,7 @@ def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
     for check in checks:
         places += (place._replace(sound_before=place.sound_before + messages) for place in check.places)
         messages += check.messages
-    return WalkedLog(log_end, messages, places)
+    return WalkedLog(log_end, messages, places, max((check.newest_timestamp for check in checks), default=0))
 
 
 def _has_unused_room(group: Records, at: int, size: int) -> bool:

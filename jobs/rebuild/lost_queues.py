@@ -27,6 +27,7 @@ from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.store.epochs import promotion_of
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_files
+from jobs.store.ranges import holes
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import Store, StoredFile
 from jobs.store.units import Units, units_of
@@ -137,11 +138,14 @@ class _Judge:
     doubtful: set[int]  # records that are not what a broker wrote
     wrong: set[str] = field(init=False)  # files that the comparison with the log has something against
     _bases: NDArray[np.int64] = field(init=False)
+    _lost: list[tuple[int, int]] = field(init=False)  # from and to of what the log has lost
     _witnessed: set[int] = field(default_factory=set)  # segments whose records units in their places lead to
 
     def __post_init__(self) -> None:
         self.wrong = _wrong_files(self.joined, self.settings)
         self._bases = np.array([segment.base_offset for segment in self.store.segments], np.int64)
+        damaged = [(start, start + size) for start, size in self.joined.damaged]
+        self._lost = [*damaged, *((start, end) for _, start, end in holes(self.store.segments))]
 
     def verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
         """Return what the store's own file is, beside the one that the log gives."""
@@ -154,6 +158,8 @@ class _Judge:
             self._witnessed |= self._segments_of(made[:size][made[:size] == stored[:size]])
         if content == own:
             return _EQUAL
+        if len(content) != len(own) and not _is_extension(file):
+            content = self._with_units_of_lost_records(file, queue, content, own)
         fault = file_fault(Content.of(own), Content.of(content))
         if fault is FileFault.BIT and not _is_extension(file):
             return _UNDECIDED if self._is_of_a_record(file, queue, content, own) else _WRONG
@@ -162,6 +168,25 @@ class _Judge:
         if fault is not None:
             return _WRONG
         return _FOREIGN if self._is_foreign(queue.name, content, own) else _UNDECIDED
+
+    def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bytes:
+        """Give a made file the units of the store's own that lead into lost bytes of the log: these cannot be made."""
+        made, stored = _units(content, queue.name).copy(), _units(own, queue.name)
+        size = min(made.size, stored.size)
+        offsets = stored["physical_offset"][:size]
+        is_lost = np.zeros(size, np.bool_)
+        for start, end in self._lost:
+            is_lost |= (offsets >= start) & (offsets < end)
+        is_lost &= (stored["size"][:size] > 0) & np.isin(made["size"][:size], (0, PRE_BLANK_SIZE))
+        if not is_lost.any():
+            return content
+        made[:size][is_lost] = stored[:size][is_lost]
+        data = made.tobytes().ljust(len(content), b"\0")
+        written = (int(np.flatnonzero(made["size"])[-1]) + 1) * made.itemsize
+        (self.out / file.path).write_bytes(data)
+        digest = sha256(data[:written]).hexdigest()
+        queue.files[queue.files.index(file)] = file._replace(written=written, sha256=digest)
+        return data
 
     def decide_foreign(self, verdicts: dict[str, str]) -> None:
         """Decide whether a file or the segments are foreign that contradict each other: by what else leads to these."""

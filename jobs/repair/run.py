@@ -326,7 +326,8 @@ class _Repair:
         times = {one.field: int(one.expected) for one in own if one.kind in of_checkpoint}
         # What is wrong besides may be what the times are compared with; of a killed broker they may be any.
         is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
-        checkpoint = _checkpoint(self.root, times if store.is_closed else {}, is_alone=is_alone)
+        newest = verdict.walked.newest if verdict.walked is not None else 0
+        checkpoint = _checkpoint(self.root, times if store.is_closed else {}, newest, is_alone=is_alone)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
@@ -405,8 +406,12 @@ def _left_out(changed: Sequence[int]) -> Iterator[str]:
         )
 
 
-def _checkpoint(root: Path, times: Mapping[str, int], *, is_alone: bool) -> Checkpoint | None:
-    """Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start."""
+def _checkpoint(root: Path, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:
+    """
+    Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start.
+
+    None that is made names a time after the log's *newest*, of a store that was killed neither.
+    """
     path = root / CHECKPOINT_PART
     if not path.is_file():
         return None
@@ -416,7 +421,8 @@ def _checkpoint(root: Path, times: Mapping[str, int], *, is_alone: bool) -> Chec
         time = _newest_indexed(root / "index")
         return Checkpoint(time, time, time)
     is_wrong = is_alone and (times or path.stat().st_size != CHECKPOINT_SIZE)
-    return stored._replace(**times) if is_wrong else None
+    right = stored._replace(**times)
+    return Checkpoint(*(min(time, newest) for time in right)) if is_wrong and newest else None
 
 
 def _newest_indexed(index: Path) -> int:

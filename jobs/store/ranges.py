@@ -177,7 +177,7 @@ class Hole(NamedTuple):
 
     def place(self, segments: Sequence[Segment]) -> tuple[str, int | None]:
         """Return the file that was cut short, and where it ends; or the file that is missing."""
-        if self.before.size < max((segment.size for segment in segments if segment is not self.before), default=0):
+        if self.before.size < usual_size(segments):
             return self.before.location, self.before.size
         return f"{self.before.location.rpartition('/')[0]}/{name_of_offset(self.start)}", None
 
@@ -196,7 +196,9 @@ def usual_size(segments: Sequence[Segment]) -> int:
     steps = [after.base_offset - before.base_offset for before, after in pairwise(segments)]
     if steps and min(steps) in sizes:  # of two sizes that are as frequent, names tell the right one
         return min(steps)
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+    # A broker names each segment by a multiple of its size.
+    named = Counter(size for size in sizes for one in segments if size and not one.base_offset % size)
+    return max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
 
 
 def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:

@@ -62,6 +62,21 @@ def test_units_after_a_gap_of_the_log_keep_their_queue_offsets(store: Path, tmp_
     assert any("blanks" in note for note in summary.notes)
 
 
+def test_a_cut_queue_file_keeps_its_units_of_lost_records(store: Path, tmp_path: Path) -> None:
+    """Nothing but the file itself knows them; what was cut off comes from the log."""
+    file = min((store / "consumequeue" / "T1" / "0").iterdir())
+    whole = file.read_bytes()
+    segment = min((store / "commitlog").iterdir())
+    data = bytearray(segment.read_bytes())
+    lost = decode_unit(whole[3 * UNIT.size : 4 * UNIT.size]).physical_offset
+    data[lost + 4 : lost + 8] = bytes(4)
+    segment.write_bytes(data)
+    os.truncate(file, 6 * UNIT.size)
+    summary = rebuilt_queues(store, tmp_path / "out", lost_only=True)
+    assert (summary.replaced, summary.contradictions) == ([f"T1/0/{file.name}"], [])
+    assert (tmp_path / "out" / "T1" / "0" / file.name).read_bytes() == whole
+
+
 @pytest.mark.parametrize("lost_only", [False, True])
 def test_an_empty_first_segment_is_a_gap(store: Path, tmp_path: Path, *, lost_only: bool) -> None:
     os.truncate(min((store / "commitlog").iterdir()), 0)
