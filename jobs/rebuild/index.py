@@ -56,6 +56,7 @@ class RebuildIndexRequest(StoreRequest):
     proven_only: bool = (
         False  # each file by itself: what is not proven wrong stays, what is not proven right is not made
     )
+    accepted: frozenset[str] = frozenset()  # names of files that a user has decided: the log is right
 
 
 class ToBuild(NamedTuple):
@@ -193,7 +194,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         built = workers.map(work, partial(build_file, directory=directory, options=options), "building index files")
     check = partial(check_built, directory=directory, options=options)
     if request.proven_only:
-        plan, built = _proven(plan, built, directory, store)
+        plan, built = _proven(plan, built, directory, store, request.accepted)
         result.replaced = sorted(name for build in plan.builds for name in build.replaces)
         result.undecided = _undecided(plan, result.replaced)
     with ThreadPoolExecutor(CHECKERS) as checkers:
@@ -271,6 +272,7 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
             one
             for one in explanation.files
             if one.survivor is not None
+            and one.real.name not in request.accepted
             and _may_be_right(one, explanation.row, store, geometry, fits=_fits_between(one, explanation.files))
         ]
         kept = sorted(
@@ -280,7 +282,8 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
         damaged += [
             one.real.name for one in explanation.files if one.verdict is Verdict.WRONG_GEOMETRY and one.survivor is None
         ]
-        damaged.sort()
+        undecided = {one.real.name for one in explanation.files if not one.verdict.is_explained} - set(damaged)
+        damaged = sorted([*damaged, *(undecided & request.accepted)])
         names = {one.real.name for one in held}
         proof = _Proof(names, [explanation.row.find(start) for start, _ in watch.doubtful])
         builds = lost_files(store, settings, explanation.row, kept, damaged, proof=proof)
@@ -313,15 +316,18 @@ def _may_be_right(explained: Explained, row: KeyRow, store: Store, geometry: Geo
     return verdict is not Verdict.FOREIGN or has_keys_of(explained.real, row, geometry, store) or fits
 
 
-def _proven(plan: "_Plan", built: Sequence[BuiltFile], directory: str, store: Store) -> tuple["_Plan", list[BuiltFile]]:
-    """Return what is proven of what was made, and delete the rest: one fault must explain each wrong file."""
+def _proven(
+    plan: "_Plan", built: Sequence[BuiltFile], directory: str, store: Store, accepted: Collection[str]
+) -> tuple["_Plan", list[BuiltFile]]:
+    """Return what is proven or *accepted* of what was made, and delete the rest: one fault explains a wrong file."""
     wrong = {one.real.name: one for one in plan.explained}
     moved = {_digest(one.real, store) for one in plan.explained if one.verdict is Verdict.MISNAMED}
     builds, files = [], []
     for build, file in zip(plan.builds, built, strict=True):
         old = wrong.get(build.name)
         path = Path(local_path(join(directory, file.name)))
-        if old is None or old.verdict is Verdict.FOREIGN or file.sha256 in moved or _one_fault(old.real, path, store):
+        is_decided = old is None or old.verdict is Verdict.FOREIGN or file.sha256 in moved or build.name in accepted
+        if is_decided or (old is not None and _one_fault(old.real, path, store)):
             builds.append(build)
             files.append(file)
         else:
@@ -344,7 +350,7 @@ def _digest(real: RealFile, store: Store) -> str:
 def _undecided(plan: "_Plan", replaced: Sequence[str]) -> list[str]:
     """Return the files that no rule explains, and that stay."""
     return [
-        f"{one.real.name} ({one.verdict})"
+        f"index/{one.real.name}"
         for one in plan.explained
         if not one.verdict.is_explained and one.real.name not in replaced
     ]

@@ -6,7 +6,7 @@ and its replacement proven right: one fault explains all that differs, or nothin
 otherwise stays and is named: a record of the log may have changed that no checksum covers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -69,10 +69,15 @@ class LostQueues:
         return f"{self.equal} files of the store were rebuilt and are equal, byte for byte"
 
 
-def select_lost(
-    workers: Workers, store: Store, settings: QueueSettings, built: Sequence[BuiltQueue], out: Path
+def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and what a user has decided
+    workers: Workers,
+    store: Store,
+    settings: QueueSettings,
+    built: Sequence[BuiltQueue],
+    out: Path,
+    accepted: Container[str] = (),
 ) -> LostQueues:
-    """Return which of the *built* files the store needs, and delete the others."""
+    """Return which of the *built* files the store needs, those *accepted* too, and delete the others."""
     watch = LogWatch(workers)
     joined = join(watch, store, settings.rules)
     topics = topic_table(store)
@@ -91,6 +96,12 @@ def select_lost(
             continue
         if not judge.is_trusted(queue, verdicts, suspects):
             _doubt(queue, verdicts)
+        decided = [
+            file.path
+            for file in queue.files
+            if verdicts[file.path] == _UNDECIDED and path_in_store(file.path) in accepted
+        ]
+        verdicts.update(dict.fromkeys(decided, _WRONG))
         needed = [file for file in queue.files if verdicts[file.path] in {_MISSING, _WRONG}]
         if needed and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
             needed = list(queue.files)  # units name addresses in the extension: both are of one make
@@ -272,6 +283,12 @@ class _Judge:
         end = int(np.flatnonzero(stored["size"])[-1]) + 1 if stored["size"].any() else 0
         is_swapped = sha256(stored[:end].tobytes()).hexdigest() in self.made
         return is_other and (written.size >= _FEW or is_swapped) and bool((offsets > 0).any())
+
+
+def path_in_store(path: str) -> str:
+    """Return the path below the store's root of a file in the output."""
+    kinds = {EXTENSION, *map(str, QueueKind)}
+    return path if path.partition("/")[0] in kinds else f"{QueueKind.PLAIN}/{path}"
 
 
 def path_in_output(path: str) -> str:

@@ -57,6 +57,7 @@ class RebuildQueuesRequest(StoreRequest):
     release: str | None = None
     groups: int = _GROUPS
     lost_only: bool = False
+    accepted: frozenset[str] = frozenset()  # files that a user has decided: the log is right
     to: Target = Target.FILES
 
 
@@ -153,7 +154,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     summary.notes = [*_notes(store, recipe, queues, summary), *_notes_of_log(summary, _lasts(queues))]
     _check(request.out, queues)
     if request.lost_only:
-        lost = select_lost(workers, store, settings, queues, request.out)
+        lost = select_lost(workers, store, settings, queues, request.out, request.accepted)
         _take(summary, lost)
         queues = lost.queues
     else:

@@ -8,7 +8,7 @@ done, and verify again.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ from jobs.rebuild.install import (
     plan_installation,
     user_of,
 )
+from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.rebuild.owner import acting_as
 from jobs.rebuild.queue_install import QueueInstallation, install_queues, plan_queue_installation
 from jobs.repair.before_start import bridged, withheld
@@ -76,6 +77,7 @@ class RepairRequest(StoreRequest):
     consume_queue_size: int | None = None
     apply: bool = False
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
+    accepted: frozenset[str] = frozenset()  # undecided files of which a user says that the log is right
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class RepairSummary:
     plan: list[str] = field(default_factory=list)
     files: int = 0  # of the plan, new ones and those that are replaced
     notes: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
     left: Verdict | None = None  # after it has been done
 
@@ -113,6 +116,7 @@ class RepairSummary:
             "broker": None if self.start is None else self.start.describe(),
             "plan": self.plan,
             "notes": self.notes,
+            "undecided": self.undecided,
             "withheld": self.withheld,
             "applied": self.left is not None,
             "found": [finding.describe() for finding in self.found.findings],
@@ -230,6 +234,7 @@ class _Repair:
     queues: Path | None = None
     index: Path | None = None
     checkpoint: Path | None = None
+    accepted: set[str] = field(default_factory=set)  # that were made
 
     @property
     def root(self) -> Path:
@@ -253,6 +258,7 @@ class _Repair:
         if request.bridge:
             verdict = self._bridge(verdict)
         self._make_rest(verdict)
+        self._refuse_unknown(request.accepted)
         with broker_kept_out(request.store):
             plans = self._planned()
             if plans.count:
@@ -265,6 +271,17 @@ class _Repair:
         if request.apply and self.summary.withheld is None:
             self.summary.left = verdict = _verified(request, request.commitlog, self.workers)
         self._say_what_is_left(verdict)
+
+    def _refuse_unknown(self, accepted: Iterable[str]) -> None:
+        """Refuse to take a file that is not undecided for decided: nothing has been changed so far."""
+        for name in accepted:
+            if name in self.summary.undecided:
+                self.summary.notes.append(
+                    f"{name} is accepted, and cannot be made: what is beside it is undecided, too"
+                )
+            elif name not in self.accepted:
+                known = ", ".join(self.summary.undecided) or "no file"
+                raise NotRepairableError(f"--accept {name}: it is not undecided; {known} is")
 
     def _relinked(self, name: str) -> Verdict:
         """Return the verdict on the log as it will be."""
@@ -344,7 +361,7 @@ class _Repair:
         out = self.work / "queues"
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, request.consume_queue_size, wanted.release,
-            lost_only=True, commitlog=self.log, care=request.care,
+            lost_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
         )  # fmt: skip
         try:
             built = queue_builder.rebuild(asked, self.workers)
@@ -352,7 +369,8 @@ class _Repair:
             notes.append(f"no queue file is changed: {error}")
             return
         notes += built.notes
-        notes += _stays("queue file", built.contradictions)
+        self._leave("queue file", [path_in_store(path) for path in built.contradictions])
+        self.accepted |= {name for name in request.accepted if (out / path_in_output(name)).is_file()}
         self.queues = out
 
     def _make_index(self) -> None:
@@ -361,10 +379,16 @@ class _Repair:
         asked = index_builder.RebuildIndexRequest(
             request.store, str(out), request.wanted, lost_only=True, proven_only=True, commitlog=self.log,
             care=request.care,
+            accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip
         built = index_builder.rebuild(asked, self.workers)
-        self.summary.notes += _stays("index file", built.undecided)
+        self._leave("index file", built.undecided)
+        self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
         self.index = out
+
+    def _leave(self, what: str, names: Sequence[str]) -> None:
+        self.summary.undecided += names
+        self.summary.notes += _stays(what, names)
 
     def _planned(self) -> _Plans:
         """Look at everything once more and return what would be done; `RefusedError` when it must not be."""
@@ -392,7 +416,8 @@ def _stays(what: str, names: Sequence[str]) -> Iterator[str]:
         shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
         yield (
             f"{counted(len(names), what)} undecided, not changed: {shown}: the file may be wrong, or a record of the "
-            "log in a field that no checksum covers; a lake or a slave that has the record as it was tells (--lake)"
+            "log in a field that no checksum covers; a lake or a slave that has the record as it was tells (--lake), "
+            "or you do: --accept FILE makes it as the log has it"
         )
 
 

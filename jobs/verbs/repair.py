@@ -46,6 +46,13 @@ _SHOWN = 5
     is_flag=True,
     help="Write marked records over lost bytes of the log, so that the broker keeps what is after them.",
 )
+@click.option(
+    "--accept",
+    "accepted",
+    multiple=True,
+    metavar="FILE",
+    help="An undecided file, as the plan names it, of which you know that the log is right; again for more.",
+)
 @click.option("--undo", "undoes", is_flag=True, help="Put back what repairs with this DIR have replaced.")
 @read_options
 @engine_option
@@ -58,6 +65,7 @@ def command(  # noqa: PLR0913 - one argument an option
     broker: str | None,
     applies: bool,
     bridges: bool,
+    accepted: tuple[str, ...],
     undoes: bool,
     form: StoreForm,
     engine: str,
@@ -97,6 +105,7 @@ def command(  # noqa: PLR0913 - one argument an option
         form.consume_queue_size,
         applies,
         bridges,
+        frozenset(accepted),
         commitlog=place.log_directories(conf),
         care=care,
     )

@@ -183,6 +183,7 @@ def _repair() -> Schema:
         broker=_or_null(_start()),
         plan=_list(_TEXT),
         notes=_list(_TEXT),
+        undecided=_list(_TEXT),
         withheld=_or_null(_TEXT),
         applied=_FLAG,
         found=findings,

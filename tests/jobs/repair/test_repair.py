@@ -44,10 +44,12 @@ def store(healthy: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(healthy, tmp_path / "store"))
 
 
-def repaired(store: Path, lake: Path | None = None, *, apply: bool = True, bridge: bool = False) -> RepairSummary:
+def repaired(
+    store: Path, lake: Path | None = None, *accepted: str, apply: bool = True, bridge: bool = False
+) -> RepairSummary:
     source = Lake(str(lake)) if lake is not None else None
     request = RepairRequest(
-        str(store), store.parent / "repair", source, None, WANTED, QUEUE_FILE, apply, bridge
+        str(store), store.parent / "repair", source, None, WANTED, QUEUE_FILE, apply, bridge, frozenset(accepted)
     )  # fmt: skip
     return repair(request, OneByOne())
 
@@ -115,7 +117,8 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
     left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
     if fault.name in DOUBTFUL:
         assert (summary.plan, summary.exit_code) == ([], ExitCode.MISMATCH)
-        assert any("undecided, not changed: T1/0/" in note for note in summary.notes)
+        assert all(name.startswith(("consumequeue/T1/", "index/")) for name in summary.undecided)
+        assert summary.undecided
         return
     decided = {
         one.part
@@ -128,6 +131,35 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
     if summary.plan:
         undo(str(store), store.parent / "repair")
     assert content(store) == damaged
+
+
+def test_a_person_decides_one_undecided_file_and_nothing_else(store: Path) -> None:
+    files = sorted((store / "consumequeue" / "T1").glob("*/0*0"))
+    damaged = [bytearray(path.read_bytes()) for path in files]
+    for path, data in zip(files, damaged, strict=True):
+        data[19] ^= 3  # of a tags code: more than one bit
+        path.write_bytes(data)
+    before = content(store)
+    names = [str(path.relative_to(store)) for path in files]
+    with pytest.raises(NotRepairableError, match="it is not undecided"):
+        repaired(store, None, "consumequeue/T1/0/00000000000000000600")
+    summary = repaired(store, None, names[0])
+    assert summary.undecided == names[1:]
+    assert {name for name, data in content(store).items() if data != before[name]} == {names[0]}
+    assert files[0].read_bytes()[:20] == bytes([*damaged[0][:19], damaged[0][19] ^ 3])
+    undo(str(store), store.parent / "repair")
+    assert content(store) == before
+
+
+def test_a_person_decides_an_undecided_index_file(store: Path, healthy: Path) -> None:
+    file = sorted((store / "index").iterdir())[2]
+    data = bytearray(file.read_bytes())
+    data[500:600] = bytes(range(100, 200))
+    file.write_bytes(data)
+    name = f"index/{file.name}"
+    assert repaired(store, apply=False).undecided == [name]
+    assert repaired(store, None, name).exit_code == 0
+    assert content(store) == content(healthy)
 
 
 @pytest.mark.parametrize("fault", DENIED, ids=named)
