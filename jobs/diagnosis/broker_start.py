@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
+from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue, file_sizes, queues_of_files, undecided_sizes
@@ -40,13 +41,11 @@ from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.release import SWITCHES, Release
 from rmq_formats.store import (
-    CHECKPOINT_SIZE,
     COMMITLOG_FOLDER,
     CONSUME_QUEUE_FOLDER,
     INDEX_FOLDER,
     Checkpoint,
     FileKind,
-    decode_checkpoint,
 )
 
 _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
@@ -136,7 +135,7 @@ def releases_of(writers: Writers) -> list[Release]:
 
 def gathered(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> StartFacts:
     """Return the facts; *conf* may know the length of the broker's files."""
-    checkpoint = _checkpoint(store)
+    checkpoint = checkpoint_of(store) or _NO_CHECKPOINT
     lengths = tuple(_other_lengths(store, conf))
     unknown = _reason_unknown(store, release, lengths, conf)
     walks_from = None if unknown else _walks_from(store, release, checkpoint)
@@ -171,7 +170,7 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
     segments = [segment for segment in store.segments if segment.base_offset > cut.offset]
     if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
-    files = [_below(one.location, store) for one in segments]
+    files = [store.below(one.location) for one in segments]
     files += [*_queue_files_after(store, cut.offset), *outcome.deletes_files]
     return replace(outcome, cuts_at=cut.offset, deletes_messages=cut.messages, deletes_files=tuple(files))
 
@@ -257,16 +256,6 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
     return ""
 
 
-def _checkpoint(store: Store) -> Checkpoint:
-    for file in store.of_kind(FileKind.CHECKPOINT):
-        try:
-            with store.open(file) as reader:
-                return decode_checkpoint(bytes(reader.read(0, CHECKPOINT_SIZE)))
-        except FormatError:
-            break
-    return _NO_CHECKPOINT
-
-
 def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
     """
     Yield the files of log and queues, the log first, that are not as long as most of their kind, or *conf* says.
@@ -278,7 +267,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
     for segment in store.segments:
         if segment.size != size:
             is_last = segment.location == newest
-            yield FileLength(_below(segment.location, store), segment.size, size, is_last)
+            yield FileLength(store.below(segment.location), segment.size, size, is_last)
     yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
     sizes = file_sizes(store)
     if conf.consume_queue_size:
@@ -414,7 +403,3 @@ def _queue_files_after(store: Store, cut: int) -> Iterator[str]:
             if unit is None or unit.physical_offset < cut:
                 break
             yield f"{queue.name.path}/{file.location.rpartition('/')[2]}"
-
-
-def _below(location: str, store: Store) -> str:
-    return location.removeprefix(f"{store.root}/")

@@ -85,6 +85,10 @@ class Store:
         """Return the other files of one kind."""
         return tuple(file for file in self.other_files if file.about.kind is kind)
 
+    def below(self, location: str | None) -> str:
+        """Return the path of a file, or folder, below the store's root."""
+        return (location or "").removeprefix(f"{self.root}/")
+
     @property
     def start_offset(self) -> int:
         """The first physical offset on disk."""

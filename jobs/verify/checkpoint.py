@@ -3,31 +3,14 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from jobs.diagnosis.checkpoint import checkpoint_file, checkpoint_of
 from jobs.lake.findings import LOG, Finding
-from jobs.store.store import Store, StoredFile
-from rmq_formats.errors import FormatError
-from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, Checkpoint, FileKind, decode_checkpoint
+from jobs.store.store import Store
+from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, Checkpoint
 
 CHECKPOINT_AHEAD = "checkpoint_after_log"
 SHORT_CHECKPOINT = "checkpoint_cut_short"
 _FIELDS = ("physical_timestamp", "logic_timestamp")
-
-
-def checkpoint_file(store: Store) -> StoredFile | None:
-    """Return the file, if it is there."""
-    return next(iter(store.of_kind(FileKind.CHECKPOINT)), None)
-
-
-def checkpoint_of(store: Store) -> Checkpoint | None:
-    """Return what the broker's checkpoint says; None where there is none, or a short one."""
-    stored = checkpoint_file(store)
-    if stored is None:
-        return None
-    with store.open(stored) as file:
-        try:
-            return decode_checkpoint(bytes(file.read(0, CHECKPOINT_SIZE)))
-        except FormatError:
-            return None
 
 
 def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[str]]:

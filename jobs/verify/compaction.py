@@ -23,7 +23,7 @@ from jobs.store.store import Segment, Store, list_again
 from jobs.store.units import Units, is_written, units_of
 from jobs.store.workers import OneByOne, Workers
 from jobs.verify.copies import compare_copies
-from jobs.verify.findings import PartReport, below
+from jobs.verify.findings import PartReport
 from jobs.verify.log import record_findings
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.commitlog.scan import Records
@@ -107,7 +107,7 @@ def _across(files: Sequence[tuple[CompactedFile, _Verified]], store: Store) -> I
     for file, verified in files:
         yield from verified.findings
         if before is not None and verified.first is not None and verified.first <= before:
-            start = below(file.log and file.log.location, store), 0, "queue offset"
+            start = store.below(file.log and file.log.location), 0, "queue offset"
             cause = "the file is of an earlier state of the log, or a record changed after the broker wrote it"
             yield Finding(QUEUES, OUT_OF_ORDER, *start, str(verified.first), f"more than {before}", cause)
         before = verified.last if verified.last is not None else before
@@ -130,7 +130,7 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
     file, store = work.file, work.store
     if file.log is None or file.units is None:
         there, lacking = file.log or file.units, "compactionCq" if file.log else "compactionLog"
-        alone = below(there and there.location, store), None, "file"
+        alone = store.below(there and there.location), None, "file"
         cause = f"a file is lost, or the broker was killed while it replaced both; it does not start so. {_MADE_AGAIN}"
         expected = f"one of this name in {lacking}"
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "alone", expected, cause),))
@@ -157,7 +157,7 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
 def _of_records(file: CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
     """Yield what is wrong with the records of a file, *made* being the units of those of its queue."""
     yield from map(_as_damage, record_findings(log, checks)[0])
-    name = below(log.segments[0].location, log)
+    name = log.below(log.segments[0].location)
     records = sum(check.records for check in checks)
     if records > made.size:
         found, expected = f"{records - made.size} of other queues", f"records of {file.topic} {file.queue_id}"
@@ -221,7 +221,7 @@ def _compared_units(work: _Work, units: Units, made: Units, *, is_closed: bool) 
         cause = "the broker was shut down in order, and would have written it: the file was cut short or overwritten"
     elif not places.size:
         cause = "the log lost records, or the unit changed after the broker wrote it"
-    place = below(work.file.units and work.file.units.location, work.store), at * UNITS[QueueKind.BATCH].itemsize
+    place = work.store.below(work.file.units and work.file.units.location), at * UNITS[QueueKind.BATCH].itemsize
     return [
         Finding(
             QUEUES,
@@ -245,7 +245,7 @@ def _other_copies(work: _Work, log: Segment, made: Units) -> tuple[int, list[Fin
         return compared.records, []
     number, offset = compared.others[0]
     copy = made[number]
-    place = below(log.location, work.store), int(copy["physical_offset"]) - log.base_offset
+    place = work.store.below(log.location), int(copy["physical_offset"]) - log.base_offset
     what = f"record of message {copy['queue_offset']}"
     expected, cause = f"those of the log at {offset}", "one of them changed after the broker wrote it"
     times = len(compared.others)

@@ -35,15 +35,10 @@ class PartReport:
         return worst_of([*behind, *(finding.severity for finding in self.findings)])
 
 
-def below(location: str | None, store: Store) -> str:
-    """Return the path of a file, or folder, below the root of its store."""
-    return (location or "").removeprefix(f"{store.root}/")
-
-
 def unreadable_database(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
     """Return the finding of a RocksDB that cannot be read; *besides* is what else a broker may do."""
     cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
-    place = below(error.file, store), error.offset, "database"
+    place = store.below(error.file), error.offset, "database"
     return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "one that opens", cause)
 
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import LogWatch
 from jobs.lake.findings import INDEX, MISSING_INDEX_ENTRIES, NOT_INDEXED, NOT_INDEXED_HERE, TAKEN_BACK_ENTRIES, Finding
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
@@ -21,7 +22,6 @@ from jobs.store.beside_broker import broker_process
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
-from jobs.verify.checkpoint import checkpoint_of
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.compare import Part

@@ -22,7 +22,7 @@ from jobs.store.log_ends import lost_start
 from jobs.store.ranges import Hole, cut_short, holes
 from jobs.store.store import Store
 from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
-from jobs.verify.findings import PartReport, below
+from jobs.verify.findings import PartReport
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
@@ -131,7 +131,7 @@ def _cut_short(store: Store) -> Iterator[Finding]:
     """Yield the newest segment where it is shorter than the others; of another one the gap after it is a finding."""
     for segment, usual in cut_short(store.segments):
         if segment is store.segments[-1]:
-            file = below(segment.location, store)
+            file = store.below(segment.location)
             yield Finding(
                 LOG, WRONG_FILE_SIZE, file, segment.size, "size", str(segment.size), str(usual),
                 "the file was cut short: a copy that broke off, a full disk, or fsck; a broker does not load the log",
@@ -144,7 +144,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     started = lost_start(store) if store.is_closed else None
     if started is not None:
         oldest = min(file.newest_offset for file in started.files)
-        file = store.segments[0].location.removeprefix(f"{store.root}/")
+        file = store.below(store.segments[0].location)
         doubt = "undecided: one file alone says so, which may be of another store, or " * (len(started.files) == 1)
         yield Finding(
             LOG, LOST_START, file, 0, "offsets", f"{oldest} or earlier to {started.start}", "records",
@@ -162,7 +162,7 @@ def _place(offset: int, store: Store) -> tuple[str, int]:
     )
     if segment is None:
         return f"commitlog/{name_of_offset(offset)}", 0
-    return segment.location.removeprefix(f"{store.root}/"), offset - segment.base_offset
+    return store.below(segment.location), offset - segment.base_offset
 
 
 def _gap(hole: Hole, store: Store) -> Finding:
@@ -171,9 +171,7 @@ def _gap(hole: Hole, store: Store) -> Finding:
     if position is not None:
         cause = "the file was cut short: a copy that broke off, a full disk, or fsck"
     found = f"{hole.start} to {hole.end}"
-    return Finding(
-        LOG, GAP, below(location, store), position, "offsets", found, "records", cause, log_offset=hole.start
-    )
+    return Finding(LOG, GAP, store.below(location), position, "offsets", found, "records", cause, log_offset=hole.start)
 
 
 def _damaged(piece: Piece, store: Store) -> Finding:

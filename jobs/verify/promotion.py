@@ -40,7 +40,7 @@ def set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport
         Finding(
             LOG,
             PROMOTION,
-            segment.location.removeprefix(f"{store.root}/"),
+            store.below(segment.location),
             promotion.start - segment.base_offset,
             "offsets",
             f"{promotion.start}",

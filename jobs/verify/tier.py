@@ -24,7 +24,7 @@ from jobs.store.store import Store
 from jobs.store.tier import Tier, TierQueue
 from jobs.store.units import units_of
 from jobs.store.workers import OneByOne, Workers
-from jobs.verify.findings import PartReport, below
+from jobs.verify.findings import PartReport
 from jobs.verify.log import UNCHECKED, LostRanges, log_numbers, record_findings
 from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
 from rmq_formats.broker_conf import BrokerConf
@@ -105,7 +105,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     records = sum(check.records for check in checks)
     wrong: list[Finding] = []
     if records > expected.size:
-        place = below(store.segments[0].location, store), None, "records"
+        place = store.below(store.segments[0].location), None, "records"
         found = f"{records - expected.size} of other queues"
         cause = "the file is of another queue, or its bits changed"
         wrong.append(
@@ -114,7 +114,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     matched = 0
     for stored in queues_of_files(store.queue_files, store):
         matched, differences = _compared(stored, expected, store)
-        wrong += [LostRanges(lost).attributed(one._replace(file=below(one.file, store))) for one in differences]
+        wrong += [LostRanges(lost).attributed(one._replace(file=store.below(one.file))) for one in differences]
     indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
     return _Verified(findings, wrong, log_numbers(store, checks, end), int(expected.size), matched, indexed)
 

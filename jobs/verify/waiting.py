@@ -15,7 +15,7 @@ from jobs.lake.findings import DAMAGED_TIMER, QUEUES, Finding
 from jobs.store.rocksdb_state import rocksdb_state
 from jobs.store.store import Segment, Store
 from jobs.store.timers import timer_state, waiting_units
-from jobs.verify.findings import PartReport, below, unreadable_database
+from jobs.verify.findings import PartReport, unreadable_database
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
@@ -59,7 +59,7 @@ def add_what_waits(part: PartReport, store: Store) -> None:
     try:
         part.findings += _findings(_in_files(part, store), store)
     except FormatError as error:
-        place = below(error.file, store) or "timerwheel", error.offset, "unit"
+        place = store.below(error.file) or "timerwheel", error.offset, "unit"
         cause = "the timer file is damaged; a broker may not deliver what waits there"
         part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "one that a broker writes", cause))
 
