@@ -14,11 +14,13 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
-from jobs.diff.segment import DIFFERENT, ONLY_IN_STORE, TWICE, DiffWork, Run, diff_segment
+from jobs.diff.segment import CHANGED, DIFFERENT, ONLY_IN_STORE, TWICE, DiffWork, Run, diff_segment
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
+from jobs.restore.coverage import Interval
 from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
+from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import SegmentWork
 from jobs.store.ranges import plan_ranges
 from jobs.store.request import StoreRequest
@@ -65,6 +67,7 @@ class DiffSummary:
     to_offset: int
     equal: int = 0
     incomplete: int = 0
+    unchecked: list[Interval] = field(default_factory=list)  # of rows without a CRC of their record
     differences: list[Difference] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # files of the lake, and what is wrong with them
 
@@ -99,6 +102,7 @@ class DiffSummary:
         yield f"  {counted(self.equal, 'record')} the same on both sides, byte for byte"
         if self.incomplete:
             yield f"  {counted(self.incomplete, 'row')} without a body to compare"
+        yield from (f"  NOTE {note}" for note in unchecked_note(self.unchecked))
         yield from (f"  LOST {name}" for name in self.lost)
         worst_first = sorted(self.differences, key=lambda one: (-one.severity.rank, one.start))
         for one in worst_first[:limit]:
@@ -130,6 +134,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         max((run.end for result in results for run in result.runs), default=until),
         sum(result.equal for result in results),
         sum(result.incomplete for result in results),
+        [interval for result in results for interval in result.unchecked],
         lost=[f"{name} {reason}" for name, reason in sorted(plan.lost.items())] if plan else [],
     )
     summary.to_offset = max(summary.to_offset, until)
@@ -156,8 +161,9 @@ def _works(lake: Lake, known: KnownStore, store: Store, plan: Plan | None, until
     of_lake = {}
     for segment in plan.segments if plan else ():
         of_lake[segment.base_offset] = SegmentWork(
-            lake, known.store_id, segment.base_offset, 0, "", until, is_last=False, files=segment.files
-        )
+            lake, known.store_id, known.broker, segment.base_offset, plan.size.value if plan else 0, "", until,
+            is_last=False, files=segment.files, dropped=plan.dropped if plan else frozenset(),
+        )  # fmt: skip
     for base in sorted(of_store.keys() | of_lake.keys()):
         yield DiffWork(of_lake.get(base), of_store.get(base), until)
 
@@ -194,6 +200,8 @@ def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
 
 def _damage(run: Run) -> str:
     """Return what has happened to records since they were read; nothing where that does not show."""
+    if run.what == CHANGED:
+        return "another engine has changed the row since a run wrote it"
     if run.what == TWICE:
         return "another engine has inserted rows once more"
     if run.is_damaged:

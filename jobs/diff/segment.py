@@ -8,11 +8,15 @@ of records that one side lacks, or that differ, leaves it.
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from jobs.lake.tables import RECORD_CRC
+from jobs.restore.coverage import Coverage, Interval
+from jobs.restore.proof import Units, judge
 from jobs.restore.segment import SegmentWork, rows_of_segment
 from jobs.storage.model import Reader
 from jobs.store.range_reader import RangeReader
@@ -25,10 +29,11 @@ from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
 ONLY_IN_STORE, ONLY_IN_LAKE, DIFFERENT = "only in the store", "only in the lake", "different"
+CHANGED = "changed in the lake"
 TWICE = "twice in the lake"
 _MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not chosen
 
-Flags = npt.NDArray[np.bool_]
+Flags = NDArray[np.bool_]
 
 
 class DiffWork(NamedTuple):
@@ -59,49 +64,57 @@ class SegmentDiff(NamedTuple):
     incomplete: int  # rows that no record can be made of: their bodies were left out
     unreadable: tuple[str, ...]
     is_gone: bool  # the store's file was deleted meanwhile
+    unchecked: tuple[Interval, ...]  # rows without a CRC of their record
 
 
-@dataclass(slots=True)
 class _Places:
     """Records of one side, ascending."""
 
-    starts: list[Integers] = field(default_factory=list)
-    ends: list[Integers] = field(default_factory=list)
-    equal: list[Flags] = field(default_factory=list)
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._columns: list[tuple[NDArray[Any], ...]] = [_column_set(np.empty(0, np.int64), np.empty(0, np.int64))]
 
-    def add(self, starts: Integers, ends: Integers, equal: Flags | None = None) -> None:
-        self.starts.append(starts)
-        self.ends.append(ends)
-        self.equal.append(np.zeros(starts.size, np.bool_) if equal is None else equal)
+    def add(self, starts: Integers, ends: Integers, *flags: Flags) -> None:
+        self._columns.append(_column_set(starts, ends, *flags))
 
-    def sorted(self) -> tuple[Integers, Integers, Flags]:
-        if not self.starts:
-            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
-        starts, ends, equal = np.concatenate(self.starts), np.concatenate(self.ends), np.concatenate(self.equal)
-        order = np.argsort(starts, kind="stable")
-        return starts[order], ends[order], equal[order]
+    def sorted(self) -> tuple[NDArray[Any], ...]:
+        """Return where records begin and end, which are equal, which another engine changed, which have no CRC."""
+        columns = [np.concatenate(column) for column in zip(*self._columns, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        return tuple(column[order] for column in columns)
+
+
+def _column_set(starts: Integers, ends: Integers, *flags: Flags) -> tuple[NDArray[Any], ...]:
+    return (starts, ends, *(flags or [np.zeros(starts.size, np.bool_)] * 3))
 
 
 def diff_segment(work: DiffWork) -> SegmentDiff:
     """Compare what both sides have of a segment."""
     store, pieces, is_gone = _of_store(work.store)
-    unreadable: list[str] = []
-    lake, incomplete = _of_lake(work, unreadable)
-    store_starts, store_ends, _ = store.sorted()
-    lake_starts, lake_ends, equal = lake.sorted()
-    is_known = np.isin(store_starts, lake_starts) | np.isin(store_starts, np.array(incomplete, np.int64))
+    lake, rest = _of_lake(work)
+    store_starts, store_ends, *_ = store.sorted()
+    lake_starts, lake_ends, equal, changed, unchecked = lake.sorted()
+    is_known = np.isin(store_starts, lake_starts) | np.isin(store_starts, np.array(rest.incomplete, np.int64))
     is_there = np.isin(lake_starts, store_starts)
     is_new = store_starts >= work.until
     is_again = np.diff(lake_starts, prepend=-1) == 0
+    differing = _Differing(is_there & ~equal & ~changed, equal, unchecked)
     runs = [
         *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & ~is_new),
         *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & is_new),
-        *(_explained(run, pieces) for run in _runs(ONLY_IN_LAKE, lake_starts, lake_ends, ~is_there & ~equal)),
-        *_different(work.store, lake_starts, lake_ends, _Differing(is_there & ~equal, equal)),
+        *_runs(CHANGED, lake_starts, lake_ends, changed),
+        *(
+            _explained(run, pieces)
+            for run in _runs(ONLY_IN_LAKE, lake_starts, lake_ends, ~is_there & ~equal & ~changed)
+        ),
+        *_different(work.store, lake_starts, lake_ends, differing),
         *_runs(TWICE, lake_starts[is_again], lake_ends[is_again], is_again[is_again]),
     ]
-    same = int(np.count_nonzero(equal & ~is_again))
-    return SegmentDiff(tuple(runs), same, len(incomplete), tuple(dict.fromkeys(unreadable)), is_gone)
+    same = int(np.count_nonzero(equal & ~is_again & ~changed))
+    return SegmentDiff(
+        tuple(runs), same, len(rest.incomplete), tuple(dict.fromkeys(rest.unreadable)), is_gone,
+        tuple(rest.unchecked.merged()[0]),
+    )  # fmt: skip
 
 
 class _Differing(NamedTuple):
@@ -109,6 +122,7 @@ class _Differing(NamedTuple):
 
     chosen: Flags
     equal: Flags
+    unchecked: Flags
 
 
 def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _Differing) -> Iterator[Run]:
@@ -116,7 +130,8 @@ def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _D
     Yield the records that both sides have, with other bytes.
 
     A body that its CRC denies has been damaged since. A record after which the log goes on as it was has been changed
-    on one of the sides: a broker that cuts its log off writes all that follows again.
+    on one of the sides (a broker that cuts its log off writes all that follows again): in the store, where the row has
+    the CRC of the record that was read.
     """
     if range_ is None or not flags.chosen.any():
         return
@@ -127,6 +142,7 @@ def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _D
                 damaged += [offset for offset, _ in message_batch(item, PropertyParser.SCAN, with_body=False)[1]]
     last_equal = int(starts[flags.equal][-1]) if flags.equal.any() else -1
     is_damaged = np.isin(starts, np.array(damaged, np.int64))
+    is_damaged |= (starts < last_equal) & ~flags.unchecked
     is_changed = (starts < last_equal) & ~is_damaged
     yield from (run._replace(is_damaged=True) for run in _runs(DIFFERENT, starts, ends, flags.chosen & is_damaged))
     yield from (run._replace(is_changed=True) for run in _runs(DIFFERENT, starts, ends, flags.chosen & is_changed))
@@ -149,17 +165,36 @@ def _of_store(range_: Range | None) -> tuple[_Places, list[Piece], bool]:
     return places, others, reader.was_deleted
 
 
-def _of_lake(work: DiffWork, unreadable: list[str]) -> tuple[_Places, list[int]]:
+@dataclass(slots=True)
+class _Rest:
+    """Rows of the lake that cannot be compared."""
+
+    incomplete: list[int] = field(default_factory=list)  # without a body
+    unreadable: list[str] = field(default_factory=list)  # files
+    unchecked: Coverage = field(default_factory=Coverage)
+
+
+def _of_lake(work: DiffWork) -> tuple[_Places, _Rest]:
     """Return where the lake has records, which of them are the store's own bytes, and rows that make no record."""
-    places, incomplete = _Places(), list[int]()
+    places, rest = _Places(), _Rest()
     if work.lake is None:
-        return places, incomplete
-    for batch in rows_of_segment(work.lake, unreadable):
+        return places, rest
+    for batch in rows_of_segment(work.lake, rest.unreadable):
         made = assemble(batch)
-        incomplete += made.incomplete
+        none = np.setdiff1d(np.arange(batch.num_rows), made.rows)
+        has_crc = batch.column(RECORD_CRC).take(pa.array(none)).is_valid().to_numpy(zero_copy_only=False)
+        incomplete = np.array(made.incomplete, np.int64)
+        rest.incomplete += incomplete[~has_crc].tolist()
+        broken = incomplete[has_crc]  # a row of which a record was made once
+        places.add(broken, broken + 1, ~has_crc[has_crc], has_crc[has_crc], ~has_crc[has_crc])
+        verdict = judge(batch, made, work.lake.expected, Units.of(()))
+        rest.unchecked.add(*made.only(verdict.unchecked).places)
         if made.offsets.size:
-            places.add(made.offsets, made.offsets + made.sizes, _compared(made, work.store))
-    return places, incomplete
+            equal = _compared(made, work.store)
+            # Where a row says nothing of its record, the store's bytes do.
+            changed = verdict.changed & (~verdict.unchecked | equal)
+            places.add(*made.places, equal, changed, verdict.unchecked)
+    return places, rest
 
 
 def _compared(made: Assembled, range_: Range | None) -> Flags:
@@ -174,6 +209,8 @@ def _compared(made: Assembled, range_: Range | None) -> Flags:
         with range_.open() as file:
             for start, end in zip(first.tolist(), last.tolist(), strict=True):
                 some = slice(start, end + 1)
+                if made.offsets[start] < range_.base_offset:  # a row that another engine has changed
+                    continue
                 equal[some] = _equal_to(file, range_, made, some)
     except FileNotFoundError:  # retention: the reader says so, too
         return equal

@@ -26,7 +26,8 @@ from jobs.lake.vectors import Vector, vectors
 Result = TypeVar("Result")
 T = TypeVar("T")
 
-NOTHING: Mapping[str, int] = MappingProxyType({})
+Limits = Mapping[str, tuple[int, int]]  # the least and the greatest wanted value of a column
+NOTHING: Limits = MappingProxyType({})
 _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
 _BATCH_ROWS = 1 << 16
 _WHOSE = "store_id"
@@ -111,7 +112,7 @@ def batches(lake: Lake, table: Table, file: StoredFile) -> Iterator[pa.RecordBat
 
 
 def plain_batches(
-    lake: Lake, table: Table, file: StoredFile, columns: Sequence[str] = (), wanted: Mapping[str, int] = NOTHING
+    lake: Lake, table: Table, file: StoredFile, columns: Sequence[str] = (), wanted: Limits = NOTHING
 ) -> Iterator[pa.RecordBatch]:
     """
     Yield some columns of a file's rows as readers see them, a few MiB at once; all of them where none is named.
@@ -132,9 +133,7 @@ def has_footer(lake: Lake, table: Table, file: StoredFile) -> bool:
     return True
 
 
-def _read(
-    lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wanted: Mapping[str, int]
-) -> Iterator[pa.RecordBatch]:
+def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wanted: Limits) -> Iterator[pa.RecordBatch]:
     start = 0  # the place of a row group's first row in the file
     with lake.arrow_file(f"{table.name}/{stored.path}") as source:
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
@@ -153,12 +152,12 @@ def _read(
                     yield in_schema(kept, schema)
 
 
-def _may_have(group: pq.RowGroupMetaData, wanted: Mapping[str, int]) -> bool:
+def _may_have(group: pq.RowGroupMetaData, wanted: Limits) -> bool:
     """Return whether rows of a row group may have these values."""
     columns = [group.column(number) for number in range(group.num_columns)] if wanted else []
     limits = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in wanted}
     return all(
-        known is None or not known.has_min_max or known.min <= wanted[name] <= known.max
+        known is None or not known.has_min_max or (known.min <= wanted[name][1] and wanted[name][0] <= known.max)
         for name, known in limits.items()
     )
 

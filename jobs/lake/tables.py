@@ -91,11 +91,16 @@ STORED_MESSAGES = Table(
     ),
     bloom_filters=("uniq_key",),
 )  # fmt: skip
-BODY_INFLATED, BODY_ERROR = "body_inflated", "body_error"
+BODY_INFLATED, BODY_ERROR, RECORD_CRC = "body_inflated", "body_error", "record_crc"
 MESSAGES = replace(
     STORED_MESSAGES,
     columns=(
         *STORED_MESSAGES.columns[:-1],
+        column(
+            RECORD_CRC,
+            pa.int64(),
+            "CRC-32 of the record's bytes as they were read; NULL without bodies, and in rows of earlier versions",
+        ),
         column(BODY_ERROR, pa.string(), "why a compressed body is not inflated: too large, or no such stream"),
         STORED_MESSAGES.columns[-1],
         column(BODY_INFLATED, pa.binary(), "the body as sent, only where the stored one is compressed"),
@@ -107,7 +112,7 @@ _OF_A_TIER = {
     "physical_offset": "of the record's first byte in the queue's own log; in the broker's log it is another one",
     "prepared_transaction_offset": "physical offset of the half message, in the broker's log",
 }
-_ONLY_OF_A_BROKER = frozenset({"offset_msg_id"})  # it has the offset in the broker's log
+_ONLY_OF_A_BROKER = frozenset({"offset_msg_id", RECORD_CRC})  # the first has the offset in the broker's log
 
 TIERED = Table(
     "tiered",

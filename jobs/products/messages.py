@@ -10,10 +10,11 @@ from itertools import pairwise
 from types import TracebackType
 
 import numpy as np
+import pyarrow as pa
 
 from jobs.lake.bodies import with_inflated
 from jobs.lake.table_file import Action
-from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE, TRACES
+from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.damage import Damage, damage_rows
 from jobs.products.log_pieces import PieceCollector
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
@@ -21,7 +22,7 @@ from jobs.products.traces import trace_rows
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
-from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.columns import message_batch, record_crcs
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import PropertyParser
@@ -73,7 +74,8 @@ class MessageCollector(Collector[None]):
             batch, bad = message_batch(
                 group, parser, with_body=self._selection.with_body, takes=self._selection.takes_or_all
             )
-            for rows in with_inflated(batch, wanted=self._selection.with_inflated):
+            checked = _with_crc(batch, group, wanted=self._selection.with_body)
+            for rows in with_inflated(checked, wanted=self._selection.with_inflated):
                 self._file.write(rows)
             for rows in trace_rows(batch):
                 self._traces.write(rows)
@@ -113,6 +115,15 @@ class MessageCollector(Collector[None]):
             for rows in self._pieces.row_groups():
                 file.write_rows(rows)
             return file.close()
+
+
+def _with_crc(batch: pa.RecordBatch, group: Records, *, wanted: bool) -> pa.RecordBatch:
+    """Append the CRC of each row's record: who makes the record again can check it by that."""
+    crcs = pa.nulls(batch.num_rows, pa.int64())
+    if wanted:
+        positions = batch.column("physical_offset").to_numpy() - group.base_offset
+        crcs = pa.array(record_crcs(group.buffer, positions, batch.column("total_size").to_numpy()))
+    return batch.append_column(RECORD_CRC, crcs)
 
 
 def _since(group: Records, offset: int) -> Records:

@@ -154,6 +154,7 @@ def mend(
             work = SegmentWork(
                 source.lake,
                 source.known.store_id,
+                source.known.broker,
                 segment.base_offset,
                 plan.size.value,
                 str(folder / name_of_offset(segment.base_offset)),
@@ -162,6 +163,7 @@ def mend(
                 files=segment.files,
                 pieces=plan.pieces,
                 units=plan.units,
+                dropped=plan.dropped,
                 proven_only=True,
             )
             base = segment.base_offset

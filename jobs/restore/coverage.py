@@ -9,6 +9,7 @@ import numpy as np
 from rmq_formats.kernels.integers import Integers
 
 Interval = tuple[int, int]
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -25,9 +26,9 @@ class Coverage:
 
     def merged(self) -> tuple[list[Interval], list[Interval]]:
         """Return the covered intervals, ascending and joined where they touch, and what is covered twice."""
-        if not self._starts:
+        starts, ends = np.concatenate([_NONE, *self._starts]), np.concatenate([_NONE, *self._ends])
+        if not starts.size:
             return [], []
-        starts, ends = np.concatenate(self._starts), np.concatenate(self._ends)
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
         reach = np.maximum.accumulate(ends)

@@ -45,6 +45,7 @@ class Plan:
     end: int  # where the log ends
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
     units: tuple[StoredFile, ...]  # of the table `consume_queue`
+    dropped: frozenset[str]  # columns that another engine has dropped from `messages`
     lost: Mapping[str, str]  # files that the lake should have, and what is wrong with them
     causes: Causes
 
@@ -63,14 +64,16 @@ def plan_log(
     end = known.newest.to_offset if known.newest else 0
     end = end if until is None else min(until, end)
     noted = {row["physical_offset"]: row for row in pieces.rows(known.store_id, _OF_FILES) if row["kind"] == FILE}
-    found: dict[int, list[StoredFile]] = {base: [] for base in noted}
-    for file in messages.files:
-        for base in _segments_in(lake, file, known.store_id):
-            found.setdefault(base, []).append(file)
-    bases = sorted(base for base in found if base < end)
+    of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
+    bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
         raise NothingToRestoreError(f"the lake has no message of store {known.store_id} before offset {end}")
-    length = _file_size(bases, size, {row["length"] for row in noted.values()})
+    length = _file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
+    # Another engine may have changed a row's segment: no file of the log began where none can have begun.
+    bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
+    found = {
+        base: [file for file, some in of_files if base in some or _reaches(file, base, length.value)] for base in bases
+    }
     kept = [base for base in bases if base + length.value > start]
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
@@ -80,9 +83,16 @@ def plan_log(
         end,
         pieces.files,
         source_of(lake, CONSUME_QUEUE, known.store_id).files,
+        messages.dropped,
         {**messages.lost, **pieces.lost, **quarantine.lost},
         causes_of(lake, known, messages, quarantine),
     )
+
+
+def _reaches(file: StoredFile, base: int, size: int) -> bool:
+    """Return whether Delta's log says that a file has a record of a segment."""
+    low, high = file.low("physical_offset", base + size), file.high("physical_offset", -1)
+    return bool(low < base + size and high >= base)
 
 
 def _path(base_offset: int, noted: Mapping[int, Mapping[str, Any]]) -> str:

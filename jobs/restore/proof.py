@@ -1,22 +1,29 @@
 """
-Whether a row still is what a run wrote: its record is taken apart again, and compared with what else the lake says.
+Whether a row still is what a run wrote: its record is made again, and compared with what else the lake says.
 
-Columns that a record is not made of follow from it (ids, keys, times), the body has its CRC, and `consume_queue` has
-topic, queue and number once more. What only one column says (flag, reconsume times, producer's host) proves nothing.
+`record_crc` is of all bytes that the run read: where it is right, the record is. The other columns follow from the
+record. Rows of earlier versions have no `record_crc`: of them the body has its CRC, ids, keys and times follow from the
+record, and `consume_queue` has topic, queue and number once more; what only one column says (flag, reconsume times,
+producer's host) proves nothing there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jobs.console.amounts import counted
+from jobs.lake.bodies import is_to_inflate, with_inflated
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, RECORD_CRC
+from jobs.restore.coverage import Interval
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.assembly import Assembled
-from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.assembly import COLUMNS, Assembled
+from rmq_formats.commitlog.columns import message_batch, record_crcs
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.kernels.integers import Integers
@@ -26,6 +33,8 @@ DERIVED = (
     "store_date", "born_time", "store_time", "is_compressed", "transaction_type", "offset_msg_id", "uniq_key", "tags",
     "keys",
 )  # fmt: skip
+JUDGED = ("store_id", "broker", "segment", *COLUMNS, *DERIVED, RECORD_CRC, BODY_ERROR, BODY_INFLATED)
+"""The columns of `messages` by which a row is judged."""
 UNIT_COLUMNS = ("store_id", "physical_offset", "topic", "queue_id", "queue_offset", "store_timestamp", "status")
 _OF_RECORDS = ("matched", "missing")  # units whose row says what their record says
 _SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
@@ -70,11 +79,44 @@ class Units:
         return contradicted
 
 
-def is_changed(batch: pa.RecordBatch, made: Assembled, units: Units) -> Flags:
-    """Return which of the records that the rows of *batch* were made into something else in the lake contradicts."""
+class Verdict(NamedTuple):
+    """What the lake says of the records that rows were made into."""
+
+    changed: Flags  # something in the lake denies the row: it is not as a run wrote it
+    wrong: Flags  # and its record may be another one, too: no CRC of all its bytes stands for it
+    unchecked: Flags  # the row has no `record_crc`
+
+
+def unchecked_note(places: Sequence[Interval]) -> list[str]:
+    """Say which rows cannot be checked."""
+    if not places:
+        return []
+    start, end = places[0]
+    more = f" and in {counted(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
+    sentence = (
+        f"rows from {start:,} to {end:,}{more} have no record_crc, as earlier versions wrote them: that another engine "
+        "changed one shows only where the lake contradicts itself"
+    )
+    return [sentence]
+
+
+class Expected(NamedTuple):
+    """What every row says of where it is from, and columns that another engine has dropped from the whole table."""
+
+    broker: str
+    segment: int
+    dropped: frozenset[str] = frozenset()
+
+
+def judge(batch: pa.RecordBatch, made: Assembled, expected: Expected, units: Units) -> Verdict:
+    """Return what the lake says of the records that the rows of *batch* were made into."""
     if not made.offsets.size:
-        return np.zeros(0, np.bool_)
+        return Verdict(*(np.zeros(0, np.bool_) for _ in Verdict._fields))
     rows = batch.take(pa.array(made.rows))
+    stated = rows.column(RECORD_CRC)
+    crcs = pa.array(record_crcs(made.buffer, made.positions, made.sizes))
+    unchecked = _flags(stated.is_null())
+    wrong_crc = _differs(stated, crcs)
     numbers = np.empty(made.offsets.size, np.int64)
     count = kernels.find_no_records(made.buffer, made.positions, made.sizes, made.offsets, numbers)
     is_record = np.ones(made.offsets.size, np.bool_)
@@ -83,32 +125,75 @@ def is_changed(batch: pa.RecordBatch, made: Assembled, units: Units) -> Flags:
     for parser in PropertyParser:  # which one the run had, the row does not say
         again = np.flatnonzero(changed & is_record)
         if again.size:
-            changed[again] = _contradicts_itself(rows.take(pa.array(again)), made, again, parser)
-    return changed | units.contradict(rows, made.offsets)
+            some = made.only(changed & is_record)
+            changed[again] = _contradicts_itself(rows.take(pa.array(again)), some, parser, expected.dropped)
+    changed |= unchecked & units.contradict(rows, made.offsets)
+    wrong = wrong_crc | (unchecked & changed)
+    changed |= wrong | _is_misplaced(rows, expected) | _inflates_otherwise(rows)
+    return Verdict(changed, wrong, unchecked)
 
 
-def _contradicts_itself(rows: pa.RecordBatch, made: Assembled, some: Integers, parser: PropertyParser) -> Flags:
+def _is_misplaced(rows: pa.RecordBatch, expected: Expected) -> Flags:
+    wrong = np.zeros(rows.num_rows, np.bool_)
+    for name, value in (("broker", expected.broker), ("segment", expected.segment)):
+        column = rows.column(name)
+        wrong |= _differs(column, pa.repeat(pa.scalar(value, column.type), rows.num_rows), is_null_wrong=True)
+    return wrong
+
+
+def _inflates_otherwise(rows: pa.RecordBatch) -> Flags:
+    """Return which rows have an inflated body, or an error in its place, that their stored body does not give."""
+    stated, failed = (_flags(rows.column(name).is_valid()) for name in (BODY_INFLATED, BODY_ERROR))
+    wrong: Flags = (stated | failed) & ~is_to_inflate(rows)
+    some = np.flatnonzero((stated | failed) & ~wrong)
+    start = 0
+    for again in with_inflated(rows.take(pa.array(some))):  # the words of an error may be of an earlier version
+        here = some[start : start + again.num_rows]
+        inflated = again.column(BODY_INFLATED)
+        other = _differs(rows.column(BODY_INFLATED).take(pa.array(here)), inflated)
+        wrong[here] = other | (failed[here] & _flags(inflated.is_valid()))
+        start += again.num_rows
+    return wrong
+
+
+def _contradicts_itself(
+    rows: pa.RecordBatch, made: Assembled, parser: PropertyParser, dropped: frozenset[str]
+) -> Flags:
     """Return which rows have a body with another CRC, or columns that do not follow from their records."""
-    records = Records(made.buffer, 0, made.positions[some], made.sizes[some])
+    records = Records(made.buffer, 0, made.positions, made.sizes)
     derived, bad = message_batch(records, parser, with_body=False)
     changed = np.isin(records.positions, np.array([position for position, _ in bad], np.int64))
     sound = np.flatnonzero(~changed)
     ours = rows.take(pa.array(sound))
-    for name in DERIVED:
-        changed[sound] |= _differs(ours.column(name), derived.column(name))
+    is_checked = _flags(ours.column(RECORD_CRC).is_valid())  # the version that wrote it has written every column
+    for name in (*DERIVED, *COLUMNS):
+        if name != "body" and name not in dropped:
+            strict = _differs(ours.column(name), derived.column(name), is_null_wrong=True)
+            changed[sound] |= strict & (is_checked | (_flags(ours.column(name).is_valid()) & (name in DERIVED)))
     return changed
 
 
-def _differs(stated: pa.Array, expected: pa.Array) -> Flags:
-    """Return where what is stated is not what is expected; NULL states nothing."""
+def _differs(stated: pa.Array, expected: pa.Array, *, is_null_wrong: bool = False) -> Flags:
+    """Return where what is stated is not what is expected; NULL states nothing, unless it *is_null_wrong*."""
     stated, expected = _plain(stated), _plain(expected)
     same = pc.fill_null(pc.equal(stated, expected.cast(stated.type)), fill_value=False)
-    return np.asarray(pc.and_(stated.is_valid(), pc.invert(same)).to_numpy(zero_copy_only=False), np.bool_)
+    other = pc.and_(stated.is_valid(), pc.invert(same))
+    if is_null_wrong:
+        other = pc.or_(other, pc.and_(stated.is_null(), expected.is_valid()))
+    return _flags(other)
+
+
+def _flags(column: pa.Array) -> Flags:
+    return np.array(column.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _plain(column: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         return column.dictionary_decode()
+    if isinstance(column, pa.MapArray):
+        parts = (pa.ListArray.from_arrays(column.offsets, _plain(part)) for part in (column.keys, column.items))
+        joined = pc.binary_join_element_wise(*(pc.binary_join(part, _SEPARATOR) for part in parts), _SEPARATOR)
+        return pc.if_else(column.is_valid(), joined, None)
     if isinstance(column, pa.ListArray | pa.LargeListArray):
         return pc.binary_join(column, _SEPARATOR)
     return column

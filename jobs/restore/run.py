@@ -27,6 +27,7 @@ from jobs.rebuild import queue_run as queue_builder
 from jobs.restore.config import write_config
 from jobs.restore.coverage import Interval
 from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
+from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage
 from jobs.store.workers import Workers
@@ -82,6 +83,7 @@ class Summary:
     incomplete: list[int] = field(default_factory=list)
     twice: list[Interval] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)  # rows that something else in the lake contradicts
+    unchecked: list[Interval] = field(default_factory=list)  # of rows without a CRC of their record
     config: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -120,9 +122,7 @@ class Summary:
         yield from (f"  GAP {start:,} to {end:,}: {why}" for (start, end), why in gaps)
         yield from (f"  TWICE {start:,} to {end:,}: two rows claim these offsets" for start, end in self.twice)
         yield from (f"  INCOMPLETE {offset:,}: no record can be made of this row" for offset in self.incomplete)
-        yield from (
-            f"  CHANGED {offset:,}: another engine changed this row, and its record with it" for offset in self.changed
-        )
+        yield from (f"  CHANGED {offset:,}: another engine changed this row" for offset in self.changed)
 
 
 def find_store(lake: Lake, broker: str | None) -> KnownStore:
@@ -155,6 +155,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
         SegmentWork(
             request.lake,
             known.store_id,
+            known.broker,
             segment.base_offset,
             plan.size.value,
             str(request.out / segment.path),
@@ -163,6 +164,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
             files=segment.files,
             pieces=plan.pieces,
             units=plan.units,
+            dropped=plan.dropped,
         )
         for segment in todo
     ]
@@ -251,6 +253,7 @@ def _read(state: dict[str, Any]) -> RestoredSegment:
             "incomplete": tuple(state["incomplete"]),
             "unreadable": tuple(state["unreadable"]),
             "changed": tuple(state.get("changed", ())),
+            "unchecked": tuple(tuple(pair) for pair in state.get("unchecked", ())),
         }
     )
 
@@ -261,6 +264,7 @@ def _summary(
     gaps = sorted([*plan.absent, *(interval for result in results for interval in result.missing)])
     unreadable = dict.fromkeys(name for result in results for name in result.unreadable)
     lost = dict(plan.lost) | dict.fromkeys(unreadable, "cannot be read to its end")
+    unchecked = [interval for result in results for interval in result.unchecked]
     return Summary(
         request.lake.location,
         str(request.out),
@@ -279,7 +283,9 @@ def _summary(
         assumed=[interval for result in results for interval in result.assumed],
         incomplete=[offset for result in results for offset in result.incomplete],
         twice=[interval for result in results for interval in result.twice],
-        changed=[offset for result in results for offset in result.changed],
+        changed=sorted({offset for result in results for offset in result.changed}),
+        unchecked=unchecked,
+        notes=unchecked_note(unchecked),
     )
 
 

@@ -23,15 +23,14 @@ from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
-from jobs.restore.proof import DERIVED, UNIT_COLUMNS, Units, is_changed
+from jobs.restore.proof import JUDGED, UNIT_COLUMNS, Expected, Units, judge
 from jobs.storage.local import flush_directory, start_flush
 from jobs.storage.locations import is_local
-from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
+from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes
 
 ATTEMPT = ".attempt-"
-_COLUMNS = ("store_id", "segment", *COLUMNS)
 _HEADERS_AT_ONCE = 8192
 _BLOCK = 16 << 20
 
@@ -42,6 +41,7 @@ class SegmentWork:
 
     lake: Lake
     store_id: str
+    broker: str  # the label that all rows have
     base_offset: int
     size: int  # of the file
     path: str  # the file to make
@@ -50,7 +50,13 @@ class SegmentWork:
     files: tuple[StoredFile, ...]  # of the table `messages`
     pieces: tuple[StoredFile, ...] = ()  # of the table `log_pieces`
     units: tuple[StoredFile, ...] = ()  # of the table `consume_queue`
-    proven_only: bool = False  # leave out rows that something else in the lake contradicts
+    proven_only: bool = False  # leave out rows whose records something in the lake denies
+    dropped: frozenset[str] = frozenset()  # columns that another engine has dropped from `messages`
+
+    @property
+    def expected(self) -> Expected:
+        """What every row of the segment says."""
+        return Expected(self.broker, self.base_offset, self.dropped)
 
 
 class RestoredSegment(NamedTuple):
@@ -66,6 +72,7 @@ class RestoredSegment(NamedTuple):
     twice: tuple[Interval, ...]
     unreadable: tuple[str, ...] = ()  # files of the lake that could not be read to their end
     changed: tuple[int, ...] = ()  # rows that something else in the lake contradicts
+    unchecked: tuple[Interval, ...] = ()  # rows without a CRC of their record
 
 
 @dataclass(slots=True)
@@ -167,11 +174,13 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
         units = Units.of(_units(work))
         changed: list[int] = []
-        for batch in rows_of_segment(work, unreadable, (*_COLUMNS, *DERIVED)):
+        unchecked = Coverage()
+        for batch in rows_of_segment(work, unreadable):
             made = assemble(batch)
-            is_wrong = is_changed(batch, made, units)
-            changed += made.offsets[is_wrong].tolist()
-            made = made.only(~is_wrong) if work.proven_only else made
+            verdict = judge(batch, made, work.expected, units)
+            changed += made.offsets[verdict.wrong if work.proven_only else verdict.changed].tolist()
+            unchecked.add(*made.only(verdict.unchecked).places)
+            made = made.only(~verdict.wrong) if work.proven_only else made
             segment.add(made)
             if places is not None:
                 places.append((made.offsets, made.sizes))
@@ -190,16 +199,14 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
         attempt.unlink(missing_ok=True)
     return RestoredSegment(
         work.base_offset, work.size, digest, segment.records, lost, tuple(assumed), tuple(sorted(segment.incomplete)),
-        tuple(twice), tuple(unreadable), tuple(sorted(changed)),
+        tuple(twice), tuple(unreadable), tuple(sorted({*changed})), tuple(unchecked.merged()[0]),
     )  # fmt: skip
 
 
-def rows_of_segment(
-    work: SegmentWork, unreadable: list[str], columns: Sequence[str] = _COLUMNS
-) -> Iterator[pa.RecordBatch]:
-    """Yield the segment's rows; a row group whose limits leave it out is not read."""
+def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the segment's rows, with the columns by which they are judged."""
     for file in work.files:
-        for batch in _readable(work, MESSAGES, file, unreadable, columns):
+        for batch in _readable(work, MESSAGES, file, unreadable, JUDGED):
             yield batch.filter(_wanted(work, batch))
 
 
@@ -225,7 +232,9 @@ def _readable(
     work: SegmentWork, table: Table, file: StoredFile, unreadable: list[str], columns: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of a file; one whose bytes are wrong is noted, and its other rows are left out."""
-    wanted = {} if table is CONSUME_QUEUE else {"segment": work.base_offset}
+    first, last = work.base_offset, work.base_offset + work.size - 1
+    wanted = {"physical_offset": (first, last)} if table is MESSAGES else {}
+    wanted = {"segment": (first, first)} if table is LOG_PIECES else wanted
     try:
         yield from plain_batches(work.lake, table, file, columns, wanted)
     except pa.ArrowInvalid:
@@ -237,10 +246,12 @@ def _readable(
 
 
 def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
-    """Return which rows these are."""
+    """Return which rows these are: of one that another engine has changed, segment and offset may disagree."""
     is_ours = pc.equal(batch.column("store_id"), work.store_id)
-    is_here = pc.equal(batch.column("segment"), work.base_offset)
-    return pc.and_(pc.and_(is_ours, is_here), pc.less(batch.column("physical_offset"), work.end))
+    offset = batch.column("physical_offset")
+    is_inside = pc.and_(pc.greater_equal(offset, work.base_offset), pc.less(offset, work.base_offset + work.size))
+    is_here = pc.or_kleene(pc.equal(batch.column("segment"), work.base_offset), is_inside)
+    return pc.and_(pc.and_kleene(is_ours, is_here), pc.fill_null(pc.less(offset, work.end), fill_value=True))
 
 
 def _digest(descriptor: int, size: int) -> str:

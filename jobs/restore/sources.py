@@ -21,6 +21,7 @@ class Source:
     files: tuple[StoredFile, ...] = ()  # that are there, in the order of the log
     lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → what is wrong with it
     lost_files: tuple[StoredFile, ...] = ()
+    dropped: frozenset[str] = frozenset()  # columns that another engine has dropped
     is_there: bool = True
 
     def rows(self, store_id: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -46,6 +47,7 @@ def source_of(lake: Lake, table: Table, store_id: str) -> Source:
         tuple(file for file in wanted if file.path not in wrong),
         {f"{table.name}/{name}": reason for name, reason in wrong.items()},
         tuple(file for file in wanted if file.path in wrong),
+        frozenset({*table.schema.names} - {field.name for field in snapshot.schema().fields}),
     )
 
 

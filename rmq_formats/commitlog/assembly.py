@@ -106,6 +106,11 @@ class Assembled(NamedTuple):
     incomplete: Sequence[int]  # physical offsets of the rows that no record can be made of
     rows: Integers  # the number of each record's row
 
+    @property
+    def places(self) -> tuple[Integers, Integers]:
+        """Where each record begins and ends in the log."""
+        return self.offsets, self.offsets + self.sizes
+
     def only(self, chosen: NDArray[np.bool_]) -> Self:
         """Return some of the records."""
         return self._replace(

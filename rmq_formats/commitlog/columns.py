@@ -79,6 +79,13 @@ def message_batch(
     return batch, bad
 
 
+def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Integers:
+    """Return the CRC-32 of all bytes of each record."""
+    crcs = np.empty(positions.size, np.int64)
+    kernels.record_crcs(buffer, np.array(positions, np.int64), np.array(sizes, np.int32), crcs)
+    return crcs
+
+
 class _Sizes(NamedTuple):
     """How many records there are, and how many bytes their parts have."""
 

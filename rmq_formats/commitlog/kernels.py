@@ -252,6 +252,13 @@ def has_right_crc(buffer: Bytes, at: int) -> bool:
 
 
 @compiled
+def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes, crcs: Integers) -> None:
+    """Fill *crcs* with the CRC-32 of all bytes of each record."""
+    for number in range(positions.size):
+        crcs[number] = crc32(buffer, positions[number], positions[number] + sizes[number])
+
+
+@compiled
 def find_no_records(buffer: Bytes, positions: Integers, sizes: Sizes, offsets: Integers, numbers: Integers) -> int:
     """Put the numbers of those that are no records of their physical offsets into *numbers*; return how many."""
     count = 0

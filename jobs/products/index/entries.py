@@ -331,9 +331,8 @@ class EntriesSoFar:
         found = np.zeros(self.count, np.bool_)
         needed = ("index_file", "entry", "store_id", *names)
         for file in self.stored_in:
-            for batch in plain_batches(
-                self.lake, INDEX_ENTRIES, file.with_deleted_rows(), needed, {"index_file": self.ordinal}
-            ):
+            limits = {"index_file": (self.ordinal, self.ordinal)}
+            for batch in plain_batches(self.lake, INDEX_ENTRIES, file.with_deleted_rows(), needed, limits):
                 own = batch.filter(wanted)
                 at = own["entry"].to_numpy().astype(np.int64) - 1
                 inside = at < self.count

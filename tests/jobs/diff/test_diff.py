@@ -171,7 +171,7 @@ def test_a_row_that_another_engine_changed_is_not_blamed_on_the_store(store: Pat
 
     (changed,) = summary.differences
     assert (3, start, 1) == (summary.exit_code, changed.start, changed.records)
-    assert changed.cause == "changed since it was read: damaged in the store, or by another engine in the lake"
+    assert changed.cause == "another engine has changed the row since a run wrote it"
 
 
 def test_a_lost_file_of_the_lake_is_named(store: Path) -> None:

@@ -1,0 +1,181 @@
+"""Rows that another engine has updated, any column of any row: each is named, none is carried into a store."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs.diff.run import DiffRequest, diff
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES
+from jobs.restore.plan import plan_log
+from jobs.restore.run import RestoreRequest, find_store, restore
+from jobs.restore.segment import SegmentWork, restore_segment
+from jobs.store.selection import Selection
+from jobs.store.workers import OneByOne
+from tests.golden import release_of
+from tests.support.lakes import rows_of, table_of
+
+STORES = ("b420-base", "b498-base", "b533-base")
+ROWS = 30  # that are updated in one lake, each once
+CAMPAIGN = 1200  # draws, of which about a thousand change something
+STRUCTURES = {"deltalake": ("make_array('x')", "MAP(['x'], ['y'])"), "duckdb": ("['x']", "MAP(['x'], ['y'])")}
+OF_SPARK = ("array('x')", "map('x', 'y')")
+
+
+class Update(NamedTuple):
+    """One value that is not what a run wrote."""
+
+    at: int
+    column: str
+    value: str  # in SQL
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether nothing is said that would be wrong: `optimize --inflate` fills these in."""
+        return self.column in {BODY_ERROR, BODY_INFLATED} and self.value == "NULL"
+
+
+def updates(lake: Path, engine: str, random: Random) -> Iterator[Update]:
+    rows = random.sample(rows_of(lake), ROWS)
+    for row in rows:
+        field = random.choice(MESSAGES.plain_schema)
+        value = random.choice([*_values(field.type, row[field.name], engine), "NULL"])
+        update = Update(row["physical_offset"], field.name, value)
+        if (row[field.name] is None) != (value == "NULL") and not update.says_nothing:
+            yield update
+
+
+def _values(type_: pa.DataType, old: object, engine: str) -> list[str]:
+    """Return values of a column's type in SQL."""
+    if pa.types.is_integer(type_):
+        number = old if isinstance(old, int) else 0
+        return [str(number + 1), str(number ^ 1 << 20), "0" if number else "7"]
+    if pa.types.is_string(type_):
+        return ["''" if old else "'x'", "'{}x'".format(str(old or "").replace("'", "''"))]
+    list_, map_ = STRUCTURES.get(engine, OF_SPARK)
+    return {
+        "bool": [str(not old).upper()],
+        "date32[day]": ["CAST('2001-02-03' AS DATE)"],
+        "timestamp[us, tz=UTC]": ["CAST('2001-02-03 04:05:06' AS TIMESTAMP)"],
+        "binary": [r"'\x01\x02'::BLOB" if engine == "duckdb" else "X'0102'"],
+    }.get(str(type_), [map_ if pa.types.is_map(type_) else list_])
+
+
+def cases(planted: Sequence[Update]) -> dict[str, str]:
+    """Return what each column that some update changes becomes."""
+    by_column: dict[str, str] = {}
+    for one in planted:
+        when = f"WHEN physical_offset = {one.at} THEN {one.value} "
+        by_column[one.column] = by_column.get(one.column, "") + when
+    return {column: f"CASE {whens}ELSE {column} END" for column, whens in by_column.items()}
+
+
+def by_deltalake(lake: Path, planted: Sequence[Update]) -> None:
+    DeltaTable(lake / "messages").update(cases(planted))
+
+
+def by_duckdb(lake: Path, planted: Sequence[Update]) -> None:
+    """Write the whole table again: DuckDB itself updates no Delta table."""
+    rows = table_of(lake / "messages")
+    columns = ", ".join(f"{case} AS {column}" for column, case in cases(planted).items())
+    found = duckdb.sql(f"SELECT * REPLACE ({columns}) FROM rows").to_arrow_table()
+    write_deltalake(lake / "messages", found.cast(rows.schema), mode="overwrite")
+
+
+def by_spark(lake: Path, planted: Sequence[Update]) -> None:
+    from pyspark.sql import SparkSession
+
+    columns = ", ".join(f"{column} = {case}" for column, case in cases(planted).items())
+    SparkSession.active().sql(f"UPDATE delta.`{lake / 'messages'}` SET {columns}")
+
+
+ENGINES: dict[str, Callable[[Path, Sequence[Update]], None]] = {
+    "deltalake": by_deltalake, "duckdb": by_duckdb, "spark": by_spark,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lakes(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def lake(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("lakes") / name
+            everything = Selection(with_inflated=True)
+            store = str(golden(name))
+            ingest(IngestRequest(store, str(made[name]), selection=everything, release=release_of(name)), OneByOne())
+        return made[name]
+
+    return lake
+
+
+def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None:
+    """Require that each row is named, and no other one, and that nothing of them is proven."""
+    restored = restore(RestoreRequest(Lake(str(lake)), out / "out", with_queues=False, with_index=False), OneByOne())
+    compared = diff(DiffRequest(str(store), Lake(str(lake))), OneByOne())
+    found = {*restored.changed, *restored.incomplete}
+    places = [*restored.missing, *restored.unchecked, *((at, at + 1) for at in found)]
+    differing = [*compared.unchecked, *((one.start, max(one.end, one.start + 1)) for one in compared.differences)]
+    for update in planted:
+        assert any(start <= update.at < end for start, end in places), ("restore", update)
+        assert any(start <= update.at < end for start, end in differing), ("diff", update)
+    moved = {int(one.value) for one in planted if one.column == "physical_offset" and one.value != "NULL"}
+    assert found <= {one.at for one in planted} | moved | {-1}
+    for start, end in differing:
+        assert any(start <= at < end for at in {one.at for one in planted} | moved | {-1})
+    known = find_store(Lake(str(lake)), None)
+    plan = plan_log(Lake(str(lake)), known)
+    for segment in plan.segments:
+        made = out / "proven" / segment.path
+        work = SegmentWork(
+            Lake(str(lake)), known.store_id, known.broker, segment.base_offset, plan.size.value, str(made), plan.end,
+            is_last=segment is plan.segments[-1], files=segment.files, pieces=plan.pieces, units=plan.units,
+            proven_only=True,
+        )  # fmt: skip
+        restore_segment(work)
+        proven, stored = (np.frombuffer(path.read_bytes(), np.uint8) for path in (made, store / segment.path))
+        assert ((proven == stored) | (proven == 0))[: plan.end - segment.base_offset].all()
+
+
+@pytest.mark.parametrize("engine", ["deltalake", "duckdb"])
+@pytest.mark.parametrize("name", STORES)
+def test_every_updated_row_is_named(
+    name: str, engine: str, golden: Callable[[str], Path], lakes: Callable[[str], Path], tmp_path: Path
+) -> None:
+    _try(Random(f"{name} {engine}"), engine, golden(name), lakes(name), tmp_path)
+
+
+@pytest.mark.slow
+def test_every_row_that_spark_updated_is_named(
+    spark: object, golden: Callable[[str], Path], lakes: Callable[[str], Path], tmp_path: Path
+) -> None:
+    del spark
+    _try(Random(1), "spark", golden("b533-base"), lakes("b533-base"), tmp_path)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(CAMPAIGN // ROWS))
+def test_a_thousand_updated_rows_are_named(
+    seed: int, spark: object, golden: Callable[[str], Path], lakes: Callable[[str], Path], tmp_path: Path
+) -> None:
+    del spark
+    random = Random(seed)
+    name = random.choice(STORES)
+    _try(random, random.choice([*ENGINES]), golden(name), lakes(name), tmp_path)
+
+
+def _try(random: Random, engine: str, store: Path, whole: Path, folder: Path) -> None:
+    lake = Path(shutil.copytree(whole, folder / "lake"))
+    planted = list(updates(lake, engine, random))
+    ENGINES[engine](lake, planted)
+    check(store, lake, folder, planted)
