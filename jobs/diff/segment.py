@@ -78,7 +78,7 @@ class _Places:
         self._columns.append(_column_set(starts, ends, *flags))
 
     def sorted(self) -> tuple[NDArray[Any], ...]:
-        """Return where records begin and end, which are equal, which another engine changed, which have no CRC."""
+        """Return starts and ends of records; which are equal, which another engine changed, which have no CRC."""
         columns = [np.concatenate(column) for column in zip(*self._columns, strict=True)]
         order = np.argsort(columns[0], kind="stable")
         return tuple(column[order] for column in columns)

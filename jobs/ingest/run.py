@@ -38,7 +38,7 @@ from jobs.products.product import (
     StartedProduct,
     files_of,
 )
-from jobs.products.queues.settings import known_releases
+from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.locations import normalise
 from jobs.storage.space import room_for
@@ -313,6 +313,8 @@ class _Run:
     def _manifest(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> Manifest:
         newest, summary = self.known.newest, self.summary
         self.state[COMMAND] = self.request.command
+        seen = SeenQueues.of(self.state.get(SEEN_QUEUES, {}))
+        self.state[SEEN_QUEUES] = seen.with_those_of(self.store, self.request.wanted.conf)
         if self.request.selection.takes_or_all:
             self.state[CHOSEN] = summary.to_offset
         counts = {name: sum(action.rows for action in actions) for name, actions in self.files.items()}

@@ -16,7 +16,7 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_met
-from jobs.products.queues.settings import QueueSettings, settle_queues
+from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.expired_queues import stored_ends
 from jobs.rebuild.lost_queues import LostQueues, select_lost
@@ -59,6 +59,7 @@ class RebuildQueuesRequest(StoreRequest):
     lost_only: bool = False
     accepted: frozenset[str] = frozenset()  # files that a user has decided: the log is right
     to: Target = Target.FILES
+    seen: SeenQueues = NOTHING_SEEN
 
 
 @dataclass(slots=True)
@@ -212,7 +213,7 @@ def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int
     """List the store and settle its settings; `UndecidedError` for one that has to be given."""
     store = request.listed(options, readers)
     check_room(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
-    return store, settle_queues(store, request.conf, request.release, request.file_size)
+    return store, settle_queues(store, request.conf, request.release, request.file_size, request.seen)
 
 
 def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:

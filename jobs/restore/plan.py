@@ -147,3 +147,15 @@ def offset_at(lake: Lake, store_id: str, timestamp: int) -> int | None:
     wanted = (pc.field("store_id") == store_id) & (pc.field("store_timestamp") >= timestamp)
     found = pc.min(chosen(lake, snapshot, ["physical_offset"], wanted).column("physical_offset")).as_py()
     return None if found is None else int(found)
+
+
+def last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
+    """Return when the last message of a log that ends at *end* was stored; 0 without any."""
+    if known.newest and known.newest.store_timestamp and end >= known.newest.to_offset:
+        return known.newest.store_timestamp
+    snapshot = open_table(lake, MESSAGES.name)
+    if snapshot is None:
+        return 0
+    wanted = (pc.field("store_id") == known.store_id) & (pc.field("physical_offset") < end)
+    found = pc.max(chosen(lake, snapshot, ["store_timestamp"], wanted).column("store_timestamp")).as_py()
+    return int(found or 0)

@@ -80,7 +80,7 @@ class Units:
 
 
 class Verdict(NamedTuple):
-    """What the lake says of the records that rows were made into."""
+    """The lake's own evidence about the records that rows were made into."""
 
     changed: Flags  # something in the lake denies the row: it is not as a run wrote it
     wrong: Flags  # and its record may be another one, too: no CRC of all its bytes stands for it
@@ -101,7 +101,7 @@ def unchecked_note(places: Sequence[Interval]) -> list[str]:
 
 
 class Expected(NamedTuple):
-    """What every row says of where it is from, and columns that another engine has dropped from the whole table."""
+    """The values that every row has, and columns that another engine has dropped from the whole table."""
 
     broker: str
     segment: int
@@ -109,7 +109,7 @@ class Expected(NamedTuple):
 
 
 def judge(batch: pa.RecordBatch, made: Assembled, expected: Expected, units: Units) -> Verdict:
-    """Return what the lake says of the records that the rows of *batch* were made into."""
+    """Judge the records that the rows of *batch* were made into by all else that the lake says."""
     if not made.offsets.size:
         return Verdict(*(np.zeros(0, np.bool_) for _ in Verdict._fields))
     rows = batch.take(pa.array(made.rows))
@@ -174,7 +174,7 @@ def _contradicts_itself(
 
 
 def _differs(stated: pa.Array, expected: pa.Array, *, is_null_wrong: bool = False) -> Flags:
-    """Return where what is stated is not what is expected; NULL states nothing, unless it *is_null_wrong*."""
+    """Compare two columns, true where they differ; a stated NULL states nothing, unless it *is_null_wrong*."""
     stated, expected = _plain(stated), _plain(expected)
     same = pc.fill_null(pc.equal(stated, expected.cast(stated.type)), fill_value=False)
     other = pc.and_(stated.is_valid(), pc.invert(same))

@@ -10,10 +10,10 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
@@ -22,16 +22,20 @@ from jobs.console.severity import Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
+from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.restore.config import write_config
 from jobs.restore.coverage import Interval
-from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
+from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp, plan_log
 from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage
+from jobs.store.known import ASSUMED, GIVEN, Known
 from jobs.store.workers import Workers
-from rmq_formats.store import Checkpoint, encode_checkpoint
+from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
+from rmq_formats.store import Checkpoint, FileKind, encode_checkpoint
 
 MANIFEST = "MANIFEST.json"
 UNFINISHED = ".restore"
@@ -76,6 +80,7 @@ class Summary:
     to_offset: int
     messages: int
     resumed: int
+    forms: list[str] = field(default_factory=list)  # of queue and index files, and how they are known
     missing: list[Interval] = field(default_factory=list)
     assumed: list[Interval] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)  # of what is missing, one for each
@@ -110,6 +115,7 @@ class Summary:
         yield f"  broker {self.broker} ({self.store_id})"
         yield f"  {counted(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
         yield f"  {counted(self.segments, 'segment')} of {self.segment_size:,} bytes ({self.segment_size_origin})"
+        yield from (f"  {form}" for form in self.forms)
         if self.resumed:
             yield f"  {self.resumed:,} of them were complete already"
         if self.assumed:
@@ -175,8 +181,8 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     summary.config, summary.notes = [*config.names], [*summary.notes, *config.notes]
     summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
     summary.notes += _of_gaps(plan, summary.missing)
-    _build_rest(request, summary, workers)
-    _write_checkpoint(request.out, known)
+    _build_rest(request, Forms.of(request, known), summary, workers)
+    _write_checkpoint(request.out, last_store_timestamp(request.lake, known, plan.end))
     _write_manifest(request.out, summary, {paths[result.base_offset]: result.sha256 for result in results})
     shutil.rmtree(unfinished)
     return summary
@@ -299,15 +305,50 @@ def _of_gaps(plan: Plan, gaps: Sequence[Interval]) -> list[str]:
     return [f"a broker that starts on this log cuts it off at the gap at {first}, if it walks that file ({why})"]
 
 
-def _build_rest(request: RestoreRequest, summary: Summary, workers: Workers) -> None:
+class Forms(NamedTuple):
+    """The geometry of what is made of the log: given, else as runs have seen it, else RocketMQ's defaults."""
+
+    index_files: Known[Geometry]
+    queues: SeenQueues
+
+    @classmethod
+    def of(cls, request: RestoreRequest, known: KnownStore) -> Self:
+        """Find out what was given, and what the lake has noted."""
+        state = known.newest.state if known.newest else {}
+        wanted = request.wanted
+        slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
+        noted = state.get("index") or {}
+        index = Known(DEFAULT_GEOMETRY, ASSUMED, "no run has seen an index file that tells")
+        if noted and noted["geometry_origin"] != ASSUMED:
+            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "a run saw the files")
+        if slots or entries:
+            value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
+            index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.how}")
+        queues = SeenQueues.of(state.get(SEEN_QUEUES, {}))
+        given = request.consume_queue_size or wanted.conf.consume_queue_size
+        default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
+        plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
+        plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
+        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}))
+
+    def lines(self) -> Iterator[str]:
+        """Yield each figure, and how it is known."""
+        for kind, size in self.queues.sizes.items():
+            yield f"{kind.value}s of {size.value:,} bytes ({size.how})"
+        yield f"index files of {self.index_files.value} ({self.index_files.how})"
+
+
+def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers: Workers) -> None:
     """Make queues and index files from the restored log; each folder gets its name when it is whole."""
     out, unfinished = request.out, request.out / UNFINISHED
+    wanted = request.wanted
+    summary.forms = list(forms.lines()) if request.with_queues or request.with_index else []
     if request.with_queues and not (out / "consumequeue").exists():
         folder = unfinished / "queues"
         shutil.rmtree(folder, ignore_errors=True)
         asked = queue_builder.RebuildQueuesRequest(
-            str(out), folder, conf=request.wanted.conf, file_size=request.consume_queue_size,
-            release=request.wanted.release,
+            str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
+            seen=forms.queues,
         )  # fmt: skip
         built = queue_builder.rebuild(asked, workers)
         summary.notes += built.notes
@@ -320,14 +361,15 @@ def _build_rest(request: RestoreRequest, summary: Summary, workers: Workers) -> 
     if request.with_index and not (out / "index").exists():
         folder = unfinished / "index"
         shutil.rmtree(folder, ignore_errors=True)
-        index_builder.rebuild(index_builder.RebuildIndexRequest(str(out), str(folder), request.wanted), workers)
+        geometry = forms.index_files.value
+        asked_index = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num)
+        index_builder.rebuild(index_builder.RebuildIndexRequest(str(out), str(folder), asked_index), workers)
         (folder / MANIFEST).unlink()
         folder.rename(out / "index")
 
 
-def _write_checkpoint(out: Path, known: KnownStore) -> None:
+def _write_checkpoint(out: Path, timestamp: int) -> None:
     """Write what a broker that was stopped in order leaves: everything up to the last message is on the disk."""
-    timestamp = known.newest.store_timestamp if known.newest and known.newest.store_timestamp else 0
     if not (out / "checkpoint").exists():
         LocalStorage().create(
             str(out / "checkpoint"), encode_checkpoint(Checkpoint(timestamp, timestamp, timestamp, 0, 0, 0))

@@ -55,7 +55,7 @@ class SegmentWork:
 
     @property
     def expected(self) -> Expected:
-        """What every row of the segment says."""
+        """The values that every row of the segment has."""
         return Expected(self.broker, self.base_offset, self.dropped)
 
 

@@ -108,7 +108,7 @@ class Assembled(NamedTuple):
 
     @property
     def places(self) -> tuple[Integers, Integers]:
-        """Where each record begins and ends in the log."""
+        """Offsets of each record's first byte, and of the one after its last, in the log."""
         return self.offsets, self.offsets + self.sizes
 
     def only(self, chosen: NDArray[np.bool_]) -> Self:

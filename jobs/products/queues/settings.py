@@ -1,15 +1,16 @@
 """The settings of a store's queues beside its log: release, configuration, and the sizes of its own files."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, objects, read_config
-from jobs.store.known import Known, UndecidedError
-from jobs.store.queue_files import file_sizes, plain_file_size, undecided_sizes
+from jobs.store.known import DETECTED, GIVEN, Known, UndecidedError
+from jobs.store.queue_files import file_sizes, undecided_sizes
 from jobs.store.release import Writers, known_writers
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
+from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE, file_size_of
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
 from rmq_formats.release import Rules
 from rmq_formats.store import FileKind
@@ -21,8 +22,35 @@ _SWITCHES = (
     "multi_dispatch",
     "multi_dispatch_excludes_topics",
 )
+SEEN_QUEUES = "seen_queues"  # in a manifest's state
 _DEFAULT_EXT_FILE_SIZE = 48 << 20
 _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
+
+
+class SeenQueues(NamedTuple):
+    """The form of a store's queue files as runs have seen it: restored files get the same."""
+
+    sizes: Mapping[FileKind, Known[int]] = MappingProxyType({})
+    batch_topics: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> "SeenQueues":
+        """Read the form that manifests keep."""
+        sizes = {FileKind(kind): Known(size, origin, "a run saw them") for kind, size, origin in state.get("sizes", ())}
+        return cls(sizes, frozenset(state.get("batch_topics", ())))
+
+    def with_those_of(self, store: Store, conf: BrokerConf) -> dict[str, object]:
+        """Return the form that manifests keep, with what is there now; what is gone stays as an earlier run saw it."""
+        sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in file_sizes(store).items()}}
+        if conf.consume_queue_size:
+            sizes[FileKind.CONSUME_QUEUE] = Known(file_size_of(conf.consume_queue_size), GIVEN, "")
+        return {
+            "sizes": [[kind.value, known.value, known.origin] for kind, known in sorted(sizes.items())],
+            "batch_topics": sorted(self.batch_topics | {*_batch_topics(store)}),
+        }
+
+
+NOTHING_SEEN = SeenQueues()
 
 
 class QueueSettings(NamedTuple):
@@ -54,7 +82,11 @@ class QueueSettings(NamedTuple):
 
 
 def settle_queues(
-    store: Store, conf: BrokerConf, release: str | None = None, file_size: int | None = None
+    store: Store,
+    conf: BrokerConf,
+    release: str | None = None,
+    file_size: int | None = None,
+    seen: SeenQueues = NOTHING_SEEN,
 ) -> QueueSettings:
     """
     Find out whose queues these are and how large their files, given or detected from what is there.
@@ -62,7 +94,7 @@ def settle_queues(
     `UndecidedError` where the files are of several sizes, and nothing tells which of them is the broker's.
     """
     releases = known_releases(store, release)
-    sizes = file_sizes(store)
+    sizes = {**{kind: known.value for kind, known in seen.sizes.items()}, **file_sizes(store)}
     given = file_size or conf.consume_queue_size
     for kind, found in undecided_sizes(store).items():
         if kind is not FileKind.CONSUME_QUEUE or not given:
@@ -71,20 +103,22 @@ def settle_queues(
             raise UndecidedError(
                 f"{kind.value} files of {these} bytes: nothing tells which size the broker's are{option}"
             )
-    plain = file_size_of(plain_file_size(store, given))
+    plain = file_size_of(given or sizes.get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE)
     batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or DEFAULT_BATCH_FILE_SIZE
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,
-        queue_rules(store, releases.value.rules, conf),
+        queue_rules(store, releases.value.rules, conf, seen.batch_topics),
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
         extension or (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )
 
 
-def queue_rules(store: Store, releases: Rules, conf: BrokerConf) -> QueueRules:
+def queue_rules(
+    store: Store, releases: Rules, conf: BrokerConf, batch_topics: frozenset[str] = frozenset()
+) -> QueueRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was on."""
-    return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, frozenset(_batch_topics(store)))
+    return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, batch_topics | {*_batch_topics(store)})
 
 
 def known_releases(store: Store, release: str | None) -> Known[Writers]:

@@ -21,6 +21,7 @@ from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.run import MANIFEST, NotResumableError, RestoreRequest, find_store, restore
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
+from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, release_of
 from tests.support.lakes import cut_back_after_a_run, rows_of
 
@@ -95,12 +96,12 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
 
 
 def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, lake: Path, tmp_path: Path) -> None:
-    asked = request(
-        lake, tmp_path / "out", with_queues=True, with_index=True, consume_queue_size=200,
-        wanted=Wanted(100, 20, RELEASE),
-    )  # fmt: skip
+    summary = restore(request(lake, tmp_path / "out", with_queues=True, with_index=True), OneByOne())
 
-    restore(asked, OneByOne())
+    assert summary.forms == [
+        "ConsumeQueue files of 200 bytes (detected: a run saw them)",
+        "index files of 100 slots, 20 entries (detected: a run saw the files)",
+    ]
 
     # The names are the times at which a broker made the files, which no data tells to the millisecond.
     index = [path.read_bytes() for path in sorted((base / "index").iterdir())]
@@ -242,6 +243,18 @@ def test_a_log_ends_where_the_user_says(base: Path, lake: Path, tmp_path: Path) 
     whole, cut = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
     assert whole[:until] == cut[:until]
     assert not any(cut[until:])
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_a_log_that_ends_where_the_user_says_is_healthy(lake: Path, tmp_path: Path, share: float) -> None:
+    """Queues, index, checkpoint and configuration are those of a broker that stopped there."""
+    rows = rows_of(lake)
+    until = rows[int(share * len(rows))]["physical_offset"]
+    restore(request(lake, tmp_path / "out", with_queues=True, with_index=True, until=until), OneByOne())
+
+    found = verify(VerifyRequest(str(tmp_path / "out")), OneByOne())
+
+    assert (ExitCode.CLEAN, []) == (found.exit_code, [str(one) for one in found.findings])
 
 
 def test_an_interrupted_restore_makes_only_what_is_missing(
