@@ -85,16 +85,18 @@ class MillisecondsType(DurationType):
 
 
 class UntilType(DurationType):
-    """A moment to come: `2h` from now, or a time. The value is in seconds from now."""
+    """A moment to come: `+2h` from now, or a time. The value is in seconds from now."""
 
     name = "duration or time"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds from now."""
         text = str(value).strip()
+        if text.startswith("+"):
+            return super().convert(text[1:], param, ctx)
         if _DURATION.fullmatch(text):
-            return super().convert(value, param, ctx)
+            self.fail(f"{text} is past, as in every verb; from now on it is +{text}", param, ctx)
         try:
             return parse_time(text) / _MS - time.time()
         except (ValueError, OverflowError):
-            self.fail(f"{text!r} is no time (examples: 2h, '2026-11-20 07:42')", param, ctx)
+            self.fail(f"{text!r} is no time (examples: +2h, '2026-11-20 07:42')", param, ctx)

@@ -18,6 +18,7 @@ from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.query.open_store import seeming_writers
 from jobs.query.store_reader import StoreReader
+from jobs.restore.sources import LATER
 from jobs.storage.locations import normalise
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import list_store
@@ -38,6 +39,7 @@ class Source:
     broker: str | None = None  # whose messages of a lake; the label of a store's
     release: Release | None = None
     topics: tuple[str, ...] = ()
+    is_verified: bool = False  # a lake's rows, by their records
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,16 @@ def _lake_items(source: Source, lake: Lake) -> list[Item]:
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", source.lake)
-    return [LakeItem(lake, file, source.broker, source.topics) for file in sorted(files(lake, snapshot), key=_place)]
+    dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
+    if dropped - LATER:
+        name = min(dropped - LATER)
+        raise OSError(
+            f"the lake's table {MESSAGES.name} has no column {name}: another engine has made it again without"
+        )
+    return [
+        LakeItem(lake, file, source.broker, source.topics, dropped if source.is_verified else None)
+        for file in sorted(files(lake, snapshot), key=_place)
+    ]
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:

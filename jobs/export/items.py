@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import STORED_MESSAGES
+from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.query.store_reader import StoreReader
+from jobs.restore.proof import JUDGED, Expected, changed_rows
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.columns import message_batch
@@ -126,6 +127,7 @@ class LakeItem:
     file: StoredFile
     broker: str | None = None
     topics: tuple[str, ...] = ()
+    dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
 
     @property
     def size(self) -> int:
@@ -140,9 +142,16 @@ class LakeItem:
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the file's rows."""
         needed = {*columns, "total_size", *(["broker"] if self.broker else []), *(["topic"] if self.topics else [])}
-        names = [name for name in COLUMNS if name in needed]
-        for batch in plain_batches(self.lake, STORED_MESSAGES, self.file, names):
-            yield self._wanted(batch).select(columns)
+        if self.dropped is not None:
+            needed |= {*JUDGED}
+        names = [name for name in MESSAGES.plain_schema.names if name in needed]
+        for batch in plain_batches(self.lake, MESSAGES, self.file, names):
+            wanted = self._wanted(batch)
+            if self.dropped is not None:
+                changed = changed_rows(wanted, Expected(None, None, self.dropped))
+                yield from _named(wanted.filter(pa.array(changed)))
+                wanted = wanted.filter(pa.array(~changed))
+            yield wanted.select(columns)
 
     def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
@@ -151,3 +160,9 @@ class LakeItem:
         if self.topics:
             batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(self.topics, pa.string())))
         return batch
+
+
+def _named(rows: pa.RecordBatch) -> Iterator[Piece]:
+    """Yield the place of each row as damage."""
+    for offset, size in zip(rows["physical_offset"].to_pylist(), rows["total_size"].to_pylist(), strict=True):
+        yield Piece(PieceKind.DAMAGE, offset or 0, size, "another engine has changed this row")

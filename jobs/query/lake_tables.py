@@ -12,6 +12,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from jobs.lake.features import refuse_other_types
+from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.storage.s3 import delta_location, delta_options
@@ -50,10 +52,12 @@ class LakeTables:
     def _table(self, name: str) -> DeltaTable:
         location = join(self._lake, name)
         try:
-            return DeltaTable(delta_location(location), storage_options=delta_options(location, self._options))
+            table = DeltaTable(delta_location(location), storage_options=delta_options(location, self._options))
         except TableNotFoundError as error:
             reason = f"no lake: it has no table {name}"
             raise NotAStore(reason, None, self._lake) from error
+        refuse_other_types(Lake(self._lake, self._options), table)
+        return table
 
     def _register(self, name: str, table: DeltaTable) -> None:
         """Make a table known to queries; `OSError` where another engine has given it what they do not read."""

@@ -22,7 +22,7 @@ from jobs.lake.bodies import is_to_inflate, with_inflated
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, RECORD_CRC
 from jobs.restore.coverage import Interval
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.assembly import COLUMNS, Assembled
+from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch, record_crcs
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
@@ -103,8 +103,8 @@ def unchecked_note(places: Sequence[Interval]) -> list[str]:
 class Expected(NamedTuple):
     """The values that every row has, and columns that another engine has dropped from the whole table."""
 
-    broker: str
-    segment: int
+    broker: str | None
+    segment: int | None
     dropped: frozenset[str] = frozenset()
 
 
@@ -133,9 +133,19 @@ def judge(batch: pa.RecordBatch, made: Assembled, expected: Expected, units: Uni
     return Verdict(changed, wrong, unchecked)
 
 
+def changed_rows(batch: pa.RecordBatch, expected: Expected) -> Flags:
+    """Return which rows another engine has changed, also those of which a record was made once, and no more."""
+    made = assemble(batch)
+    changed = _flags(batch.column(RECORD_CRC).is_valid())
+    changed[made.rows] = judge(batch, made, expected, Units.of(())).changed
+    return changed
+
+
 def _is_misplaced(rows: pa.RecordBatch, expected: Expected) -> Flags:
     wrong = np.zeros(rows.num_rows, np.bool_)
     for name, value in (("broker", expected.broker), ("segment", expected.segment)):
+        if value is None:
+            continue
         column = rows.column(name)
         wrong |= _differs(column, pa.repeat(pa.scalar(value, column.type), rows.num_rows), is_null_wrong=True)
     return wrong

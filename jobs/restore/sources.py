@@ -7,8 +7,10 @@ from typing import Any
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files, has_footer, plain_batches
-from jobs.lake.tables import Table
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, RECORD_CRC, Table
 
+DROPPED = "another engine has dropped it"
+LATER = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
 LOST, UNREADABLE = "is missing", "is no Parquet file any more"
 
 
@@ -41,13 +43,17 @@ def source_of(lake: Lake, table: Table, store_id: str) -> Source:
     wanted.sort(key=lambda file: int(file.low("physical_offset", 0)))
     sizes = {info.name: info.size for info in lake.list_files(table.name)}
     wrong = {file.path: reason for file in wanted if (reason := _what_is_wrong(lake, table, file, sizes))}
+    dropped = frozenset({*table.schema.names} - {field.name for field in snapshot.schema().fields})
     return Source(
         lake,
         table,
         tuple(file for file in wanted if file.path not in wrong),
-        {f"{table.name}/{name}": reason for name, reason in wrong.items()},
+        {
+            **{f"{table.name}/{name}": reason for name, reason in wrong.items()},
+            **{f"{table.name}, column {name}:": DROPPED for name in sorted(dropped - LATER)},
+        },
         tuple(file for file in wanted if file.path in wrong),
-        frozenset({*table.schema.names} - {field.name for field in snapshot.schema().fields}),
+        dropped,
     )
 
 

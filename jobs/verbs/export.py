@@ -73,6 +73,12 @@ _SHOWN = 5
     metavar="BYTES",
     help="A body that is larger when decompressed stays as it is stored; it is named.",
 )
+@click.option(
+    "--verify",
+    "is_verified",
+    is_flag=True,
+    help="Make each row's record again, and leave out rows that another engine has changed: they are named (3).",
+)
 @click.option("--out", required=True, type=OUTPUT_FILE, metavar="FILE")
 @click.option("--dry-run", is_flag=True, help="Say how much there is to read; write nothing.")
 @engine_option
@@ -90,6 +96,7 @@ def command(  # noqa: PLR0913 - one argument an option
     where: str | None,
     kind: str,
     max_body_size: int,
+    is_verified: bool,
     out: Path,
     dry_run: bool,
     engine: str,
@@ -104,8 +111,12 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     if (store is None) == (lake is None):
         raise click.UsageError("give --store STORE or --lake LAKE, one of them")
+    if str(out) == "-":
+        raise click.UsageError("--out -: an export is one whole file or none, and needs a name; then `cat FILE`")
     if out.exists():
         raise click.UsageError(f"--out {out}: is there already")
+    if is_verified and lake is None:
+        raise click.UsageError("--verify checks rows of a lake: records of a store are always checked")
     if where is not None and engine == Engine.HERE.value:
         raise click.UsageError("--where is a condition in Spark's SQL, which only --engine spark understands")
     watch = Stopwatch()
@@ -121,7 +132,8 @@ def command(  # noqa: PLR0913 - one argument an option
     between = Between(_explained(since), _explained(until))
     workers = ready()
     choose = _chooser(where, between, workers)
-    planned = plan(Source(store, lake, commitlog or (), broker, printed_as, topics), workers.options)
+    source = Source(store, lake, commitlog or (), broker, printed_as, topics, is_verified)
+    planned = plan(source, workers.options)
     if dry_run:
         # How much of it a condition spares only the run tells.
         files, size = len(planned.items), sum(item.size for item in planned.items)
@@ -132,8 +144,19 @@ def command(  # noqa: PLR0913 - one argument an option
         return ExitCode.CLEAN
     summary = export(planned, printed_as, Output(out, Format(kind), max_body_size), workers, choose)
     result = _result(summary, watch.seconds)
-    described = {**_described(summary, out), "severity": result.severity.value, "seconds": result.seconds}
-    answer.give(described, [f"{store or lake} → {out}", *_left_out(summary)], result, indent=None)
+    reason = None
+    if not summary.messages:
+        from jobs.export.reason import why_nothing
+
+        reason = why_nothing(source, has_times=bool(since or until), has_condition=where is not None)
+    described = {
+        **_described(summary, out),
+        "reason": reason and {"kind": reason.kind.value, "text": reason.text},
+        "severity": result.severity.value,
+        "seconds": result.seconds,
+    }
+    lines = [f"{store or lake} → {out}", *([f"  {reason.text}"] if reason else []), *_left_out(summary)]
+    answer.give(described, lines, result, indent=None)
     if summary.damaged or summary.gaps:
         return ExitCode.DAMAGE
     return ExitCode.CLEAN if summary.messages else ExitCode.NOT_FOUND
@@ -198,7 +221,7 @@ def _left_out(summary: "Summary") -> list[str]:
         lines.append(f"  {undecoded.count:,} bodies are left as they are stored (--max-body-size is the limit of one):")
         lines += _places(undecoded.places, undecoded.count)
     if damaged:
-        lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes of the log are no messages, and left out:")
+        lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes are no messages as they were written, and left out:")
         lines += _places(damaged, len(damaged))
     if gaps:
         lines.append("  GAP the log is not complete:")

@@ -89,7 +89,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     "--until",
     type=UntilType(),
     metavar="TIME",
-    help="With --follow, when to end: `2h` is two hours from now, or a time.",
+    help="With --follow, when to end: `+2h` is two hours from now, or a time.",
 )
 @click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
 @max_rate_option

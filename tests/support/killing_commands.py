@@ -134,7 +134,7 @@ class Campaign:
     before: "list[subprocess.Popen[bytes]]" = field(default_factory=list)  # whose driver alone was killed
 
     def whole(self) -> int:
-        return self._start(*(("--until", "0s") if self.follows else ())).wait(_LONGEST_S)
+        return self._start(*(("--until", "+0s") if self.follows else ())).wait(_LONGEST_S)
 
     def _start(self, *more: str) -> "subprocess.Popen[bytes]":
         words = (*_FOLLOW, *_STEP) if self.follows else _ONCE

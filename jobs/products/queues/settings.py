@@ -1,6 +1,6 @@
 """The settings of a store's queues beside its log: release, configuration, and the sizes of its own files."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class SeenQueues(NamedTuple):
     batch_topics: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> "SeenQueues":
+    def of(cls, state: Mapping[str, Sequence[Any]]) -> "SeenQueues":
         """Read the form that manifests keep."""
         sizes = {FileKind(kind): Known(size, origin, "a run saw them") for kind, size, origin in state.get("sizes", ())}
         return cls(sizes, frozenset(state.get("batch_topics", ())))

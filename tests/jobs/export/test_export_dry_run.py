@@ -1,6 +1,7 @@
 """`export --dry-run` says how much there is to read, and writes nothing."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,21 @@ def test_what_the_real_run_refuses_is_refused(
         ]
         assert codes == [ExitCode.USAGE] * 2
     assert [there] == list(tmp_path.iterdir())
+
+
+def test_an_export_of_nothing_says_why(
+    places: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for place, path in places.items():
+        export = partial(runner(capfd), "export", place, path, "--json", "--out")
+        unknown = export(tmp_path / f"a{place}", "-t", "T_1")
+        early = export(tmp_path / f"b{place}", "-t", "T1", "--until", "2001-02-03 04:05")
+        stdout = export("-")
+
+        assert (unknown.code, early.code, stdout.code) == (ExitCode.NOT_FOUND, ExitCode.NOT_FOUND, ExitCode.USAGE)
+        assert unknown.document["reason"] == {
+            "kind": "topic_unknown", "text": "no topic T_1 was ever seen there; did you mean T1?"
+        }  # fmt: skip
+        assert early.document["reason"]["kind"] == "outside_times"
+        assert early.document["reason"]["text"].startswith("no message of T1 in these times: what is there was stored")
+        assert "needs a name" in stdout.err

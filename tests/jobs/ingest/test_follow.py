@@ -170,7 +170,7 @@ def test_another_run_of_the_store_ends_at_once(tmp_path: Path) -> None:
     def other() -> None:
         broker.append(some_records(1, seed=2))
         command = [sys.executable, "-c", code, "ingest", str(broker.root), "--lake", str(lake), "--broker", "b"]
-        ended.append(subprocess.run([*command, "--follow", "--until", "0s"], check=False, timeout=300).returncode)
+        ended.append(subprocess.run([*command, "--follow", "--until", "+0s"], check=False, timeout=300).returncode)
 
     Story(Stop(), [lambda: None, other]).run(request(broker))
     assert ended == [ExitCode.HELD]
@@ -310,7 +310,7 @@ def test_the_allocator_is_one_that_gives_memory_back(chosen: dict[str, str], use
     command = [sys.executable, "-c", code, "ingest", str(broker.root), "--lake", str(tmp_path / "lake")]
     environment = {name: value for name, value in os.environ.items() if name != ALLOCATOR} | chosen
     done = subprocess.run(
-        [*command, "--follow", "--until", "0s", "--quiet"],
+        [*command, "--follow", "--until", "+0s", "--quiet"],
         env=environment,
         check=True,
         stdout=subprocess.PIPE,
