@@ -15,3 +15,12 @@ def required(name: str, type_: pa.DataType, comment: str) -> pa.Field:
     A column that a table gets later is never one of these: merged files have rows from before.
     """
     return pa.field(name, type_, nullable=False, metadata={"comment": comment})
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type that readers see: dictionaries are how a column is held in memory, not what it is."""
+    if pa.types.is_dictionary(type_):
+        return type_.value_type
+    if pa.types.is_map(type_):
+        return pa.map_(plain_type(type_.key_type), plain_type(type_.item_type))
+    return type_

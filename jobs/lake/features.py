@@ -103,14 +103,6 @@ def _written(lake: Lake) -> frozenset[str]:
     return KEPT | BY_SPARK if is_local(lake.location) else KEPT
 
 
-def refuse_other_types(lake: Lake, snapshot: DeltaTable) -> None:
-    """Raise `UnsupportedTableError` when a column of ours has another type: SQL would compare other values."""
-    location = snapshot.table_uri.rstrip("/").removeprefix("file://")
-    table = _BY_NAME.get(location.rpartition("/")[2])
-    if table is not None:
-        _refuse(lake, snapshot, table, list(_other_types(snapshot.schema(), table)))
-
-
 def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None) -> None:
     """Raise `UnsupportedTableError` when the rows of a table are not what its files, at these *paths*, hold."""
     location = snapshot.table_uri.rstrip("/").removeprefix("file://")
@@ -118,15 +110,11 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
     metadata = snapshot.metadata()
     what = ["column mapping"] if _is_mapped(metadata.configuration) else []
     what += _layout(snapshot.schema(), metadata.partition_columns, table)
-    clone = "CREATE OR REPLACE TABLE {table} USING delta AS SELECT * FROM {table}"
-    is_clone = not what and any(":/" in path for path in paths)
-    _refuse(lake, snapshot, table, ["files of another table (CLONE)"] if is_clone else what, clone if is_clone else "")
-
-
-def _refuse(lake: Lake, snapshot: DeltaTable, table: Table, what: Sequence[str], statement: str = "") -> None:
+    statements = _restore(lake, snapshot, table) if what else ()
+    if not what and any(":/" in path for path in paths):
+        what = ["files of another table (CLONE)"]
+        statements = ("CREATE OR REPLACE TABLE {table} USING delta AS SELECT * FROM {table}",)
     if what:
-        location = snapshot.table_uri.rstrip("/").removeprefix("file://")
-        statements = (statement,) if statement else _restore(lake, snapshot, table)
         raise UnsupportedTableError(
             f"{location}: another engine has given this table what rmq-lake does not read: {', '.join(what)}. "
             f"To take it back, run in Spark SQL: {'; '.join(statements).format(table=f'delta.`{location}`')}"
@@ -224,10 +212,6 @@ def _layout(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator
     lacking = [field.name for field in table.schema if not field.nullable and field.name not in there]
     if lacking:
         yield "columns without " + " and ".join(lacking)
-    yield from _other_types(schema, table)
-
-
-def _other_types(schema: Schema, table: Table) -> Iterator[str]:
     ours = {field.name: field for field in table.delta_schema.fields}
     for field in schema.fields:
         known = ours.get(field.name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_formats.arrow import column, required
+from rmq_formats.arrow import column, plain_type, required
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
 from rmq_formats.trace_columns import SCHEMA as TRACE_SCHEMA
@@ -70,15 +70,9 @@ class Table:
 
         To Delta every column may be NULL, also those that a file's own schema requires: that can be taken back.
         """
-        return pa.schema([pa.field(field.name, _plain(field.type), metadata=field.metadata) for field in self.schema])
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(type_):
-        return type_.value_type
-    if pa.types.is_map(type_):
-        return pa.map_(_plain(type_.key_type), _plain(type_.item_type))
-    return type_
+        return pa.schema(
+            [pa.field(field.name, plain_type(field.type), metadata=field.metadata) for field in self.schema]
+        )
 
 
 STORED_MESSAGES = Table(

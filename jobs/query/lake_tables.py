@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from jobs.lake.features import refuse_other_types
-from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.storage.s3 import delta_location, delta_options
+from rmq_formats.arrow import plain_type
+from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.errors import NotAStore
 
 MESSAGES = "messages"
@@ -56,7 +56,8 @@ class LakeTables:
         except TableNotFoundError as error:
             reason = f"no lake: it has no table {name}"
             raise NotAStore(reason, None, self._lake) from error
-        refuse_other_types(Lake(self._lake, self._options), table)
+        if name == MESSAGES:
+            _refuse_other_types(table)
         return table
 
     def _register(self, name: str, table: DeltaTable) -> None:
@@ -120,6 +121,16 @@ class LakeTables:
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows."""
         return plain_rows(self._builder.execute(sql).read_all())
+
+
+def _refuse_other_types(table: DeltaTable) -> None:
+    """Raise `OSError` when a column of messages has another type: SQL would compare other values."""
+    ours = Schema.from_arrow(pa.schema([field.with_type(plain_type(field.type)) for field in SCHEMA]))
+    types = {field.name: field.type for field in ours.fields}
+    for field in table.schema().fields:
+        if types.get(field.name, field.type) != field.type:
+            reason = f"has another type of the column {field.name}: another engine has made it again"
+            raise OSError(f"the lake's table {MESSAGES} {reason}")
 
 
 def text(value: str) -> str:
