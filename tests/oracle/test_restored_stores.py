@@ -1,6 +1,5 @@
 """A lake gives a store back: a real broker starts on it, serves it, lets groups go on where they were."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,6 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
-from jobs.repair.run import RepairRequest, repair
 from jobs.restore.run import RestoreRequest, Summary, restore
 from jobs.store.workers import OneByOne
 from tests.oracle.conftest import BrokerFactory
@@ -182,25 +180,3 @@ def _keys(consumed: Sequence[Consumed]) -> list[str]:
 def _printed(broker: RealBroker) -> list[str]:
     lines = [("queryMsgByKey", "-t", _TOPIC, "-k", key) for key in ("first-0", f"second-{_LEFT - 1}")]
     return [broker.mqadmin(*line).stdout for line in (*lines, ("topicStatus", "-t", _TOPIC))]
-
-
-def test_a_broker_starts_on_a_repaired_store(real_broker: BrokerFactory, tmp_path: Path, release: str) -> None:
-    """A segment, a queue and index files are lost: after the repair it serves everything, and writes on."""
-    store, lake = tmp_path / "store", tmp_path / "lake"
-    with real_broker(release, store) as broker:
-        _fill(broker)
-        pulled = sorted(broker.pull(_TOPIC))
-        printed = _printed(broker)
-    ingest(IngestRequest(str(store), str(lake), release=release), OneByOne())
-    sorted((store / "commitlog").iterdir())[1].unlink()
-    shutil.rmtree(store / "consumequeue" / _TOPIC)
-    sorted((store / "index").iterdir())[2].unlink()
-    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
-    size = SMALL_GEOMETRY.consume_queue_file_size
-    request = RepairRequest(str(store), tmp_path / "repair", Lake(str(lake)), None, wanted, size, apply=True)
-    summary = repair(request, OneByOne())
-    with real_broker(release, store) as broker:
-        life = _life(broker)
-
-    assert summary.exit_code == 0
-    assert _Life(pulled, printed, *_going_on()) == life

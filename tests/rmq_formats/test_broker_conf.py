@@ -46,10 +46,6 @@ def test_a_configuration_says_where_a_store_lies_and_what_shape_it_has() -> None
     )
 
 
-def test_the_log_lies_in_all_its_folders() -> None:
-    assert parse_broker_conf(EXAMPLE).commitlog_paths == ("/disk1/log", "/disk2/log", "/disk0/log")
-
-
 @pytest.mark.parametrize("spelling", ["maped", "mapped"])
 def test_sizes_are_known_under_both_spellings(spelling: str) -> None:
     """4.5.2 corrected the name."""

@@ -2,8 +2,7 @@
 
 import datetime as dt
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,7 @@ from rmq_formats.errors import CorruptData, LimitExceeded
 from rmq_formats.flags import TransactionType, transaction_type
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import PropertyParser, parse_properties, split_keys
-from tests.golden import GOLDEN
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, placed
-from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import I64, records
 
 JIT_IS_OFF = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
@@ -244,19 +241,6 @@ def test_every_column_says_what_it_means() -> None:
         "properties",
     }  # fmt: skip
     assert mission <= set(SCHEMA.names)
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_real_brokers_records_are_rows_and_come_back(golden: Callable[[str], Path], name: str) -> None:
-    some = [stored.record for stored in stored_records(golden(name))]
-    assert some
-    for parser in PropertyParser:
-        rows = rows_of(some, parser)
-        assert [{**row, "topic_raw": None, "properties_raw": None} for row in rows] == [
-            {**expected_row(record, parser), "topic_raw": None, "properties_raw": None} for record in some
-        ]
-        assert [record_of_row(row) for row in rows] == some
 
 
 def test_rows_of_engines_that_give_maps_come_back_too() -> None:

@@ -202,22 +202,6 @@ def test_an_inner_batch_gives_a_batch_unit() -> None:
     assert decode_batch_unit(unit.encoded) == unit.unit
 
 
-@pytest.mark.parametrize(
-    ("unit", "is_written"),
-    [
-        (BatchUnit(0, 1, 0, 0, 0, 1), True),
-        (BatchUnit(-1, 1, 0, 0, 0, 1), False),
-        (BatchUnit(0, 0, 0, 0, 0, 1), False),
-        (BatchUnit(0, 1, 0, 0, -1, 1), False),
-        (BatchUnit(0, 1, 0, 0, 0, 0), False),
-    ],
-)
-def test_the_first_batch_of_a_queue_is_written_and_what_no_broker_writes_is_not(
-    unit: BatchUnit, *, is_written: bool
-) -> None:
-    assert unit.is_written is is_written
-
-
 @pytest.mark.parametrize("properties", [{}, {"INNER_BASE": "1"}, {"INNER_BASE": "-1", "INNER_NUM": "1"}])
 def test_a_record_of_a_batch_topic_without_base_or_count_gives_no_unit(properties: dict[str, str]) -> None:
     assert units_of(a_record(properties=properties), batch_topics=frozenset({"T"})) == []
@@ -302,12 +286,6 @@ def test_a_queue_ends_at_the_first_unit_that_is_not_written() -> None:
     assert list(walk_units(unit + UNIT.pack(5, 0, 7) + unit)) == [Unit(5, 6, 7)]
     assert list(walk_units(unit * 2)) == [Unit(5, 6, 7)] * 2
     assert [u.base_offset for u in walk_batch_units(batch + BATCH_UNIT.pack(5, 6, 7, 8, 9, 0, -1, 0) + batch)] == [9]
-
-
-def test_a_pre_blank_is_known_by_all_its_fields() -> None:
-    """A record may begin at 0, but none is as long."""
-    assert PRE_BLANK.is_pre_blank
-    assert not Unit(0, 5, 0).is_pre_blank
 
 
 def test_an_extension_file_ends_when_a_unit_finds_no_room() -> None:

@@ -20,7 +20,7 @@ from rmq_formats.detection import (
 )
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.layout import IndexHeader
-from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release
+from rmq_formats.release import HashSlotCount, Release
 from rmq_formats.store import Checkpoint, classify, decode_checkpoint
 from tests.golden import GOLDEN, release_of
 from tests.rmq_formats.builders import BROKER_V6, a_record
@@ -32,10 +32,6 @@ StoreOf = Callable[[str], Path]
 
 def span(era: Era) -> tuple[int, str, str]:
     return era.first_offset, str(era.lowest), str(era.highest)
-
-
-def test_without_marks_every_release_is_possible() -> None:
-    assert [span(era) for era in detect_eras([])] == [(0, str(OLDEST), str(NEWEST))]
 
 
 def test_marks_narrow_down_each_other() -> None:
@@ -74,10 +70,6 @@ def test_a_file_speaks_for_the_last_writer_only() -> None:
 
     assert span(detect_eras([file, new, old])[-1]) == (500, "5.5.0", "5.5.1")
     assert [span(era) for era in detect_eras([file, old])] == [(0, "4.0.0", "4.7.0")]
-
-
-def test_a_mark_that_no_release_leaves_is_ignored() -> None:
-    assert len(detect_eras([Mark("odd", "checkpoint_fields", (7,), 100)])) == 1
 
 
 MARKED = [

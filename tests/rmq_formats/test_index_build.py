@@ -16,9 +16,9 @@ from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, new_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.flags import TransactionType
-from rmq_formats.hashing import index_key_hash, java_text
+from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
-from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, text_array
+from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -318,15 +318,6 @@ def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
     builder.adopt(np.full(20, 255, np.uint8), IndexHeader())
 
     assert written[GEOMETRY.entry_position(1)][:4] == bytes(4)
-
-
-@given(st.lists(texts, max_size=8))
-def test_texts_come_out_as_java_reads_them(parts: list[bytes]) -> None:
-    """Malformed input is replaced; nothing else changes."""
-    buffer = np.frombuffer(bytearray(b"".join(parts)), np.uint8)
-    ends = np.cumsum([0, *map(len, parts)]).astype(np.int32)
-
-    assert text_array(buffer, ends[:-1], ends[1:]).to_pylist() == [java_text(part) for part in parts]
 
 
 def test_rows_of_entries_name_slot_and_key() -> None:

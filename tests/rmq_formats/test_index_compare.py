@@ -42,12 +42,6 @@ def changed(position: int, value: int) -> bytearray:
     return data
 
 
-def test_the_same_bytes_are_equal() -> None:
-    for size in (1, 4, 9):
-        assert compared(a_file(), a_file(), size).is_equal
-        assert compared(a_file(), a_file(), size).differences == []
-
-
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
     at = GEOMETRY.entry_position(6)

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.severity import Severity
-from jobs.diff.run import Difference, DiffRequest, DiffSummary, NotInLakeError, diff
+from jobs.diff.run import DiffRequest, DiffSummary, NotInLakeError, diff
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
@@ -111,21 +111,6 @@ def test_a_byte_of_a_body_that_rotted_since_is_damage_of_the_store(store: Path) 
     (rotten,) = summary.differences
     assert (3, row["physical_offset"], 1) == (summary.exit_code, rotten.start, rotten.records)
     assert "damaged in the store since" in rotten.cause
-
-
-def test_overwritten_records_are_damage_of_the_store(store: Path) -> None:
-    rows = rows_of(taken(store))
-    path = segments(store)[0]
-    data = bytearray(path.read_bytes())
-    start, end = rows[3]["physical_offset"], rows[5]["physical_offset"]
-    data[start:end] = b"\xff" * (end - start)
-    path.write_bytes(data)
-
-    (lost,) = compared(store).differences
-
-    assert Difference(
-        Severity.DAMAGE, "only in the lake", start, end, 2, "damaged in the store since it was read"
-    ) == lost  # fmt: skip
 
 
 def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> None:

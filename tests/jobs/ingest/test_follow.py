@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
-from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest import follow as following
@@ -33,14 +32,11 @@ from jobs.store.store import list_store
 from jobs.store.workers import AsNeeded, OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import NotAStore
-from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import leftovers, raw_rows, rows_of
-from tests.support.meanwhile import Meanwhile
+from tests.support.lakes import raw_rows, rows_of
 
-AT_ONCE = Pace(0.0)
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
-WHOLE = 70  # records before the place where a log is cut back
+AT_ONCE = Pace(0.0)
 MANY = 4  # files that are merged
 WARM = 3 * MANY  # steps, after which each kind of work was done
 STEPS = 2 * MANY  # more, twice
@@ -223,24 +219,6 @@ def test_an_error_that_stays_ends_it(tmp_path: Path) -> None:
             Story(Stop(), []).run(request(broker))
 
 
-def test_a_log_that_is_cut_back_during_a_step_leaves_no_files_over(tmp_path: Path) -> None:
-    """The attempt that was given up has written some, and the lock, which is kept, has no note of it."""
-    broker = Broker(tmp_path / "store")
-    placed = broker.append(some_records(5))
-    written: list[MessageRecord] = []
-
-    def crash() -> None:
-        if len(placed) > WHOLE and broker.offset == placed[-1].end_offset:
-            broker.truncate(placed[WHOLE].physical_offset)
-            written.extend(broker.append(some_records(20, seed=3, stored=STORED + 10_000)))
-
-    stop = Stop()
-    story = Story(stop, [lambda: None, lambda: placed.extend(broker.append(some_records(200, seed=2)))])
-    Follower(request(broker), Meanwhile(happens=crash), AT_ONCE, stop, story.steps.append, story.look).run()
-    assert raw_rows(tmp_path / "lake") == expected([*placed[:WHOLE], *written])
-    assert leftovers(tmp_path / "lake") == []
-
-
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
 def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, tmp_path: Path) -> None:
     """No trial would bring it back, what restarts services does; whoever else is away may come back."""
@@ -262,24 +240,6 @@ def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, tmp
     ):
         story.run(request(broker))
     assert tried == trials
-
-
-@pytest.mark.parametrize(("every_s", "hours"), [(0.0, 1), (1.0, 1), (4.5, 5), (900.0, 24)])
-def test_tables_that_are_followed_keep_the_log_of_some_thousand_steps(
-    every_s: float, hours: int, tmp_path: Path
-) -> None:
-    """And replaced files for a day; what somebody has set stays."""
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(5))
-    ingest(request(broker), OneByOne())
-    messages, runs = (DeltaTable(tmp_path / "lake" / name) for name in ("messages", "runs"))
-    log, replaced = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
-    runs.alter.set_table_properties({log: "interval 30 days"})
-    Follower(request(broker), OneByOne(), Pace(every_s, 0.0), Stop()).run()
-    for table in (messages, runs):
-        table.update_incremental()
-    kept = [[table.metadata().configuration[name] for name in (log, replaced)] for table in (messages, runs)]
-    assert kept == [[f"interval {hours} hours", "interval 1 days"], ["interval 30 days", "interval 1 days"]]
 
 
 def test_what_is_small_needs_no_session(tmp_path: Path) -> None:

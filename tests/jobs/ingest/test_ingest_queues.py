@@ -207,20 +207,6 @@ def _taken_back(root: Path, count: int) -> tuple[Broker, IngestRequest, list[Mes
     return broker, request, old
 
 
-def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_path: Path) -> None:
-    """Old units after a new one say that the log was dispatched less far than it was: the new one must wait."""
-    broker, request, old = _taken_back(tmp_path, 5)
-    new = broker.append([_record(bytes(2000), store_timestamp=STORED + 1000), _record(b"new")])
-    assert new[1].physical_offset > old[4].end_offset
-
-    ingest(request, OneByOne())
-    new += broker.append([_record(b"more") for _ in range(4)])
-    ingest(request, OneByOne())
-
-    matched = [row["physical_offset"] for row in _rows(tmp_path / "lake") if row["status"] == "matched"]
-    assert matched == [record.physical_offset for record in (old[0], *new)]
-
-
 def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_row_once(tmp_path: Path) -> None:
     """The run has settled how much of the queue it takes; what is there a moment later is of the next run."""
     broker, request, old = _taken_back(tmp_path, 3)

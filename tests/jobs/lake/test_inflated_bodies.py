@@ -120,18 +120,6 @@ def test_a_lake_gets_what_it_lacks_by_one_command_and_once(tmp_path: Path) -> No
     assert inflated() == [0]
 
 
-def test_a_run_after_it_merges_and_continues_the_lake(tmp_path: Path) -> None:
-    broker = a_store(tmp_path / "store")
-    lake = tmp_path / "lake"
-    taken(broker, lake)
-    broker.append([compressed(zlib.compress(TEXT))])
-    taken(broker, lake, inflated=False)
-    optimize(str(lake), OneByOne())
-
-    assert added(lake) == [*EXPECTED, (None, None)]
-    assert taken(broker, lake, inflated=False).messages == 0
-
-
 def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from jobs.ingest.look import Look
@@ -15,8 +14,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from tests.golden.features import unpack_feature
-from tests.support.lakes import dataset_of, rows_of
-from tests.support.recipes import RECIPES
+from tests.support.lakes import rows_of
 
 
 @pytest.fixture
@@ -114,35 +112,3 @@ def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: 
     assert any("pip install" in note for note in summary.notes)
     assert again.run is None
     assert rows_of(tmp_path / "lake", "consumer_offsets", "run") == before
-
-
-def test_lag_over_time_is_one_query(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
-    segments = sorted((store / "commitlog").iterdir())
-    later = {path: path.read_bytes() for path in segments[1:]}
-    for path in later:
-        path.unlink()
-    confirm(store, {"T1@g": {"0": 1}})
-    ingest(request(store), OneByOne())
-    first = _end_of_queue(tmp_path / "lake")
-    for path, data in later.items():
-        path.write_bytes(data)
-    ingest(request(store), OneByOne())
-    second = _end_of_queue(tmp_path / "lake")
-    confirm(store, {"T1@g": {"0": second}})
-    ingest(request(store), OneByOne())
-
-    (recipe,) = (recipe for recipe in RECIPES if recipe.language == "sql" and " AS lag" in recipe.text)
-    with duckdb.connect() as connection:
-        for table in ("messages", "runs", "consumer_offsets"):
-            connection.register(table, dataset_of(tmp_path / "lake" / table))
-        rows = connection.execute(f"SELECT consumer_group, topic, queue_id, lag FROM ({recipe.text}) ORDER BY time")
-        lags = [lag for group, topic, queue_id, lag in rows.fetchall() if (group, topic, queue_id) == ("g", "T1", 0)]
-
-    assert first < second
-    assert lags == [first - 1, second - 1, 0]
-
-
-def _end_of_queue(lake: Path) -> int:
-    own = [row for row in rows_of(lake) if (row["topic"], row["queue_id"]) == ("T1", 0)]
-    return max(int(row["queue_offset"]) for row in own) + 1

@@ -166,36 +166,6 @@ def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden:
     assert told(second.rows) == truth(whole)
 
 
-def born_again(whole: Path, target: Path, offset: int) -> Path:
-    shutil.copytree(whole, target)
-    for path in (target / "commitlog").iterdir():
-        base, data = int(path.name), bytearray(path.read_bytes())
-        for record, _ in records_of([path]):
-            at = record.physical_offset - base
-            if record.physical_offset >= offset:
-                BORN.pack_into(data, at + BORN_AT, record.born_timestamp + 1)
-                CONSUMED.pack_into(data, at + CONSUMED_AT, record.reconsume_times + 1)
-        path.write_bytes(bytes(data))
-    return target
-
-
-@pytest.mark.parametrize("grown", [31, 33, 64])
-def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
-    golden: Golden, tmp_path: Path, grown: int
-) -> None:
-    whole = golden("b551-base")
-    records = [record for record, _ in records_of(segments_of(whole))]
-    middle = Moment(records[45].physical_offset, records[45].physical_offset)
-    run(at_moment(whole, tmp_path / "store", middle), tmp_path / "lake")
-    other = born_again(whole, tmp_path / "other", records[30].physical_offset)
-    end = records[grown].physical_offset
-    second = run(at_moment(other, tmp_path / "again", Moment(end, end)), tmp_path / "lake")
-
-    expected = {row: count for row, count in truth(other).items() if row[3] < end}
-    assert (second.summary.superseded or {})["from_offset"] == records[30].physical_offset
-    assert told(second.rows) == Counter(expected)
-
-
 @pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
 def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: Golden, tmp_path: Path, made: str) -> None:
     """Another queue's unit says that the log was dispatched beyond records whose units lie in no file listed so far."""

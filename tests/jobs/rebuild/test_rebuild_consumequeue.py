@@ -93,14 +93,6 @@ def test_what_the_log_does_not_tell_is_named(golden: Golden, tmp_path: Path) -> 
     assert all(topic in note for topic in ("'E1' 0", "'E1' 1", "'E2' 1"))
 
 
-def test_rocksdb_queues_are_named_and_all_else_works(golden: Golden, tmp_path: Path) -> None:
-    summary = rebuild(request_for(golden("b551-rockscq"), tmp_path, "b551-rockscq", file_size=200), OneByOne())
-
-    assert summary.files == 14
-    assert any("RocksDB" in note for note in summary.notes)
-    assert (tmp_path / "T1" / "0" / "00000000000000000400").stat().st_size == 200
-
-
 def test_the_delay_levels_of_the_broker_decide_times_of_delivery(golden: Golden, tmp_path: Path) -> None:
     """`messageDelayLevel` is no part of the store; a broker's configuration file gives it."""
     name = "b551-base"

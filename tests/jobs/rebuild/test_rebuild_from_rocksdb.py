@@ -45,13 +45,3 @@ def test_files_hold_every_unit_that_the_broker_answered(name: str, tmp_path: Pat
     for queue, units in expected.items():
         is_longer = queue.rpartition("/")[0] in WRITTEN_BY_THE_STOP
         assert (found[queue][: len(units)] if is_longer else found[queue]) == units, queue
-
-
-def test_light_queues_that_rocksdb_alone_keeps_are_not_lost(tmp_path: Path) -> None:
-    """Double write of 5.5 has no files of them: the store is whole, and files of seven queues were to be installed."""
-    root = unpack_feature("b551-lmq-selective", tmp_path).root
-    out = tmp_path / "out"
-    summary = rebuild(RebuildQueuesRequest(str(root), out, release="5.5.1", lost_only=True), OneByOne())
-
-    assert [path.name for path in out.iterdir()] == [MANIFEST]
-    assert summary.proof.endswith("are equal, byte for byte")

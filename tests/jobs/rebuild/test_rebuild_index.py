@@ -229,22 +229,6 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_come_b
     assert result.exit_code is ExitCode.CLEAN
 
 
-@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] == "expired"])
-def test_what_an_expired_log_still_tells_is_rebuilt_from_the_survivors(
-    golden: StoreOf, name: str, tmp_path: Path
-) -> None:
-    """Boundaries are counted from the files that are there, never from the log's moved start."""
-    store = tmp_path / "store"
-    shutil.copytree(golden(name), store)
-    whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
-    lost = sorted(whole)[2:4]
-    for name_ in lost:
-        (store / "index" / name_).unlink()
-    rebuilt(store, tmp_path / "out", lost_only=True)
-
-    assert files_in(tmp_path / "out") == [whole[name_] for name_ in lost]
-
-
 def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_are(
     golden: StoreOf, tmp_path: Path
 ) -> None:

@@ -149,28 +149,6 @@ def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: Golden, tmp_pat
     assert (everything.row_keys, sum(file.keys for file in everything.files)) == (540, 540)
 
 
-def test_lost_queue_files_come_back_and_the_others_stay(store: Path, tmp_path: Path) -> None:
-    folder = store / "consumequeue"
-    lost = [
-        *sorted((folder / "T2").rglob("0*0")),
-        min((folder / "T1" / "0").iterdir()),
-        sorted((folder / "T1" / "1").iterdir())[1],
-    ]
-    real = {str(path.relative_to(folder)): path.read_bytes() for path in lost}
-    shutil.rmtree(folder / "T2")
-    lost[-2].unlink()
-    lost[-1].write_bytes(bytes(200))
-    summary = rebuilt_queues(store, tmp_path / "out", lost_only=True)
-
-    out = tmp_path / "out"
-    made = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    del made[queue_run.MANIFEST]
-    assert made == real
-    assert summary.replaced == [str(lost[-1].relative_to(folder))]
-    assert "byte for byte" in summary.proof
-    assert summary.exit_code is ExitCode.DAMAGE
-
-
 def test_a_queue_file_of_another_log_is_replaced_and_others_come_back(store: Path, tmp_path: Path) -> None:
     path = store / "consumequeue" / "T1" / "0" / f"{200:020d}"
     data = bytearray(path.read_bytes())

@@ -40,7 +40,7 @@ from rmq_formats.rocksdb.queues import (
 )
 from tests.golden.features import unpack_feature
 from tests.rmq_formats.builders import a_record, framed, placed
-from tests.support.commands import overwrite, runner, without_spark
+from tests.support.commands import runner, without_spark
 from tests.support.stores import records_of, segments_of, tree_state
 
 Golden = Callable[[str], Path]
@@ -261,17 +261,6 @@ def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_fo
     assert [note.rpartition(": ")[2] for note in report.notes] == ["switching to RocksDB is safe"] * beside_files
 
 
-def test_a_damaged_record_leaves_a_row_that_leads_to_no_message(golden: Golden, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
-    made(store, tmp_path / "whole")
-    whole = numbers_of(tmp_path / "whole" / "consumequeue", "T1")
-    overwrite(min((store / "commitlog").iterdir()), whole[3] + 4, bytes(4))
-    summary = made(store, tmp_path / "out")
-
-    assert numbers_of(tmp_path / "out" / "consumequeue", "T1") == whole | {3: 0}
-    assert summary.blanks == 1
-
-
 def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
     (folder / "commitlog").mkdir(parents=True)
     content = b"".join(framed(record) for record in placed(records))
@@ -313,24 +302,6 @@ def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path
     with pytest.raises(OSError, match="No such file or directory") as raised:
         queue_tables.write_table(str(path), iter([([b"k"], [b"v"])]))
     assert raised.value.filename == str(path)
-
-
-@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble-later", "b551-cqdouble-later-gap"])
-def test_after_a_conversion_verify_says_of_a_double_write_store_that_switching_is_safe(
-    name: str, tmp_path: Path
-) -> None:
-    root = unpack_feature(name, tmp_path).root
-    made(root, tmp_path / "out")
-    for path in (root / "consumequeue").iterdir():
-        if path.is_file():
-            path.unlink()
-    for path in (tmp_path / "out" / "consumequeue").iterdir():
-        path.rename(root / "consumequeue" / path.name)
-    (note,) = verified_notes(root)
-
-    assert note.endswith(", the same: switching to RocksDB is safe")
-    units = len(rows_in(root / "consumequeue")[UNIT_FAMILY])
-    assert f"files hold {units} units, RocksDB {units}" in note
 
 
 @pytest.mark.parametrize("option", ["--lost-only", "--install"])

@@ -32,21 +32,6 @@ def test_a_link_is_followed_for_root_for_us_and_for_the_owner_of_its_target(
     assert may_follow(link, target) is expected
 
 
-def test_a_log_that_is_linked_to_another_disk_is_read(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    store = copy_of(golden("b551-base"), tmp_path)
-    (store / "commitlog").rename(tmp_path / "elsewhere")
-    (store / "commitlog").symlink_to(tmp_path / "elsewhere")
-    first = min((tmp_path / "elsewhere").iterdir())
-    first.rename(tmp_path / "one file")
-    first.symlink_to(tmp_path / "one file")
-
-    names = [info.name for info in LocalStorage().list_files(str(store))]
-
-    assert f"commitlog/{first.name}" in names
-    with LocalStorage().open(str(store / "commitlog" / first.name)) as file:
-        assert file.size == first.stat().st_size
-
-
 @only_root
 @pytest.mark.parametrize("verb", ["inspect", "dump"])
 def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(

@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
-from jobs.store.store import Segment, Store, list_store
+from jobs.store.store import list_store
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, release_of
-from tests.support.broker import Broker, some_records
 from tests.support.commands import Run, copy_of, runner
 
 Golden = Callable[[str], Path]
@@ -69,23 +67,3 @@ def test_every_verb_refuses_a_release_that_never_was(
     assert ExitCode.USAGE == outcome.code
     assert "9.9.9 is not known here" in outcome.err
     assert not (tmp_path / "out").exists()
-
-
-def test_what_sealed_segments_give_away_is_read_once(tmp_path: Path) -> None:
-    """A process that follows a store asks every second; a file that was written again is read again."""
-    Broker(tmp_path / "store").append(some_records(400))
-    store = list_store(str(tmp_path / "store"))
-
-    def asked() -> tuple[object, list[Segment]]:
-        with patch.object(Store, "open", autospec=True, side_effect=Store.open) as opened:
-            return eras_of(store), [
-                file for _, file in (call.args for call in opened.call_args_list) if file in segments
-            ]
-
-    segments = store.segments
-    (first, read), (again, read_again) = asked(), asked()
-    assert (first, True, list(store.segments[-2:])) == (again, len(read) > 4, read_again)
-
-    with Path(store.segments[0].location).open("r+b") as file:
-        file.write(b"\1" * 8)
-    assert [store.segments[0], *store.segments[-2:]] == asked()[1]

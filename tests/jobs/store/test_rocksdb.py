@@ -1,7 +1,6 @@
 """Databases of a broker, read as of one moment, without a byte written beside them."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from jobs.store.features import Features, QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue, stored_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import rocksdb_queues
-from jobs.store.store import list_store, with_queues_of_now
+from jobs.store.store import list_store
 from jobs.store.units import units_of as stored_units
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.rocksdb.queues import UNIT_FAMILY
@@ -100,21 +99,6 @@ def test_reading_writes_nothing_into_the_store(tmp_path: Path) -> None:
     rocksdb_queues(list_store(str(root)))
 
     assert tree_state(root) == before
-
-
-def test_a_second_question_is_answered_from_memory_until_the_files_change(tmp_path: Path) -> None:
-    """A broker that runs flushes more units meanwhile."""
-    root = unpack_feature("b551-rockscq-killed", tmp_path / "before").root
-    later = unpack_feature("b551-rockscq-separate", tmp_path / "after").root
-    store = list_store(str(root))
-    first = rocksdb_queues(store)
-
-    assert rocksdb_queues(store) is first
-    shutil.rmtree(root / "consumequeue")
-    shutil.copytree(later / _SEPARATE, root / "consumequeue")
-    now = rocksdb_queues(with_queues_of_now(store))
-    assert now is not None
-    assert len(now.files) == 10
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])

@@ -137,21 +137,6 @@ def test_a_contradiction_outweighs_the_gap_beside_it(store: Path) -> None:
     assert verdict.exit_code is ExitCode.MISMATCH
 
 
-def test_one_missing_queue_folder_is_one_line(store: Path) -> None:
-    shutil.rmtree(store / "consumequeue" / "T1")
-    one = verified(store)
-    shutil.rmtree(store / "consumequeue")
-    every = verified(store)
-
-    assert [(finding.kind, finding.file, finding.times) for finding in one.findings] == [
-        ("missing_queue", "consumequeue/T1", 2)
-    ]
-    assert [(finding.kind, finding.file, finding.times) for finding in every.findings] == [
-        ("missing_queue", "consumequeue", 10)
-    ]
-    assert one.exit_code is every.exit_code is ExitCode.MISMATCH
-
-
 def test_keys_that_were_not_indexed_while_the_index_was_off_are_found(golden: Golden) -> None:
     verdict = verified(golden("field-indexoff-533"))
     (finding,) = verdict.findings

@@ -17,7 +17,7 @@ from jobs.verify.queues import compare_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
-from rmq_formats.consumequeue.unit import PRE_BLANK, decode_unit
+from rmq_formats.consumequeue.unit import decode_unit
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, golden_stores, release_of
 from tests.support.stores import records_of, segments_of
@@ -106,11 +106,6 @@ def test_a_unit_that_points_between_records_dangles(store: Store) -> None:
     assert finding.expected.startswith(f"offset {whole.physical_offset},")
 
 
-def test_a_unit_behind_the_end_of_the_log_is_told(store: Store) -> None:
-    store.write(T1, 12, struct.pack(">q", 1 << 40))
-    only(store, "unit_behind_log", f"{T1}/{name_of_offset(200)}", 40)
-
-
 def test_a_unit_of_a_record_that_the_log_lost_is_told(store: Store) -> None:
     unit = decode_unit(store.unit(T1, 3))
     overwrite(store.root / "commitlog" / name_of_offset(0), unit.physical_offset, b"U" * 30)
@@ -165,12 +160,6 @@ def test_a_unit_that_stands_twice_is_told(store: Store) -> None:
     assert finding.expected.startswith("offset ")
 
 
-def test_a_unit_appended_twice_is_told(store: Store) -> None:
-    """After all others: nothing is lost, a message is consumed twice."""
-    store.write(T1, 26, store.unit(T1, 25))
-    only(store, "duplicate_unit", f"{T1}/{name_of_offset(400)}", 120)
-
-
 def test_a_unit_inserted_twice_is_told_and_not_what_it_pushes_on(store: Store) -> None:
     """All later units stand one place too high, for one reason."""
     units = [store.unit(T1, n) for n in range(26)]
@@ -223,11 +212,6 @@ def test_a_hole_is_told(store: Store) -> None:
     only(store, "hole", f"{T1}/{name_of_offset(200)}", 40, times=2)
 
 
-def test_a_blank_in_place_of_a_message_is_told(store: Store) -> None:
-    store.write(T1, 0, UNIT.pack(*PRE_BLANK))
-    only(store, "blank_inside", f"{T1}/{name_of_offset(0)}", 0)
-
-
 def test_a_unit_that_is_none_is_told(store: Store) -> None:
     store.write(T1, 12, b"\xff" * 12)
     only(store, "corrupt_unit", f"{T1}/{name_of_offset(200)}", 40)
@@ -238,25 +222,6 @@ def test_bytes_behind_the_last_unit_are_told(store: Store) -> None:
     finding = only(store, "tail_not_zero", f"{T1}/{name_of_offset(400)}", 167)
 
     assert finding.found.startswith("78")
-
-
-def test_a_missing_file_in_the_middle_is_told_once(store: Store) -> None:
-    (store.root / T1 / name_of_offset(200)).unlink()
-    only(store, "missing_file", f"{T1}/{name_of_offset(200)}", None, times=10)
-
-
-@pytest.mark.parametrize(("base", "times"), [(0, 10), (400, 6)])
-def test_a_missing_first_or_last_file_is_told_once(store: Store, base: int, times: int) -> None:
-    (store.root / T1 / name_of_offset(base)).unlink()
-    only(store, "missing_file", f"{T1}/{name_of_offset(base)}", None, times=times)
-
-
-def test_a_file_of_another_size_is_told_and_not_the_units_it_lost(store: Store) -> None:
-    path = store.root / T1 / name_of_offset(200)
-    path.write_bytes(path.read_bytes()[:180])
-    finding = only(store, "wrong_file_size", f"{T1}/{name_of_offset(200)}", 180)
-
-    assert (finding.found, finding.expected) == ("180", "200")
 
 
 @pytest.mark.parametrize(("is_closed", "kinds"), [(True, ["wrong_file_size"]), (False, [])])
