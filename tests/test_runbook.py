@@ -1,7 +1,6 @@
 """The runbook's decision tree: on each row's store one sees what the row says, and its section leads out."""
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -106,20 +105,3 @@ def test_one_sees_what_the_row_says_and_is_led_out(number: int, store: Path, tmp
         (store / "commitlog" / f"{0:020d}").chmod(0o644)
     verified = run("verify", store)
     assert verified.code is row.leads_to, verified.out
-
-
-def test_a_segment_that_is_put_back_makes_the_store_healthy_again(store: Path, tmp_path: Path, run: Run) -> None:
-    segment = sorted((store / "commitlog").iterdir())[1]
-    shutil.move(segment, tmp_path / segment.name)
-    assert run("verify", store).code is ExitCode.DAMAGE
-
-    shutil.move(tmp_path / segment.name, segment)
-    assert run("verify", store).code is ExitCode.CLEAN
-
-
-def test_a_key_that_the_index_has_lost_is_found_through_the_log(store: Path, run: Run) -> None:
-    index_lost(store)
-    found = [run("query", "by-key", "--store", store, "-t", "T1", "-k", "k1", *how) for how in ([], ["--through-log"])]
-
-    assert found[1].code is ExitCode.CLEAN
-    assert found[0].out != found[1].out or found[0].code is ExitCode.CLEAN

@@ -163,17 +163,6 @@ def test_a_pod_fails_but_for_another_run_at_work(code: ExitCode, tmp_path: Path)
     assert (0 if code is ExitCode.HELD else int(code)) == ended.returncode
 
 
-def test_a_pod_sees_the_store_read_only_and_none_runs_beside_another() -> None:
-    job = cron_job()["spec"]
-    pod = job["jobTemplate"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-
-    assert ("Forbid", 0) == (job["concurrencyPolicy"], job["jobTemplate"]["spec"]["backoffLimit"])
-    assert [True] == [mount["readOnly"] for mount in container["volumeMounts"]]
-    assert [True] == [volume["persistentVolumeClaim"]["readOnly"] for volume in pod["volumes"]]
-    assert container["securityContext"]["runAsNonRoot"]
-
-
 @pytest.mark.parametrize("verb", sorted(path.stem for path in (ROOT / "jobs" / "verbs").glob("[a-z]*.py")))
 def test_the_file_of_a_verb_says_that_it_is_no_program(verb: str) -> None:
     script = ROOT / "jobs" / "verbs" / f"{verb}.py"

@@ -1,7 +1,5 @@
 """The page of verdicts has a place for everything that the matrix tries."""
 
-import pytest
-
 from tests.oracle.compatibility import PAGE, Cell, of_upgrade, with_verdicts
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
 from tests.oracle.scenarios import SCENARIOS, UPGRADES
@@ -18,8 +16,3 @@ def test_every_release_scenario_upgrade_and_store_kind_has_a_cell() -> None:
 
     assert [f"verdict {number} of a test" in after for number in range(len(places))] == [True] * len(places)
     assert len(before.split("\n")) == len(after.split("\n"))
-
-
-def test_a_verdict_without_a_cell_is_an_error() -> None:
-    with pytest.raises(KeyError, match=r"has no row or column for .*9\.9\.9"):
-        with_verdicts(PAGE.read_text(encoding="utf-8"), {Cell("9.9.9", "killed"): "equal"})

@@ -57,10 +57,6 @@ def test_of_a_name_that_stands_twice_the_last_value_wins(parser: PropertyParser)
     assert ("UNIQ_KEY", "own") in list(property_items(raw.decode(), parser))
 
 
-def test_names_and_values_are_read_as_java_reads_them() -> None:
-    assert parse_properties(b"a\x01\xed\xa0\x80\x02", SCAN) == {"a": "\N{REPLACEMENT CHARACTER}"}
-
-
 TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
 
 

@@ -75,15 +75,6 @@ def test_a_later_run_that_begins_at_a_leftover_does_not_take_it_either() -> None
     assert scanned(raw, Framing.DLEDGER, start=start) == pieces
 
 
-def test_a_later_run_takes_what_was_written_over_a_leftover() -> None:
-    raw = entries([1, 2, 2, 3])
-    start = len(raw) // 2
-    pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start))
-
-    assert [piece.kind for piece in pieces] == [_RECORD, _RECORD]
-    assert scanned(raw, Framing.DLEDGER, start=start) == pieces
-
-
 def test_in_a_segment_that_is_followed_terms_say_nothing() -> None:
     """Later segments go when an earlier one is written again: a term that falls there is damage to a header."""
     raw = entries([1, 2, 1]) + a_blank(100, Framing.DLEDGER)

@@ -15,9 +15,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.scale.commands import Run, expected_rows, in_one_application, in_this_process
 from tests.scale.hdfs import Hdfs, hdfs
-from tests.scale.servers import ADDRESS
 from tests.support.lakes import raw_rows, rows_of
-from tests.support.ports import free_port
 
 pytestmark = pytest.mark.hdfs
 
@@ -144,22 +142,6 @@ def test_what_hdfs_denies_is_one_line_with_path_and_user(
 
     assert (ExitCode.FAILED, 1) == (code, len(said.strip().splitlines())), said
     assert said.startswith(f"rmq-lake: {store}: HDFS denies it to user stranger: Permission denied")
-
-
-def test_a_store_that_is_not_there_is_one_line(server: Hdfs, run: Run) -> None:
-    store = server.uri("/stores/nothing")
-
-    assert (ExitCode.FAILED, "", f"rmq-lake: {store}: No such file or directory\n") == run("inspect", store)
-
-
-def test_a_name_node_that_is_down_is_one_line(server: Hdfs, run: Run) -> None:
-    port = free_port()
-    setting = f"spark.hadoop.dfs.namenode.http-address={ADDRESS}:{port}"
-    store = server.uri("/stores/plain")
-    code, _, said = run("--conf", setting, "inspect", store)
-
-    assert ExitCode.FAILED is code
-    assert f"rmq-lake: {store}: HDFS does not answer: {ADDRESS}:{port}: Connection refused\n" == said
 
 
 def test_nothing_is_written_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:

@@ -105,16 +105,6 @@ def test_queries_answer_from_s3_as_from_the_local_store(uploaded: Uploaded, run:
     )
 
 
-def test_inspect_and_dump_read_s3_as_they_read_a_disk(uploaded: Uploaded, run: Run) -> None:
-    for verb in (("inspect", "--deep", "--json", "--quiet"), ("dump", "--json")):
-        at = "/commitlog/00000000000000000000" if verb[0] == "dump" else ""
-        local = run(*verb, f"{uploaded.local}{at}")
-        remote = run(*verb, f"{uploaded.store}{at}")
-
-        assert ExitCode.CLEAN is local[0]
-        assert local[:2] == (remote[0], remote[1].replace(uploaded.store, str(uploaded.local)))
-
-
 def test_index_files_rebuilt_onto_s3_are_the_brokers_own(uploaded: Uploaded) -> None:
     result = rebuild(RebuildIndexRequest(uploaded.store, uploaded.out), OneByOne(uploaded.options))
     made = {path.name: path.read_bytes() for path in (uploaded.folder / "index").rglob("*") if path.is_file()}
@@ -226,14 +216,5 @@ def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_oth
     assert [0, 0, 0] == exit_codes(requests, uploaded.options)
     for broker in names:
         assert expected_rows(uploaded.folder / broker) == uploaded.rows(broker)
-    lying, named = files_of(uploaded)
-    assert lying == named
-
-
-def test_of_processes_that_ingest_one_store_at_once_one_does_it(uploaded: Uploaded) -> None:
-    request = IngestRequest(uploaded.store, uploaded.lake)
-
-    assert [ExitCode.CLEAN, ExitCode.HELD] == exit_codes([request, request], uploaded.options)
-    assert expected_rows(uploaded.local) == uploaded.rows()
     lying, named = files_of(uploaded)
     assert lying == named

@@ -201,24 +201,6 @@ def test_an_error_is_tried_again_and_leaves_nothing_twice(tmp_path: Path) -> Non
     assert raw_rows(tmp_path / "lake") == expected(placed)
 
 
-def test_an_error_that_stays_ends_it(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    placed = broker.append(some_records(5))
-    story = Story(Stop(), [lambda: None, lambda: placed.extend(broker.append(some_records(3, seed=2)))])
-    real = run.steps
-
-    def steps(asked: IngestRequest, workers: OneByOne) -> object:
-        if len(placed) > 5:
-            raise OSError(5, "Input/output error", str(broker.root))
-        return real(asked, workers)
-
-    with patch.object(following, "_PAUSE_S", 0.0), patch.object(following, "steps", steps):
-        with pytest.raises(OSError, match="Input/output error"):
-            story.run(request(broker))
-        with pytest.raises(OSError, match="Input/output error"):
-            Story(Stop(), []).run(request(broker))
-
-
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
 def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, tmp_path: Path) -> None:
     """No trial would bring it back, what restarts services does; whoever else is away may come back."""

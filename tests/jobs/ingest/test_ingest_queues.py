@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.products.queues.join import _settle
@@ -29,7 +28,6 @@ from tests.support.stores import records_of, segments_of
 Golden = Callable[[str], Path]
 UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here is taken from the code under test
 PRE_BLANK = (0, 0x7FFFFFFF, 0)
-CLOSED = ("base", "direct", "types", "types-crc", "clock", "retry", "timer", "dledger", "multipath", "transient")
 
 
 def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
@@ -106,16 +104,6 @@ def test_units_that_a_killed_broker_had_in_memory_are_rows_once_they_are_written
 
     assert _rows(tmp_path / "lake") == []
     assert summary.behind == unpacked.before_stop["maxPhyOffset"]
-
-
-@pytest.mark.sample(10)
-@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in CLOSED])
-def test_units_of_an_undisturbed_store_match_their_messages(name: str, golden: Golden, tmp_path: Path) -> None:
-    summary = _ingest(golden(name), tmp_path, name)
-
-    assert {row["status"] for row in _rows(tmp_path) if not row["is_pre_blank"]} == {"matched"}
-    assert summary.exit_code is ExitCode.CLEAN
-    assert summary.behind == 0
 
 
 def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:

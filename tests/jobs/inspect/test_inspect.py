@@ -163,16 +163,6 @@ def test_a_damaged_head_of_a_segment_is_found_without_a_walk(store: Path, run: R
     assert outcome.document["next"][0]["run"].startswith("dump --from 16384 --limit 3 ")
 
 
-def test_damage_in_the_middle_is_found_by_a_deep_look(store: Path, run: Run) -> None:
-    record = next(record for record, _ in list(stored_records(store))[5:])
-    overwrite(store / "commitlog" / ("0" * 20), record.physical_offset + 4, b"\xff")
-
-    assert inspected(run, store).code is ExitCode.CLEAN
-    deep = inspected(run, store, "--deep")
-    assert deep.code is ExitCode.DAMAGE
-    assert problems(deep) == [("damage", "0" * 20, record.physical_offset)]
-
-
 def test_a_missing_segment_is_a_hole_in_the_log(store: Path, run: Run) -> None:
     (store / "commitlog" / "00000000000000016384").unlink()
 

@@ -1,6 +1,5 @@
 """A lake that is large, or that everybody works on at once."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,13 +8,12 @@ from deltalake import DeltaTable
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.commit import LOG_KEPT, commit
+from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import known_stores
 from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE
-from jobs.lake.writers import CHECKPOINT_INTERVAL
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import leftovers, rows_of
@@ -53,27 +51,6 @@ def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -
         offsets = [row["physical_offset"] for row in rows if row["broker"] == name]
         assert offsets[5:] == new[name]
     assert leftovers(lake) == []
-
-
-def test_what_is_obsolete_of_a_log_goes_with_a_checkpoint(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
-    log = tmp_path / "quarantine" / "_delta_log"
-
-    def commits(first: int, end: int) -> list[str]:
-        for number in range(first, end):
-            commit(lake, QUARANTINE, (), ("of a test", number), {})
-        return sorted(path.name for path in log.glob("*.json"))
-
-    commits(1, CHECKPOINT_INTERVAL + 5)
-    DeltaTable(tmp_path / "quarantine").alter.set_table_properties({LOG_KEPT: "interval 1 hours"})
-    for path in log.iterdir():
-        os.utime(path, (0, 0))
-    before = commits(CHECKPOINT_INTERVAL + 5, 2 * CHECKPOINT_INTERVAL - 1)
-    after = commits(2 * CHECKPOINT_INTERVAL - 1, 2 * CHECKPOINT_INTERVAL + 2)
-
-    assert (before[0], len(before)) == (f"{0:020d}.json", 2 * CHECKPOINT_INTERVAL)
-    assert len(after) < CHECKPOINT_INTERVAL + 5
-    assert DeltaTable(tmp_path / "quarantine").transaction_version("of a test") == 2 * CHECKPOINT_INTERVAL + 1
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Statements that name a lake's tables in a catalog: Spark runs its own, and a day's query opens a day's files."""
 
-import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -119,11 +118,3 @@ def test_a_bucket_is_named_as_the_cloud_names_it(
 
     assert [None, "messages"] == [one.table for one in made if " VIEW " not in one.text]
     assert expected == made[1].text
-
-
-def test_json_has_a_statement_a_table(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ExitCode.CLEAN == main(["catalog", str(lake), "--json"])
-
-    found = json.loads(capsys.readouterr().out)
-    assert found[0] == {"table": None, "text": "CREATE DATABASE IF NOT EXISTS `rocketmq`"}
-    assert "messages" in [one["table"] for one in found]

@@ -27,7 +27,6 @@ from jobs.lake.runs import (
     KnownStore,
     Manifest,
     commit_prepared,
-    has_litter,
     known_stores,
     prepare,
     read_manifest,
@@ -137,18 +136,6 @@ def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownSt
         register(lake, "b", (FIRST,), 0)
 
     assert [known.store_id for known in known_stores(lake)] == [store.store_id]
-
-
-def test_leftovers_of_an_attempt_are_swept_when_its_number_is_taken(lake: Lake, store: KnownStore) -> None:
-    a_file(lake, store.store_id, 1)
-    other = a_file(lake, store.store_id, 11)
-    assert has_litter(lake, store)
-    manifest = a_manifest(lake, store)
-    prepare(lake, manifest)
-    commit_prepared(lake, manifest)
-
-    assert len(sweep(lake, manifest)) == 1
-    assert leftovers(Path(lake.location)) == [f"/quarantine/{other.path}"]
 
 
 def test_the_note_of_a_run_that_was_killed_does_not_stop_the_next_where_nothing_is_written_over(

@@ -107,16 +107,6 @@ def test_the_environment_has_a_console_script_that_moves_with_its_checkout(check
         assert str(moved) in [os.path.normpath(path) for path in said["path"]]
 
 
-def test_an_environment_of_before_gets_the_console_script(checkout: Path) -> None:
-    launch(checkout / "spark-submit.sh")
-    (checkout / ".venv" / "bin" / "rmq-lake").unlink()
-
-    again = launch(checkout / "spark-submit.sh")
-
-    assert "" == again.stderr
-    assert (checkout / ".venv" / "bin" / "rmq-lake").exists()
-
-
 def test_two_at_once_make_one_environment(checkout: Path) -> None:
     environment = environment_of_a_stranger(checkout / "home")
     command = [checkout / "spark-submit.sh"]
@@ -155,17 +145,6 @@ def test_another_lock_is_another_environment_and_the_one_before_stays(checkout: 
 
     assert 3 == len(set(made))
     assert [False, True, True] == [path.is_dir() for path in made]
-
-
-def test_an_older_lock_finds_its_environment_again(checkout: Path) -> None:
-    script, lock = checkout / "spark-submit.sh", checkout / "requirements.lock"
-    first = lock.read_text()
-    launch(script)
-    lock.write_text("# newer\n")
-    launch(script)
-    lock.write_text(first)
-
-    assert "" == launch(script).stderr
 
 
 def test_the_development_environment_serves_the_launcher_too(checkout: Path) -> None:

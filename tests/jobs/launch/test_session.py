@@ -3,22 +3,12 @@
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import chispa
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs.launch import session
 from jobs.launch.errors import SetupError
-
-
-def test_the_session_writes_and_reads_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
-    expected = spark.createDataFrame([(1, "a"), (2, "b")], "number int, letter string")
-
-    expected.coalesce(1).write.format("delta").save(str(tmp_path / "table"))
-
-    chispa.assert_df_equality(spark.read.format("delta").load(str(tmp_path / "table")), expected, ignore_row_order=True)
 
 
 def test_what_the_jvm_always_says_is_left_out_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:

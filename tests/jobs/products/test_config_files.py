@@ -75,22 +75,6 @@ def test_a_file_that_is_being_written_again_is_its_backup(store: Path) -> None:
     assert expected == restored(store, "out")["topics.json"]
 
 
-def test_no_consumer_is_ahead_of_a_log_that_ends_earlier(store: Path) -> None:
-    segments = sorted((store / "commitlog").iterdir())
-    later = {path: path.read_bytes() for path in segments[2:]}
-    for path in later:
-        path.unlink()
-    ingest(request(store), OneByOne())
-    first = of_broker(store)
-    for path, data in later.items():
-        path.write_bytes(data)
-    (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"T@g":{0:99}}}')
-    end = ingest(request(store), OneByOne()).from_offset
-
-    assert first == restored(store, "then", until=end)
-    assert of_broker(store) == restored(store, "now")
-
-
 def test_progress_after_the_end_of_a_shorter_log_is_left_out(store: Path) -> None:
     """The lake knows no earlier version: topics are better than none, offsets are not."""
     until = ingest(request(store), OneByOne()).to_offset - 1

@@ -1,6 +1,5 @@
 """What brokers of 5.x answered about their own stores, asked of the stores: limits, units, messages and keys."""
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -153,18 +152,6 @@ def test_without_the_package_keys_come_from_the_log(
 
         assert len(answer.messages) == 1
         assert any("pip install" in note and "the log itself is searched" in note for note in source.notes)
-
-
-def test_a_damaged_index_in_rocksdb_is_replaced_by_the_log(
-    recorded: Callable[[str], FeatureStore], tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(recorded("b551-indexrocks").root, tmp_path / "store"))
-    next((root / "rocksdbstore").glob("MANIFEST-*")).unlink()
-    with opened(root) as source:
-        answer = lookups.by_key(source, "Orders", "k3")
-
-        assert len(answer.messages) == 1
-        assert any("rocksdbstore" in note and "the log itself is searched" in note for note in source.notes)
 
 
 @pytest.mark.parametrize("name", ["b551-transrocks", "b551-transrocks-killed"])

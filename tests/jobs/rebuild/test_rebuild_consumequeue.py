@@ -114,20 +114,6 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
 
-def test_damage_in_the_log_is_told_by_the_exit_code(golden: Golden, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    (store / "commitlog").mkdir(parents=True)
-    for path in (golden("b551-base") / "commitlog").iterdir():
-        (store / "commitlog" / path.name).write_bytes(path.read_bytes())
-    first = store / "commitlog" / "00000000000000000000"
-    first.write_bytes(b"U" * 100 + first.read_bytes()[100:])
-    summary = rebuild(RebuildQueuesRequest(str(store), tmp_path / "out", file_size=200), OneByOne())
-
-    assert summary.exit_code is ExitCode.DAMAGE
-    assert summary.damaged_bytes == 242
-    assert any("damaged" in note for note in summary.notes)
-
-
 def test_an_output_that_is_in_use_is_refused(golden: Golden, tmp_path: Path) -> None:
     (tmp_path / "something").touch()
     store = golden("b551-base")

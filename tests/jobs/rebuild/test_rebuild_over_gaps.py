@@ -86,18 +86,6 @@ def test_an_empty_first_segment_is_a_gap(store: Path, tmp_path: Path, *, lost_on
     assert [*summary.gaps, *result.gaps] == [(0, SEGMENT)] * 2
 
 
-def test_a_damaged_record_leaves_a_blank(store: Path, tmp_path: Path) -> None:
-    before = units(store / "consumequeue" / "T1" / "0")
-    segment = min((store / "commitlog").iterdir())
-    data = bytearray(segment.read_bytes())
-    data[before[3][0] + 4 : before[3][0] + 8] = bytes(4)
-    segment.write_bytes(data)
-    summary = rebuilt_queues(store, tmp_path / "out")
-
-    assert units(tmp_path / "out" / "T1" / "0") == [*before[:3], (0, PRE_BLANK_SIZE, 0), *before[4:]]
-    assert (summary.blanks, summary.exit_code) == (1, ExitCode.DAMAGE)
-
-
 def test_a_full_index_over_a_gap_names_the_gap(store: Path, tmp_path: Path) -> None:
     lose_segment(store)
     result = rebuilt_index(store, tmp_path / "out")

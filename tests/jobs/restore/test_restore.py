@@ -182,17 +182,6 @@ def test_a_parquet_file_with_a_damaged_page_is_named(lake: Path, tmp_path: Path)
     assert summary.missing
 
 
-@pytest.mark.parametrize("table", ["log_pieces", "config_files"])
-def test_files_of_the_other_tables_are_missed_too(lake: Path, tmp_path: Path, table: str) -> None:
-    copy = copied(lake, tmp_path)
-    victim = min((copy / table).glob("*.parquet"))
-    victim.unlink()
-
-    summary = restore(request(copy, tmp_path / "out"), OneByOne())
-
-    assert (3, [f"{table}/{victim.name} is missing"]) == (summary.exit_code, summary.lost)
-
-
 def test_a_gap_of_the_store_is_a_gap_of_what_is_restored(base: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(base, tmp_path / "store"))
     victim = sorted((store / "commitlog").iterdir())[1]

@@ -262,24 +262,6 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
     ]
 
 
-def test_a_disk_that_gets_its_first_segment_later_is_read(tmp_path: Path) -> None:
-    """Segments on it were told to be deleted, and with failOnDataLoss=false they were left out."""
-    first, second = tmp_path / "store" / "commitlog", tmp_path / "second"
-    second.mkdir()
-    records = _records(60)
-    store = _write(tmp_path / "store", records[:3])
-    reader = _reader(store, commitlog=f"{first},{second}")
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, EVERYTHING)
-    before = _rows(reader, start, end)
-    for path in sorted(_write(tmp_path / "store", records).joinpath("commitlog").iterdir())[1::2]:
-        path.rename(second / path.name)
-
-    assert any(second.iterdir())
-    after = _rows(reader, end, reader.latestOffset(end, EVERYTHING))
-    assert [record.physical_offset for record in records] == before + after
-
-
 @pytest.mark.parametrize(
     "values",
     [{}, [], None, {"offset": "x"}, {"offset": -5}, {"offset": 1 << 70}, {"offset": 5, "record": {"a": 1}}],

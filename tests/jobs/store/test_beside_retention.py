@@ -9,7 +9,6 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.products.queues.differences import DifferenceKind
 from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_ends import _look_at_all
@@ -99,17 +98,6 @@ def test_a_queue_that_is_made_meanwhile_is_looked_at(store: Path, tmp_path: Path
         verdict = verified(store, OneByOne())
 
     assert verdict.findings == []
-
-
-def test_a_queue_that_is_deleted_meanwhile_is_missing(store: Path) -> None:
-    queues = store / "consumequeue" / TOPIC
-    with patch(
-        "jobs.store.queue_ends._look_at_all", followed(_look_at_all, partial(shutil.rmtree, queues, ignore_errors=True))
-    ):
-        verdict = verified(store, OneByOne())
-
-    assert {finding.kind for finding in verdict.findings} == {DifferenceKind.MISSING_QUEUE.value}
-    assert {finding.file.split("/")[1] for finding in verdict.findings} == {TOPIC}
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -16,8 +16,8 @@ from jobs.store.queue_ends import look
 from jobs.store.queue_files import StoredQueue, first_unwritten, stored_queues
 from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne
-from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, decode_batch_unit, decode_unit
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.release import NEWEST
 from rmq_formats.store import name_of_offset
 from tests.support.commands import copy_of
@@ -52,17 +52,6 @@ def test_every_verb_ends_a_queue_before_an_old_unit_that_follows_a_unit_of_zeros
 
     assert of_query is not None
     assert (26, 26, 26) == (of_ingest, of_inspect, of_query.maximum)
-
-
-@given(st.sampled_from(QueueKind), st.lists(st.sampled_from((b"\0", b"\1", b"\x7f", b"\x80", b"\xff")), max_size=200))
-def test_whole_columns_say_what_each_unit_says(kind: QueueKind, parts: list[bytes]) -> None:
-    size, decode = (UNIT.size, decode_unit) if kind is QueueKind.PLAIN else (BATCH_UNIT.size, decode_batch_unit)
-    column = b"".join(parts)
-    data = b"".join(bytes([value]) * 3 for value in column)
-    data = data[: len(data) // size * size]
-    written = [decode(data, at).is_written for at in range(0, len(data), size)]
-
-    assert first_unwritten(kind, data) == ([*written, False]).index(False)
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=40))

@@ -92,16 +92,6 @@ def test_a_record_of_the_log_that_changed_is_not_the_copys_fault(store: Path, at
     assert verdict.exit_code is ExitCode.DAMAGE
 
 
-def test_bytes_that_are_no_record_are_damage(store: Path) -> None:
-    overwrite(files(store, _LOG)[0], _RECORD + 4, b"\0\0\0\0")
-    verdict = verified(store)
-    (finding,) = verdict.findings
-
-    assert (finding.kind, finding.offset) == ("damaged_compaction", _RECORD)
-    assert note(verdict).startswith("14 messages")
-    assert verdict.exit_code is ExitCode.DAMAGE
-
-
 @pytest.mark.parametrize("field", ["physical_offset", "size", "tags_code", "store_timestamp", "base_offset"])
 def test_a_unit_that_changed_contradicts_its_record(store: Path, field: str) -> None:
     overwrite(files(store, _UNITS)[1], 4 * BATCH_UNIT.size + BATCH_UNIT.offset(field) + 1, b"\1")

@@ -102,19 +102,6 @@ def test_a_changed_bit_of_an_entry_is_named_by_its_field(store: Path) -> None:
     assert (finding.offset, finding.expected, finding.found) == (at - 4, str(before), str(before ^ 0x10))
 
 
-def test_a_changed_slot_and_a_changed_header_field_are_named(store: Path) -> None:
-    path = index_file(store, 4)
-    data = bytearray(path.read_bytes())
-    slot = next(slot for slot in range(100) if data[40 + 4 * slot + 3])
-    data[40 + 4 * slot + 3] ^= 1
-    path.write_bytes(data)
-    assert the_finding(store).field == f"slot {slot} newest_entry"
-
-    data[15] ^= 1
-    path.write_bytes(data)
-    assert the_finding(store).field == "header end_timestamp"
-
-
 @pytest.mark.parametrize(
     ("damage", "kind"),
     [

@@ -60,14 +60,6 @@ def test_after_a_kill_the_whole_log_is_still_to_be_dispatched(tmp_path: Path) ->
     assert any("the next start makes every unit" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble"])
-def test_double_write_of_equal_sides_may_be_switched(name: str, tmp_path: Path) -> None:
-    report = verified(unpack_feature(name, tmp_path).root)
-
-    assert report.findings == []
-    assert [note.rpartition(": ")[2] for note in report.notes] == ["switching to RocksDB is safe"]
-
-
 def test_double_write_that_was_switched_on_late_lacks_the_first_units(tmp_path: Path) -> None:
     """The broker's own answer from RocksDB begins later than that from files."""
     unpacked = unpack_feature("b551-cqdouble-later", tmp_path)
