@@ -9,9 +9,10 @@ Few stores show one release: they show a range, and that is what is said. Where 
 something that matters, the newest one is assumed, and called an assumption.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -299,6 +300,14 @@ class _Blocks:
         return self._block[at : at + length]
 
 
+def _key_hashes(file: IndexReader, offset: int) -> set[int]:
+    """Return the hashes of a record's entries, which lie in the order of the log: a tag's chain may be very long."""
+    count = min(file.header.index_count, file.geometry.index_num)
+    first = bisect_left(range(count), offset, 1, key=lambda number: file.entry(number).physical_offset)
+    own = takewhile(lambda entry: entry.physical_offset == offset, map(file.entry, range(first, count)))
+    return {entry.key_hash for entry in own}
+
+
 def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | None:
     """Look a record's tags up in the index file that covers it."""
     tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
@@ -309,6 +318,9 @@ def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | N
         for file in readers:
             header = file.header
             if header.begin_physical_offset < record.physical_offset < header.end_physical_offset:
+                own = _key_hashes(file, record.physical_offset)
+                if own:
+                    return tag_entry_mark(record, own)
                 hits = file.hits(text, -(1 << 63), (1 << 63) - 1)
                 found = any(hop.entry.physical_offset == record.physical_offset for hop in hits)
                 return tag_entry_mark(record, {index_key_hash(text)} if found else set())

@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
+from jobs.query.store_reader import StoreReader
 from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
 from jobs.store.store import list_store
+from rmq_formats.indexfile.layout import Geometry, IndexEntry
+from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, release_of
 from tests.support.commands import Run, copy_of, runner
+from tests.support.query_stores import Sent, stored, write_store
 
 Golden = Callable[[str], Path]
 WRONG = ("--release", "9.9.9")
@@ -67,3 +71,24 @@ def test_every_verb_refuses_a_release_that_never_was(
     assert ExitCode.USAGE == outcome.code
     assert "9.9.9 is not known here" in outcome.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of a million entries, followed one by one, held up every query for half a minute."""
+    messages = [Sent(tags="TagA", unique_key=f"{number:032X}") for number in range(2000)]
+    geometry = Geometry(50, 10_000)
+    write_store(tmp_path / "store", stored(messages), geometry=geometry)
+    read: list[int] = []
+    entry = IndexReader.entry
+
+    def counted(reader: IndexReader, number: int) -> IndexEntry:
+        read.append(number)
+        return entry(reader, number)
+
+    monkeypatch.setattr(IndexReader, "entry", counted)
+
+    with StoreReader(list_store(str(tmp_path / "store")), geometry) as reader:
+        (era,) = eras_of(reader.store, QUICK, reader.index_readers())
+
+    assert "an index entry for a message's tags" in {mark.reason for mark in era.marks}
+    assert len(read) < 500
