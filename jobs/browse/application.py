@@ -1,6 +1,7 @@
 """The pages: one function each, which asks, and gives the answer to a template."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
@@ -22,7 +23,7 @@ from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import StoreReport
 from jobs.inspect.text import verdict
 from jobs.query.json_text import line, message_object
-from jobs.query.listing.model import Deadline, Found, Listing, Page, Rows, Wanted
+from jobs.query.listing.model import Deadline, Found, Histogram, Listing, Page, Rows, Wanted
 from jobs.query.listing.of_lake import LakeListing
 from jobs.query.log_search import silent
 from jobs.query.message import Message
@@ -60,6 +61,7 @@ class _Answers:
             "/body": self.body,
             "/topics": self.topics,
             "/groups": self.groups,
+            "/unfinished": self.unfinished,
             "/tables/{name}": self.table,
             "/again": self.again,
             "/style.css": self.style,
@@ -92,7 +94,7 @@ class _Answers:
         if self._place.is_lake:
             overview = await self._ask(request, "lake", _lake_overview)
             return self._page(request, "front_lake.html", **overview)
-        report: StoreReport = await self._ask(request, "store", lambda _: self._inspected())
+        report: StoreReport = await self._asker.answer("inspect", lambda _: self._inspected(), keeps=True)
         return self._page(
             request,
             "front_store.html",
@@ -114,11 +116,13 @@ class _Answers:
         wanted, before = _wanted(request), request.query_params.get("before")
         asked = [(name, request.query_params[name]) for name in _MESSAGE_FIELDS if request.query_params.get(name)]
 
-        def question(listing: Listing) -> tuple[Page, Any]:
-            page = listing.page(wanted, before, _PAGE, Deadline(_SECONDS))
-            return page, listing.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
+        def counted(listing: Listing) -> Histogram | None:
+            return listing.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
 
-        page, histogram = await self._ask(request, "page", question)
+        page, histogram = await asyncio.gather(
+            self._ask(request, "page", lambda listing: listing.page(wanted, before, _PAGE, Deadline(_SECONDS))),
+            self._ask(request, "histogram", counted),
+        )
         following = "" if page.next is None else f"/messages?{urlencode([*asked, ('before', page.next)])}"
         return self._page(
             request,
@@ -179,6 +183,7 @@ class _Answers:
     async def message(self, request: Request) -> Response:
         """Show one message: its story, body, bytes and the index that leads to it."""
         at, kind = request.query_params.get("at", ""), request.query_params.get("body")
+        is_asked = "chains" in request.query_params  # in a lake a chain is looked for among all entries
 
         def question(listing: Listing) -> dict[str, object]:
             message = _message_at(listing, at)
@@ -191,7 +196,7 @@ class _Answers:
                 "positions": {
                     copy.message.record.physical_offset: listing.position(copy.message) for copy in story.copies
                 },
-                "chains": list(listing.chains(message)),
+                "chains": list(listing.chains(message)) if is_asked or not self._place.is_lake else (),
                 "shown": shown_body(message, kind),
                 "fields": _fields(message, raw),
                 "size": len(raw),
@@ -226,6 +231,11 @@ class _Answers:
         """Show how far the consumer groups are."""
         rows: Rows = await self._ask(request, "rows", lambda listing: listing.groups())
         return self._rows(request, "consumer groups", rows, self._place.query("mqadmin", "consumerProgress"))
+
+    async def unfinished(self, request: Request) -> Response:
+        """Show what waits or has failed: dead letters, transactions without an end, timers."""
+        tables: Sequence[tuple[str, Rows]] = await self._ask(request, "rows", lambda listing: listing.unfinished())
+        return self._page(request, "unfinished.html", shown=tables)
 
     def _rows(self, request: Request, title: str, rows: Rows, command: str) -> Response:
         return self._page(

@@ -41,9 +41,14 @@ class Asker:
     def look_again(self) -> None:
         """Have every later question answered from the place as it is then."""
         self._snapshot += 1
+        self._forget_done()
 
-    async def answer(self, name: str, question: Callable[[Listing], Answer]) -> Answer:
-        """Return the answer to *question*; `BusyError` where it takes long: a question of the same name finds it."""
+    async def answer(self, name: str, question: Callable[[Listing], Answer], *, keeps: bool = False) -> Answer:
+        """
+        Return the answer to *question*; `BusyError` where it takes long: a question of the same name finds it.
+
+        An answer that it *keeps* is given again until the place is looked at again.
+        """
         key = (self._snapshot, name)
         future = self._pending.get(key)
         if future is None:
@@ -61,7 +66,8 @@ class Asker:
         except Exception:
             self._pending.pop(key, None)
             raise
-        self._pending.pop(key, None)
+        if not keeps:
+            self._pending.pop(key, None)
         return found
 
     def _forget_done(self) -> None:

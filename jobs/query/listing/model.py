@@ -140,6 +140,10 @@ class Listing(Protocol):
         """Return how far each consumer group is in each topic, and how many messages it is behind."""
         ...
 
+    def unfinished(self) -> Sequence[tuple[str, Rows]]:
+        """Return tables with titles: dead letters by reason, transactions without an end, timers that wait."""
+        ...
+
     def chains(self, message: Message) -> Iterator[Chain]:
         """Yield the chains of the index that lead to a message; none of a lake."""
         ...

@@ -52,6 +52,27 @@ _PREPARED = "state = 'prepared' AND run > 0"
 _STORE_ID = re.compile(r"[0-9A-Za-z-]{0,64}")
 _LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
 _JOINED = frozenset({"not_consumed", "timers_pending", "transactions"})
+_TOO_MANY = f"not run over more than {_MOST_JOINED:,} messages: it would take too much memory here"
+_UNFINISHED = (
+    (
+        "dead letters",
+        "dead_letters",
+        "consumer_group, reason, origin_topic, count(*) AS messages, concat('%DLQ%', consumer_group) AS topic",
+        " GROUP BY consumer_group, reason, origin_topic ORDER BY consumer_group, reason, origin_topic LIMIT 200",
+    ),
+    (
+        "transactions without an end",
+        "transactions",
+        "broker, CAST(store_time AS VARCHAR) AS stored, topic, producer_group, uniq_key AS id, physical_offset",
+        " WHERE state = 'open' ORDER BY physical_offset DESC LIMIT 200",
+    ),
+    (
+        "timers pending",
+        "timers_pending",
+        "broker, topic, count(*) AS messages, min(due_timestamp) AS first_due, max(due_timestamp) AS last_due",
+        " GROUP BY broker, topic ORDER BY broker, topic LIMIT 200",
+    ),
+)
 _NEWEST_FIRST = ("time", "run", "store_time", "physical_offset")
 
 
@@ -327,6 +348,18 @@ class LakeListing:
         )
         return Rows(columns, [tuple(row.values()) for row in self._tables.rows(sql)], sql)
 
+    def unfinished(self) -> Sequence[tuple[str, Rows]]:
+        """Return dead letters, open transactions and pending timers, by the lake's views."""
+        return [(title, self._viewed(view, columns, rest)) for title, view, columns, rest in _UNFINISHED]
+
+    def _viewed(self, view: str, columns: str, rest: str) -> Rows:
+        shown = f"SELECT {columns} FROM {view}{rest}"  # noqa: S608 - texts of ours
+        if view in _JOINED and self.messages > _MOST_JOINED:
+            return Rows((), (), shown, _TOO_MANY)
+        by_name = {one.name: one.sql for one in views()}
+        rows = self._tables.rows(f"SELECT {columns} FROM ({by_name[view]}) AS {view}{rest}")  # noqa: S608 - texts of ours
+        return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], shown)
+
     # the index and other tables
 
     def chains(self, message: Message) -> Iterator[Chain]:
@@ -368,8 +401,7 @@ class LakeListing:
         by_name = {view.name: view.sql for view in views()}
         origin = f"({by_name[name]}) AS {name}" if name in by_name else name
         if name in _JOINED and self.messages > _MOST_JOINED:
-            note = f"not run over more than {_MOST_JOINED:,} messages: it would take too much memory here"
-            return Rows((), (), f"SELECT * FROM {name}", note)  # noqa: S608 - a name of ours
+            return Rows((), (), f"SELECT * FROM {name}", _TOO_MANY)  # noqa: S608 - a name of ours
         kinds = self._tables.kinds(f"SELECT * FROM {origin}")  # noqa: S608 - names of ours
         unknown = filters.keys() - kinds.keys()
         if unknown:

@@ -6,11 +6,11 @@ names, or where a segment begins. A time is searched by halves, as brokers do.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import islice, pairwise
 from operator import attrgetter
 
 from jobs.query.listing.model import (
@@ -32,15 +32,20 @@ from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME
 from jobs.query.store_source import StoreSource
 from jobs.query.story.store_evidence import StoreEvidence
+from jobs.query.transactions import open_halves
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
+from rmq_formats.consumequeue.unit import DLQ_PREFIX
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.indexfile.lookup import Hop
+from rmq_formats.properties import REAL_TOPIC
 
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below what the compiled scan is loaded for
 _MOST_QUEUES = 64  # of which a histogram of all topics counts messages
+_MOST_READ = 1000  # messages of a queue of dead letters, or of half messages
+_MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a histogram: of all queues, of one
 _LONGEST_CHAIN = 4096  # entries that are followed
 _TIME = attrgetter("record.store_timestamp")
 
@@ -164,19 +169,27 @@ class StoreListing:
         return named - header if proven else segment.base_offset
 
     def _offset_after(self, time: int) -> int:
-        """Return an offset that no message stored at *time* or before it lies after: where a segment begins."""
+        """Return the offset of the first message after *time* that a queue or a segment names, else the log's end."""
+        later = [self._reader.store.end_offset]
+        for queue in self._largest():
+            first, end = self._reader.unit_range(queue)
+            number = self._number_at(queue, time + 1, first, end)
+            later += [self._named(queue, number)] if number < end else []
         for segment in self._reader.store.segments:
-            first = self._reader.first_record(segment)
-            if first is not None and first.store_timestamp > time:
-                return segment.base_offset
-        return self._reader.store.end_offset
+            record = self._reader.first_record(segment)
+            if record is not None and record.store_timestamp > time:
+                later.append(segment.base_offset)
+        return min(later)
+
+    def _largest(self) -> list[StoredQueue]:
+        every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
+        return every[:_MOST_QUEUES]
 
     # numbers
 
     def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
         """Return how many messages the queues of a topic, or of all, have in each slot of time."""
-        every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
-        queues = every[:_MOST_QUEUES] if wanted.topic is None else self._queues(wanted.topic)
+        queues = self._largest() if wanted.topic is None else self._queues(wanted.topic)
         ranges = [(queue, *self._reader.unit_range(queue)) for queue in queues]
         ends = [
             message.record.store_timestamp
@@ -189,17 +202,27 @@ class StoreListing:
         begin, end_time = max(min(ends), wanted.begin), min(max(ends), wanted.end)
         start, step = slots_of(begin, max(begin, end_time), slots)
         counts = [0] * ((max(begin, end_time) - start) // step + 1)
-        note = f"of the {_MOST_QUEUES} largest queues" if wanted.topic is None and len(every) > _MOST_QUEUES else ""
+        is_part = wanted.topic is None and len(self._reader.queues) > _MOST_QUEUES
+        note = f"of the {_MOST_QUEUES} largest queues" if is_part else ""
+        samples = max(_MOST_SAMPLES // len(ranges), _FEWEST_SAMPLES)
         for done, (queue, first, end) in enumerate(ranges):
             if deadline.is_over:
-                note = f"of {done} of {len(every)} queues: more would take too long"
+                note = f"of {done} of {len(self._reader.queues)} queues: more would take too long"
                 break
             low = self._number_at(queue, start, first, end)
-            for slot in range(len(counts)):
-                high = self._number_at(queue, start + (slot + 1) * step, low, end) if low < end else low
-                counts[slot] += high - low
-                low = high
+            high = self._number_at(queue, start + len(counts) * step, low, end)
+            step_of_samples = max((high - low) // samples, 1)
+            if step_of_samples > 1:
+                note = note or "times of messages between those that were looked at are estimated"
+            numbers = [*range(low, high, step_of_samples), *([high] if low < high else [])]
+            slots_of_numbers = [self._slot(queue, min(number, high - 1), start, step) for number in numbers]
+            for (number, slot), (following, last) in pairwise(zip(numbers, slots_of_numbers, strict=True)):
+                _spread(counts, following - number, slot, last if following - number > 1 else slot)
         return Histogram(start, step, counts, "messages", note)
+
+    def _slot(self, queue: StoredQueue, number: int, start: int, step: int) -> int:
+        message = self.source.at(self._named(queue, number))
+        return 0 if message is None else (message.record.store_timestamp - start) // step
 
     def topics(self) -> Rows:
         """Return each topic that has queues, with what these hold."""
@@ -235,6 +258,38 @@ class StoreListing:
         note = f"not all of the broker's configuration can be read: {config.unread}" if config.unread else ""
         return Rows(("consumer group", "topic", "queues", "behind", "most in one queue"), rows, note=note)
 
+    def unfinished(self) -> Sequence[tuple[str, Rows]]:
+        """Return the dead letters and the half messages of the newest messages in their queues."""
+        return (("dead letters", self._dead_letters()), ("transactions without an end", self._open_transactions()))
+
+    def _dead_letters(self) -> Rows:
+        counts: Counter[tuple[str, str, str]] = Counter()
+        note = ""
+        for topic in sorted({name for name, _ in self._reader.queues if name.startswith(DLQ_PREFIX)}):
+            page = self.page(Wanted(topic), None, _MOST_READ, Deadline(1))
+            note = note if page.next is None else f"of each group the newest {_MOST_READ:,} at most"
+            for one in page.messages:
+                about, tries = one.message.properties, one.message.record.reconsume_times
+                reason = f"not consumed after {tries} retries" if tries else "given up without a retry"
+                origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", ""))
+                counts[topic.removeprefix(DLQ_PREFIX), reason, origin] += 1
+        rows = [(*named, count, f"{DLQ_PREFIX}{named[0]}") for named, count in sorted(counts.items())]
+        return Rows(("consumer group", "reason", "origin topic", "messages", "topic"), rows, note=note)
+
+    def _open_transactions(self) -> Rows:
+        halves = open_halves(self.source, _MOST_READ)
+        rows = [
+            (
+                half.record.store_timestamp,
+                half.properties.get(REAL_TOPIC, half.topic),
+                half.properties.get("PGROUP"),
+                half.message_id,
+            )
+            for half in halves.messages
+        ]
+        note = f"of each queue the newest {_MOST_READ:,} half messages" if halves.was_cut_short else ""
+        return Rows(("stored", "topic", "producer group", "id"), rows, note=note)
+
     # the index
 
     def chains(self, message: Message) -> Iterator[Chain]:
@@ -264,6 +319,14 @@ class StoreListing:
         del filters, skip, limit
         reason = f"a store has no table {name[:40]!r}; a lake has"
         raise UnsupportedFormat(reason)
+
+
+def _spread(counts: list[int], messages: int, first: int, last: int) -> None:
+    """Add messages to the slots from *first* to *last*, as evenly as whole numbers allow."""
+    first, last = (min(max(slot, 0), len(counts) - 1) for slot in (first, max(first, last)))
+    width = last - first + 1
+    for slot in range(width):
+        counts[first + slot] += messages * (slot + 1) // width - messages * slot // width
 
 
 def _unbroken(hops: Iterator[Hop]) -> Iterator[Hop]:

@@ -22,7 +22,7 @@ from tests.support.pages import ROOT, Pages, served
 from tests.support.stores import records_of, segments_of, tree_state
 
 HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"
-VIEWS = ("/", "/messages", "/topics", "/groups", "/tables/runs", "/tables/transactions")
+VIEWS = ("/", "/messages", "/topics", "/groups", "/unfinished", "/tables/runs", "/tables/transactions")
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_one_message_is_shown_with_its_bytes_story_and_chains(store: Path, of_st
     record, raw = next((one, raw) for one, raw in records_of(segments_of(store)) if one.topic == "T2" and one.sys_flag)
     for pages in (of_store, of_lake):
         at = next(one for one in messages_of(pages, "/messages?topic=T2") if f"{record.physical_offset}" in one)
-        page = pages.get(at).text
+        page = pages.get(f"{at}&chains=1").text
         digits = "".join(re.findall(r"\b(?:[0-9a-f]{2}(?: |\b)){1,16}", page))
         assert raw[:4].hex(" ") in page
         assert raw[20:28].hex(" ") in digits

@@ -9,7 +9,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.tables import TABLES
 from jobs.query.lake_source import open_lake
-from jobs.query.listing.model import Deadline, Listing, Wanted
+from jobs.query.listing.model import Deadline, Listing, Rows, Wanted
 from jobs.query.listing.of_lake import LISTED, LakeListing
 from jobs.query.listing.of_store import StoreListing
 from jobs.query.log_search import silent
@@ -22,6 +22,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
+from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
@@ -142,3 +143,37 @@ def test_what_is_no_position_is_refused(listings: tuple[list[MessageRecord], lis
 
 def test_every_table_of_a_lake_is_listed() -> None:
     assert {table.name for table in TABLES} == {*LISTED, "messages"}
+
+
+def _unfinished(store: Path, lake: Path) -> list[dict[str, Rows]]:
+    ingest(IngestRequest(str(store), str(lake), "b", release="5.5.1", hash_slots=100, index_num=20), OneByOne())
+    with StoreReader(list_store(str(store))) as reader:
+        of_store = dict(StoreListing(StoreSource(reader, RELEASE)).unfinished())
+    return [of_store, dict(LakeListing(open_lake(str(lake), None, RELEASE)).unfinished())]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("b551-base", 0), ("b551-transrocks/store", 4)])
+def test_transactions_without_an_end_are_those_that_the_broker_waits_for(
+    golden: Golden, tmp_path: Path, name: str, expected: int
+) -> None:
+    tables = [
+        tables["transactions without an end"]
+        for tables in _unfinished(golden(name.partition("/")[0]) / name.partition("/")[2], tmp_path)
+    ]
+    ids = [{row[table.columns.index("id")] for row in table.rows} if table.rows else set() for table in tables]
+
+    assert ids[0] == ids[1]
+    assert expected == len(ids[0])
+
+
+def test_dead_letters_are_counted_by_group_and_origin(tmp_path: Path) -> None:
+    origins = ("A", "A", "B", "A")
+    sent = [Sent(f"%DLQ%g{number % 2}", properties=(("RETRY_TOPIC", one),)) for number, one in enumerate(origins)]
+    write_store(tmp_path / "store", stored([Sent("T"), *sent]))
+
+    for tables in _unfinished(tmp_path / "store", tmp_path / "lake"):
+        assert [
+            ("g0", "given up without a retry", "A", 1, "%DLQ%g0"),
+            ("g0", "given up without a retry", "B", 1, "%DLQ%g0"),
+            ("g1", "given up without a retry", "A", 2, "%DLQ%g1"),
+        ] == list(tables["dead letters"].rows)
