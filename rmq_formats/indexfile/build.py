@@ -286,6 +286,7 @@ def _hang(
     rule: int,
 ) -> int:
     """Hang entries in the slots that `_load_slots` wrote into them; return the rule of the last one."""
+    # state: begin and end time, begin and end offset, count of slots, number of the next entry: the header's order.
     offset, hash_slot_count, index_count = state[3], state[4], state[5]
     for at in range(start, end, _ENTRY_SIZE):
         offset = read_i64(entries, at + _OFFSET_AT)
@@ -342,7 +343,8 @@ def _chain(
             elif time >= begin:
                 diff = min((time - begin) // 1000, MAX_INT)
             elif time < 0 and time + _LARGEST + 1 < begin:
-                # Java's difference wraps and comes out positive.
+                # Java's difference wraps and comes out positive: 2^63 - 1,000 for time -2^63 and begin 1,000. No step
+                # here may leave 64 bits, so the 2^64 of the wrap is added in two halves.
                 diff = min((time + _LARGEST - begin + _LARGEST + 2) // 1000, MAX_INT)
             else:
                 diff = 0
