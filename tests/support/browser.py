@@ -80,7 +80,9 @@ class Browser:
 
     def follow(self, selector: str) -> None:
         self._events.clear()
-        self.value(f"document.querySelector({json.dumps(selector)}).click()")
+        # A link in a drawing has no click() of its own.
+        click = "dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true, view: window}))"
+        self.value(f"document.querySelector({json.dumps(selector)}).{click}")
         self.wait_for_load()
 
     def look(self, width: int, *, height: int = 1200, dark: bool = False) -> bytes:

@@ -7,6 +7,7 @@ What other projects publish, fetched into the project's cache by the Ivy that Sp
 import fcntl
 import os
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from jobs.launch.places import cache
 PLACE: Final = cache() / "test-servers"
 _CLASSIFIER: Final = "-Dos.detected.classifier=linux-x86_64"
 _SECONDS: Final = 900  # of a slow network
+_AXE: Final = "4.10.3"
 
 
 class Module(NamedTuple):
@@ -67,6 +69,23 @@ def _fetch(name: str, modules: Sequence[Module], scratch: Path, *, transitive: b
     ended = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if ended.returncode:
         raise OSError(f"{name} could not be fetched:\n{(ended.stdout + ended.stderr)[-4000:]}")
+
+
+def axe() -> str:
+    """Return the program that judges whether people who do not see or point can use a page, as npm has it."""
+    archive = PLACE / f"axe-core-{_AXE}.tgz"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with (PLACE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            with tempfile.TemporaryDirectory(dir=PLACE) as scratch:
+                command = ["npm", "pack", "--silent", f"axe-core@{_AXE}"]
+                subprocess.run(command, cwd=scratch, check=True, capture_output=True, timeout=_SECONDS)
+                (Path(scratch) / archive.name).replace(archive)
+    with tarfile.open(archive) as packed:
+        program = packed.extractfile("package/axe.min.js")
+        assert program is not None
+        return program.read().decode()
 
 
 def main() -> None:

@@ -1,0 +1,86 @@
+"""The pages in a real browser: nothing is loaded from elsewhere, nothing is in the way of anybody."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
+from tests.golden import unpack
+from tests.support.browser import Browser, browser
+from tests.support.pages import Pages, served
+from tests.support.published import axe
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+VIEWS = ("/", "/messages", "/messages?topic=T1", "/topics", "/groups", "/unfinished")
+_OF_WEIGHT = "document, {resultTypes: ['violations']}"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    store = unpack("b551-base", tmp_path_factory.mktemp("places") / "store")
+    (sorted((store / "index").iterdir())[2]).unlink()
+    lake = store.parent / "lake"
+    ingest(IngestRequest(str(store), str(lake), "broker-a", hash_slots=100, index_num=20), OneByOne())
+    return {"store": store, "lake": lake}
+
+
+@pytest.fixture(scope="module", params=["store", "lake"])
+def opened(request: pytest.FixtureRequest, places: dict[str, Path]) -> Iterator[tuple[Pages, Browser]]:
+    with served(places[request.param]) as pages, browser() as page:
+        page.open(pages.address)
+        page.wait_for_load()
+        yield pages, page
+
+
+def test_the_address_opens_the_pages_and_each_leads_on(opened: tuple[Pages, Browser]) -> None:
+    pages, page = opened
+    assert f"{pages.base}/" == page.value("location.href")
+    gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
+    assert [True] * len(gaps) == ["no index file has the keys" in one for one in gaps]
+    assert (len(gaps) > 0) is ("to scale" in page.value("document.body.innerText"))
+
+    page.open(f"{pages.base}/messages")
+    page.follow("svg a")
+    assert "since=" in page.value("location.search")
+    assert page.value("document.querySelectorAll('tbody tr').length") > 0
+    page.follow("tbody a")
+    assert "/message" == page.value("location.pathname")
+    assert "leads here" in page.value("document.body.innerText")
+    page.open(f"{pages.base}/messages")
+    page.value("document.querySelector('input[name=topic]').value = 'T2'")
+    page.follow("form.fields button")
+    assert 3 == page.value("document.querySelectorAll('tbody tr').length")
+
+
+def test_every_view_is_whole_at_every_width_and_needs_nothing_from_elsewhere(opened: tuple[Pages, Browser]) -> None:
+    pages, page = opened
+    message = pages.get("/messages?topic=T1").text.partition('href="/message?')[2].partition('"')[0]
+    page.requests.clear()
+    page.errors.clear()
+    for view in (*VIEWS, f"/message?{message}", f"/message?{message}&body=hex&chains=1"):
+        for width, dark in ((1280, False), (390, False), (1280, True)):
+            page.resize(width, dark=dark)
+            page.open(f"{pages.base}{view}")
+            assert page.value("document.documentElement.scrollWidth") <= width, (view, width)
+            page.value(axe())
+            found = page.value(f"axe.run({_OF_WEIGHT}).then(answer => JSON.stringify(answer.violations))")
+            rules = [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in json.loads(found)]
+            assert rules == [], (view, width, dark)
+    assert {pages.base} == {"/".join(request.split("/")[:3]) for request in page.requests}
+    assert [] == page.errors
+
+
+def test_a_page_of_another_port_gets_nothing(opened: tuple[Pages, Browser], tmp_path: Path) -> None:
+    """Its requests bring the cookie along: to a browser both are one site."""
+    pages, page = opened
+    (tmp_path / "page.html").write_text("<p>another server</p>")
+    script = f"fetch({json.dumps(f'{pages.base}/messages')}, {{credentials: 'include', mode: 'no-cors'}})"
+    page.open((tmp_path / "page.html").as_uri())
+
+    outcome = page.value(f"{script}.then(answer => answer.type + answer.status, () => 'refused')")
+
+    assert outcome in {"refused", "opaque0"}
