@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from jobs.console.severity import Severity
+from jobs.console.severity import Severity, worst_of
 from jobs.inspect.report import StoreReport
 from jobs.query.json_text import iso_time
 from jobs.query.listing.model import Histogram
@@ -13,6 +13,7 @@ WIDTH = 1000
 HEIGHT = 100  # of a histogram
 _MOST_QUEUES = 12  # that are drawn, the largest ones
 _THINNEST = 2.0
+_SHOWN_WRONG = frozenset({Severity.DAMAGE, Severity.CONTRADICTION, Severity.NOT_ACCESSIBLE})
 
 
 class Mark(NamedTuple):
@@ -79,20 +80,44 @@ def store_picture(report: StoreReport) -> Picture | None:
     largest = sorted(report.queues.queues, key=lambda queue: queue.units, reverse=True)[:_MOST_QUEUES]
     queues = [
         Band(
-            f"{queue.topic}/{queue.queue_id}",
-            [scale.mark(queue.first_physical_offset, queue.last_physical_offset, "queue", f"{queue.units:,}")],
+            (name := f"{queue.topic}/{queue.queue_id}"),
+            [
+                scale.mark(
+                    queue.first_physical_offset,
+                    queue.last_physical_offset,
+                    _worst(report, f"consumequeue/{name}/") or "queue",
+                    f"{queue.units:,}",
+                )
+            ],
         )
         for queue in largest
         if queue.first_physical_offset is not None and queue.last_physical_offset is not None
     ]
+    # A queue without a folder, and keys that no file has, are named by an offset of the log.
+    lost = [one for one in report.problems if one.severity is Severity.GAP and one.offset is not None]
+    queues += [
+        Band(one.file.partition("/")[2], [scale.mark(one.offset or 0, 0, "gap", one.text)])
+        for one in lost
+        if one.file.startswith("consumequeue/")
+    ][:_MOST_QUEUES]
     index = [
         scale.mark(
-            file.begin_physical_offset, file.end_physical_offset, "index", _short(file.file, f"{file.entries:,}")
+            file.begin_physical_offset,
+            file.end_physical_offset,
+            _worst(report, file.file) or "index",
+            _short(file.file, f"{file.entries:,}"),
         )
         for file in report.index.files
         if file.entries
     ]
+    index += [scale.mark(one.offset or 0, 0, "gap", one.text) for one in lost if "/index/" in one.file]
     return Picture(*scale, [Band("log", log), *queues, *([Band("index", index)] if index else [])])
+
+
+def _worst(report: StoreReport, part: str) -> str:
+    """Return the class of the worst that is wrong with a file or a folder; nothing where nothing is."""
+    found = [one.severity for one in report.problems if part in one.file and one.severity in _SHOWN_WRONG]
+    return _class_of(worst_of(found)) if found else ""
 
 
 def _short(file: str, text: str) -> str:

@@ -183,7 +183,10 @@ def command(*, directory: Path | None) -> ExitCode:
         return ExitCode.FAILED
     click.secho("\nThat was all.", bold=True, nl=False)
     click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")
-    click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
+    click.echo(
+        f"the tables are in {tour.lake}, the store in {tour.store}. This prints the address of pages to look at:"
+    )
+    click.echo(f"{program()} browse {shlex.quote(str(tour.lake))}")
     if directory is None:
         click.echo(f"Everything may be deleted: rm -r {shlex.quote(str(folder))}")
     return ExitCode.CLEAN

@@ -42,10 +42,10 @@ _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogr
 _MOST_JOINED = 5_000_000  # messages over which views with joins are run: they hold much of them in memory
 _DECOMPRESSED = 500  # messages that are looked at together for words in their bodies
 _MOST_SKIPPED = 1_000_000
-# Every table but that of messages; their declarations would load the compiler.
+# Every table but messages, and but dead_letters, whose name a view has, too; to import them would load the compiler.
 LISTED = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
-    *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces"),
+    *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
 )
 _RUNS_READ = 200  # for their gaps
 _PREPARED = "state = 'prepared' AND run > 0"
@@ -270,12 +270,12 @@ class LakeListing:
         return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 
     def growth(self, slots: int) -> Histogram | None:
-        """Return how many messages runs have brought into the lake, and when."""
+        """Return how many messages each run has brought into the lake, and when; None of a single run."""
         if not self._tables.has("runs"):
             return None
         rows = self._rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
-        if not ended:
+        if not ended or min(ended)[0] == max(ended)[0]:  # one run is no growth
             return None
         begin, end = min(ended)[0], max(ended)[0]
         start, step = slots_of(begin, end, slots)

@@ -142,7 +142,7 @@ def test_what_is_no_position_is_refused(listings: tuple[list[MessageRecord], lis
 
 
 def test_every_table_of_a_lake_is_listed() -> None:
-    assert {table.name for table in TABLES} == {*LISTED, "messages"}
+    assert {table.name for table in TABLES} == {*LISTED, "messages", "dead_letters"}
 
 
 def _unfinished(store: Path, lake: Path) -> list[dict[str, Rows]]:
