@@ -20,6 +20,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import ENDS, Framing, PieceKind, SegmentBytes
 from rmq_formats.epochs import Epoch
 from rmq_formats.errors import FormatError
+from rmq_formats.store import name_of_offset
 
 _NEAR_END = 64 << 10
 _SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
@@ -203,8 +204,8 @@ class LogInspector:
                 self._problems.note(segment.location, text)
         for hole in holes(segments):
             location, position = hole.place(segments)
-            what = "no segment" if position is None else "cut short"
-            self._problems.gap(location, f"{what}: the log lacks {hole.end - hole.start} bytes", hole.start)
+            why = f"no segment {name_of_offset(hole.start)}" if position is None else "the file was cut short"
+            self._problems.gap(location, f"the log lacks {hole.end - hole.start} bytes: {why}", hole.start)
 
     def _sum_up(self) -> None:
         report = self._report

@@ -117,8 +117,8 @@ def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Pa
         assert before is not None
         assert lost <= (0 if bridges else before.deletes_messages or 0)
         if bridges:
-            # A cut queue file with units of lost records stays undecided: the broker refuses, which loses nothing.
-            assert seen.started != any("undecided, not changed: " in note for note in summary.notes)
+            # A queue file that stays undecided may keep the broker from starting, which loses nothing.
+            assert seen.started or any(name.startswith("consumequeue/") for name in summary.undecided)
             assert summary.withheld is None
 
 
