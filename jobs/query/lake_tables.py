@@ -5,6 +5,7 @@ SQL on a lake's tables without a JVM.
 filters what remains.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ MESSAGES = "messages"
 INDEX_ENTRIES = "index_entries"
 QUARANTINE = "quarantine"
 SUPERSEDED = "superseded_messages"
+_FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 
 
 # This rule of DataFusion names what it takes out of maps twice, and refuses views whose joined tables both do so.
@@ -121,8 +123,14 @@ class LakeTables:
         return {field.name: str(field.type) for field in pa.schema(self._builder.execute(f"{sql} LIMIT 0").schema)}
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """Run a query and return its rows."""
-        return plain_rows(self._builder.execute(sql).read_all())
+        """Run a query and return its rows; `OSError` where a file that Delta's log names is gone or damaged."""
+        try:
+            return plain_rows(self._builder.execute(sql).read_all())
+        except Exception as error:
+            found = _FILE.search(str(error))
+            if found is None:
+                raise
+            raise OSError(f"{self._lake}: cannot read {found[0]}: {str(error).rpartition(': ')[2]}") from error
 
 
 def _refuse_other_types(table: DeltaTable) -> None:

@@ -14,6 +14,7 @@ from jobs.lake.tables import RUNS
 from jobs.restore.sources import Source
 from jobs.store.selection import CHOSEN
 
+_DAMAGE = ("physical_offset", "length", "reason")
 DELETED = "rows were deleted from the lake"
 
 
@@ -23,6 +24,7 @@ class Cause(NamedTuple):
     start: int
     end: int
     why: str
+    is_gap: bool = False  # a run did not find it in the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,11 @@ def _gaps(lake: Lake, known: KnownStore) -> Iterator[Cause]:
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
     for row in rows(lake, RUNS.name, ["detail"], wanted):
         for gap in json.loads(row["detail"] or "{}").get("gaps", ()):
-            yield Cause(gap["from"], gap["to"], gap["why"])
+            yield Cause(gap["from"], gap["to"], gap["why"], is_gap=True)
 
 
 def _damage(quarantine: Source, known: KnownStore) -> Iterator[Cause]:
-    for row in quarantine.rows(known.store_id, ("physical_offset", "length", "reason")):
+    for row in quarantine.rows(known.store_id, _DAMAGE, ("physical_offset", "length")):
         start = row["physical_offset"]
         yield Cause(start, start + row["length"], f"damaged when it was read ({row['reason']})")
 

@@ -1,11 +1,13 @@
 """The broker's configuration, as the lake keeps it: topics, groups, offsets of consumers."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
+from jobs.restore.causes import DELETED
 from jobs.restore.sources import source_of
 from jobs.storage.local import LocalStorage
 from jobs.store.config_files import CONFIG_FOLDER
@@ -30,30 +32,34 @@ class RestoredConfig(NamedTuple):
     lost: Mapping[str, str]  # files of the lake, and what is wrong with them
 
 
-def write_config(lake: Lake, store_id: str, out: Path, until: int | None) -> RestoredConfig:
+def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: Mapping[str, str]) -> RestoredConfig:
     """
     Write each file as the newest run found it.
 
     Of a log that ends at *until*: as the newest run found it whose log ended no later. Where there is none, as the
-    first run found it, but for files that say how far somebody has read: consumers must not be ahead of the log.
+    first run found it, but for files that say how far somebody has read: consumers must not be ahead of the log. The
+    newest run has *seen* files with these hashes: a lake that lacks one has lost a row.
     """
     versions: dict[str, list[Mapping[str, Any]]] = {}
     source = source_of(lake, CONFIG_FILES, store_id)
-    for row in source.rows(store_id, _COLUMNS):
+    for row in source.rows(store_id, _COLUMNS, ("name", "to_offset", "run")):
         if _is_name(row["name"]):
             versions.setdefault(row["name"], []).append(row)
     left_out, written = [], []
+    lost = {f"config_files, {name}:": DELETED for name in sorted(seen.keys() - versions.keys()) if not source.lost}
     for name, of_file in sorted(versions.items()):
         data = _version(of_file, until)
         if data is None:
             newest = max(of_file, key=_run)
             left_out += [name] if newest["bytes"] is not None else []
             continue
+        if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
+            lost[f"config_files, {name}:"] = f"{DELETED}, and an older version is written"
         path = out / CONFIG_FOLDER / name
         if not path.exists():  # a run that was killed has written it
             LocalStorage().create(str(path), data)
         written.append(name)
-    return RestoredConfig(tuple(written), tuple(_notes(written, left_out)), source.lost)
+    return RestoredConfig(tuple(written), tuple(_notes(written, left_out)), {**source.lost, **lost})
 
 
 def _version(of_file: Sequence[Mapping[str, Any]], until: int | None) -> bytes | None:

@@ -42,6 +42,7 @@ class Plan:
 
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # of each file
+    start: int  # it was asked for from here on
     end: int  # where the log ends
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
     units: tuple[StoredFile, ...]  # of the table `consume_queue`
@@ -53,7 +54,9 @@ class Plan:
     def absent(self) -> list[tuple[int, int]]:
         """The offsets between segments, and up to the log's end, of which the lake has no row at all."""
         there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
-        return list(missing(there, self.segments[0].base_offset, self.end))
+        first = self.segments[0].base_offset
+        lost = (cause for cause in self.causes.noted if cause.is_gap and self.start <= cause.start < cause.end <= first)
+        return [*sorted((cause.start, cause.end) for cause in lost), *missing(there, first, self.end)]
 
 
 def plan_log(
@@ -63,7 +66,8 @@ def plan_log(
     messages, pieces, quarantine = (source_of(lake, table, known.store_id) for table in _TABLES)
     end = known.newest.to_offset if known.newest else 0
     end = end if until is None else min(until, end)
-    noted = {row["physical_offset"]: row for row in pieces.rows(known.store_id, _OF_FILES) if row["kind"] == FILE}
+    rows = pieces.rows(known.store_id, _OF_FILES, ("physical_offset", "length"))
+    noted = {row["physical_offset"]: row for row in rows if row["kind"] == FILE}
     of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
@@ -80,6 +84,7 @@ def plan_log(
     return Plan(
         tuple(PlannedSegment(base, tuple(found[base]), _path(base, noted)) for base in kept),
         length,
+        start,
         end,
         pieces.files,
         source_of(lake, CONSUME_QUEUE, known.store_id).files,

@@ -214,7 +214,9 @@ def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, A
     """Yield what the lake keeps of the segment beside messages."""
     for file in work.pieces:
         for batch in _readable(work, LOG_PIECES, file, unreadable):
-            yield from batch.filter(_wanted(work, batch)).to_pylist()
+            for row in batch.filter(_wanted(work, batch)).to_pylist():
+                if row["physical_offset"] is not None and row["length"] is not None:  # emptied by another engine
+                    yield row
 
 
 def _units(work: SegmentWork) -> Iterator[pa.RecordBatch]:

@@ -26,12 +26,14 @@ class Source:
     dropped: frozenset[str] = frozenset()  # columns that another engine has dropped
     is_there: bool = True
 
-    def rows(self, store_id: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield a store's rows; of a small table."""
+    def rows(self, store_id: str, columns: Sequence[str], needed: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield a store's rows of a small table; not those in which another engine has emptied a *needed* column."""
         wanted = [*columns, "store_id"]
         for file in self.files:
             for batch in plain_batches(self.lake, self.table, file, wanted):
-                yield from (row for row in batch.to_pylist() if row["store_id"] == store_id)
+                for row in batch.to_pylist():
+                    if row["store_id"] == store_id and all(row[name] is not None for name in needed):
+                        yield row
 
 
 def source_of(lake: Lake, table: Table, store_id: str) -> Source:

@@ -33,7 +33,7 @@ def request(store: Path) -> IngestRequest:
 def restored(store: Path, folder: str, until: int | None = None) -> dict[str, bytes]:
     lake, out = store.parent / "lake", store.parent / folder
     (store_id,) = {row["store_id"] for row in rows_of(lake, "runs", "time")}
-    config = write_config(Lake(str(lake)), store_id, out, until)
+    config = write_config(Lake(str(lake)), store_id, out, until, {})
     return {name: (out / "config" / name).read_bytes() for name in config.names}
 
 
