@@ -72,6 +72,8 @@ def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:
             value = str(place)
         elif isinstance(parameter.type, StoreType):
             value = str(store)
+        elif isinstance(parameter.type, click.Path) and parameter.type.exists:
+            value = __file__
         else:
             value = "1" if isinstance(parameter.type, click.types.IntParamType) else str(place.parent / "other")
         if isinstance(parameter, click.Argument):

@@ -17,7 +17,7 @@ from tests.support.commands import overwrite
 from tests.support.lakes import rows_of
 from tests.support.tiers import BROKER, files, said, taken
 
-_OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation"}
+_OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation", "record_crc"}
 
 
 @pytest.fixture
