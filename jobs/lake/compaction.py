@@ -40,9 +40,12 @@ SMALL = 32 << 20  # bytes: a file below may be merged
 LARGE = 128 << 20  # bytes that a merged file is filled up to
 MANY = 16  # small files that a run lets lie
 RETENTION_HOURS = 24 * 7
-_GROUP_ROWS = 1 << 20
+_GROUP_ROWS = 1 << 18
+_SORTED_ROWS = 2 << 20  # in memory at once: a file of more is sorted piece by piece
+_CLUSTERED = "clustered-"
 
 Merge = Callable[[Sequence["Group"]], list[Action | None]]
+Plan = Callable[[Table, Sequence[StoredFile]], list["Group"]]
 
 
 class Group(NamedTuple):
@@ -52,6 +55,7 @@ class Group(NamedTuple):
     table: Table
     files: tuple[StoredFile, ...]
     name: str
+    within: tuple[int, int] | None = None  # of the column that the table is sorted by: other rows go elsewhere
 
 
 class Saved(NamedTuple):
@@ -64,6 +68,15 @@ class Saved(NamedTuple):
     bytes_after: int | None = 0  # None: estimated, and only the merge itself can tell
     vacuumed: int = 0  # files deleted
     inflated: int = 0  # compressed bodies that got `body_inflated`, or the reason why not
+
+    def and_then(self, later: "Saved") -> "Saved":
+        """Return what two rewrites of the table did together."""
+        return self._replace(
+            merged=self.merged + later.merged,
+            written=self.written + later.written,
+            bytes_before=self.bytes_before + later.bytes_before,
+            bytes_after=(self.bytes_after or 0) + (later.bytes_after or 0),
+        )
 
 
 def compact(  # noqa: PLR0913 - what may be merged, and who does it
@@ -86,41 +99,43 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     if snapshot is not None and needs_spark(snapshot):
         refuse_features(lake, snapshot, table)
         return _merged_by_spark(lake, snapshot, table, many)
-    done: list[tuple[Sequence[StoredFile], Action | None]] = []
 
-    def rewrite(snapshot: DeltaTable) -> Rewrite:
-        stored = files(lake, snapshot)
-        if not is_local(lake.location):  # see `writers.NO_VECTORS`
-            stored = [file for file in stored if file.vector is None]
+    def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
         left = tuple(spared)
         chosen = _of_run(stored, left, of.store_id, many) if of else _chosen(stored, left)
-        rows = with_their_columns(snapshot, table)
-        groups = [Group(lake, rows, tuple(some), _name(of)) for some in chosen]
+        return [Group(lake, rows, tuple(some), _name(of)) for some in chosen]
+
+    return rewritten(lake, table, plan, merge or _merge_here)
+
+
+def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
+    """Replace files of a table as *plan* groups them, in one commit; nothing if another process was faster."""
+    removed: dict[str, StoredFile] = {}  # several groups may each take some rows of one file
+    written: list[Action] = []
+
+    def rewrite(snapshot: DeltaTable) -> Rewrite:
+        stored = files(lake, snapshot, table)
+        if not is_local(lake.location):  # see `writers.NO_VECTORS`
+            stored = [file for file in stored if file.vector is None]
+        groups = plan(with_their_columns(snapshot, table), stored)
         try:
-            actions = (merge or _merge_here)(groups)
+            actions = merge(groups)
         except FileNotFoundError as error:
             if _is_current(lake, table, groups):
                 raise
             raise TransactionTakenError(f"{table.name} was rewritten by another process, and vacuumed") from error
-        done.extend(zip(chosen, actions, strict=True))
-        removed = tuple(file for group in groups for file in group.files)
-        return Rewrite(removed, tuple(action for action in actions if action is not None))
+        written.extend(action for action in actions if action is not None)
+        removed.update((file.path, file) for group in groups for file in group.files)
+        return Rewrite(tuple(removed.values()), tuple(written))
 
     try:
         commit_layout(lake, table, rewrite)
     except TransactionTakenError:  # another process rewrote files: ours are not needed
-        for _, action in done:
-            if action is not None:
-                lake.delete(f"{table.name}/{action.path}")
+        for action in written:
+            lake.delete(f"{table.name}/{action.path}")
         return Saved(table.name)
-    written = [action for _, action in done if action is not None]
-    return Saved(
-        table.name,
-        sum(len(some) for some, _ in done),
-        len(written),
-        sum(file.size for some, _ in done for file in some),
-        sum(action.size for action in written),
-    )
+    before, after = (sum(file.size for file in some) for some in (removed.values(), written))
+    return Saved(table.name, len(removed), len(written), before, after)
 
 
 def _merged_by_spark(lake: Lake, snapshot: DeltaTable, table: Table, many: int) -> Saved:
@@ -173,12 +188,23 @@ def _name(of: FileNaming | None) -> str:
     return of.name(MERGED) if of else f"compacted-{uuid4()}.parquet"
 
 
+def clustered_name() -> str:
+    """Return a name for a file of a narrow range: merged with others, in the order of the log, it would be wide."""
+    return f"{_CLUSTERED}{uuid4()}.parquet"
+
+
+def is_clustered(file: StoredFile) -> bool:
+    """Return whether a file is one of a narrow range."""
+    return file.path.startswith(_CLUSTERED)
+
+
 def _merge_here(groups: Sequence[Group]) -> list[Action | None]:
     return [merge_group(group) for group in groups]
 
 
 def _mergeable(stored: Iterable[StoredFile], spared: tuple[str, ...]) -> list[StoredFile]:
-    small = [file for file in stored if file.size < SMALL and not file.path.startswith(spared)]
+    left = (*spared, _CLUSTERED)
+    small = [file for file in stored if file.size < SMALL and not file.path.startswith(left)]
     return sorted(small, key=lambda file: (_store(file), file.low("physical_offset", 0), file.path))
 
 
@@ -221,13 +247,24 @@ def merge_group(group: Group) -> Action | None:
 
 
 def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
+    within = {} if group.within is None or table.sorted_by is None else {table.sorted_by: group.within}
     for file in group.files:
-        yield from batches(group.lake, table, file)
+        yield from batches(group.lake, table, file, within)
 
 
 def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
-    """Yield all rows in the order of the table's column, in row groups that narrow rows fill."""
-    whole = pa.Table.from_batches(list(_rows(group, table)), table.schema).sort_by(table.sorted_by)
+    """Yield all rows in the order of the table's column, or piece by piece in that order where they are too many."""
+    held: list[pa.RecordBatch] = []
+    for batch in _rows(group, table):
+        held.append(batch)
+        if sum(map(len, held)) >= _SORTED_ROWS:
+            yield from _in_order(held, table)
+            held = []
+    yield from _in_order(held, table)
+
+
+def _in_order(held: Sequence[pa.RecordBatch], table: Table) -> Iterator[pa.RecordBatch]:
+    whole = pa.Table.from_batches(held, table.schema).sort_by(table.sorted_by)
     yield from whole.combine_chunks().to_batches(max_chunksize=_GROUP_ROWS)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from jobs.lake.clustering import cluster
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import Group, Saved, compact, estimate, merge_group, vacuum
 from jobs.lake.inflation import WITH_BODIES, inflate, inflate_file
@@ -57,6 +58,8 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inf
     for table in WRITTEN_BY_RUNS:
         spared = newest_rows(lake) if table is RUNS else ()
         merged = compact(lake, table, spared=spared, merge=merge)
+        if table.sorted_by is not None:
+            merged = merged.and_then(cluster(lake, table, merge))
         bodies = inflated(table)
         saved.append(merged._replace(vacuumed=vacuum(lake, table), inflated=bodies))
     return saved

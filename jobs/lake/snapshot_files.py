@@ -5,7 +5,7 @@ This is the only module that reads rows of a lake's files: whoever wants some as
 file knows its deletion vector. So nobody can forget that another engine has deleted some.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -102,13 +102,41 @@ def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-def batches(lake: Lake, table: Table, file: StoredFile) -> Iterator[pa.RecordBatch]:
+class RowGroup(NamedTuple):
+    """How many rows a row group has, and the limits of a column in it."""
+
+    rows: int
+    low: int
+    high: int
+
+
+def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown: tuple[int, int]) -> list[RowGroup]:
+    """Return the row groups of a file with the limits of *column*; *unknown* where the file does not say."""
+    with lake.arrow_file(f"{table.name}/{file.path}") as source:
+        metadata = pq.read_metadata(source)
+    found = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        limits = _limits(group, {column}).get(column)
+        low, high = unknown if limits is None else (limits.min, limits.max)
+        found.append(RowGroup(group.num_rows, low, high))
+    return found
+
+
+def batches(lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING) -> Iterator[pa.RecordBatch]:
     """
     Yield a file's rows, a few MiB at once, in the table's schema, for who writes them again.
 
-    A column that the table got later is NULL in older files. Rows that another engine has deleted are left out.
+    A column that the table got later is NULL in older files. Rows that another engine has deleted are left out, and
+    those that are not *within* the limits of a column.
     """
-    yield from _read(lake, table, file, table.schema, {})
+    for batch in _read(lake, table, file, table.schema, within):
+        kept = batch
+        for name, (low, high) in within.items():
+            values = kept.column(name)
+            kept = kept.filter(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high)))
+        if kept.num_rows:
+            yield kept
 
 
 def plain_batches(
@@ -153,13 +181,16 @@ def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wante
 
 
 def _may_have(group: pq.RowGroupMetaData, wanted: Limits) -> bool:
-    """Return whether rows of a row group may have these values."""
-    columns = [group.column(number) for number in range(group.num_columns)] if wanted else []
-    limits = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in wanted}
-    return all(
-        known is None or not known.has_min_max or (known.min <= wanted[name][1] and wanted[name][0] <= known.max)
-        for name, known in limits.items()
-    )
+    """Return whether rows of a row group may have such values."""
+    limits = _limits(group, wanted)
+    return all(known.min <= wanted[name][1] and known.max >= wanted[name][0] for name, known in limits.items())
+
+
+def _limits(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
+    """Return the statistics of those columns whose least and greatest value a row group knows."""
+    columns = [group.column(number) for number in range(group.num_columns)] if names else []
+    known = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in names}
+    return {name: limits for name, limits in known.items() if limits is not None and limits.has_min_max}
 
 
 class Selection(NamedTuple):
