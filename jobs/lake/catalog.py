@@ -1,7 +1,7 @@
 """Statements that make a lake's tables known to a catalog by their names; the tables stay where they are."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.tables import TABLES, Table
+from jobs.lake.tables import DEAD_LETTERS, TABLES, Table
 from jobs.lake.views import views
 from jobs.storage.locations import S3_SCHEMES, is_local
 
@@ -38,19 +38,20 @@ class NoSuchPlaceError(Exception):
     """The catalog's engine does not reach the lake's place."""
 
 
-def statements(lake: Lake, kind: CatalogKind, schema: str) -> Iterator[Statement]:
-    """Yield the statements for the tables that the lake has; nothing where there is no lake."""
+def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()) -> Iterator[Statement]:
+    """Yield the statements for the tables that the lake has, *typed* ones last; nothing where there is no lake."""
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
         reason = f"{lake.location}: {kind.title()} knows no paths of this machine; name the lake by its s3a:// location"
         raise NoSuchPlaceError(reason)
-    there = [(table, snapshot) for table in TABLES if (snapshot := open_table(lake, table.name)) is not None]
+    there = [(table, snapshot) for table in (*TABLES, *typed) if (snapshot := open_table(lake, table.name)) is not None]
     name = ".".join(_quoted(part, kind) for part in schema.split("."))
     if there:
         kind_of_schema = "SCHEMA" if kind is CatalogKind.UNITY else "DATABASE"
         yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
     for table, snapshot in there:
         location = _place(lake.locate(table.name), kind)
-        yield Statement(table.name, _STATEMENTS[kind](f"{name}.{_quoted(table.name, kind)}", location, table, snapshot))
+        full_name = f"{name}.{_quoted(_name_of(table), kind)}"
+        yield Statement(table.name, _STATEMENTS[kind](full_name, location, table, snapshot))
     if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
         known = {table.name for table, _ in there}
         for view in views():
@@ -60,6 +61,11 @@ def statements(lake: Lake, kind: CatalogKind, schema: str) -> Iterator[Statement
                 yield Statement(
                     view.name, f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {_text(view.row)} AS\n{sql.rstrip()}"
                 )
+
+
+def _name_of(table: Table) -> str:
+    """Return a table's name in a catalog: `dead_letters` is a view of messages that consumers gave up."""
+    return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 
 
 def _spark(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str:

@@ -20,6 +20,7 @@ from jobs.typed.values import Number, Times, base64_bytes, converted, day, decim
 from rmq_formats.json.scan import marked
 
 Row = tuple[object, ...]
+_UNKNOWN_TO_MSGSPEC = re.compile(r'[\x00-\x1f"\\]')  # in the name of a field
 _REFUSED = (msgspec.MsgspecError, RefusedBodyError, UnicodeDecodeError, RecursionError)
 _EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # a float of so many bits holds every integer below this one
 
@@ -30,9 +31,10 @@ class _Cell(NamedTuple):
     type: Any
     finish: Callable[[Any], object] | None = None
 
-    def of_field(self, *, nullable: bool) -> Any:  # noqa: ANN401 - a type for msgspec
-        """Return the type of a field; as it is spelled, a value may be null anyway, and msgspec takes no other type."""
-        return self.type | None if nullable and self.type is not msgspec.Raw else self.type
+    @property
+    def of_nullable(self) -> Any:  # noqa: ANN401 - a type for msgspec
+        """The type of a field that may be null; as it is spelled, a value may be null anyway."""
+        return self.type if self.type is msgspec.Raw else self.type | None
 
 
 class FastJson:
@@ -41,22 +43,28 @@ class FastJson:
     def __init__(self, columns: Sequence[pa.Field], times: Times) -> None:
         """Read *columns*; *times* says what times mean."""
         self._columns, self._times = columns, times
-        cells = [_cell(field.type, times) for field in columns]
+        self._finish: list[tuple[int, Callable[[Any], object]]] = []
+        self._decode: Callable[[str], object] | None = None
         names = [f"c{number}" for number in range(len(columns))]
+        self._values = attrgetter(*names) if len(names) > 1 else partial(_only, attrgetter(*names))
+        if any(_UNKNOWN_TO_MSGSPEC.search(field.name) for field in columns):
+            return  # the scalar reader reads all of it
+        cells = [_cell(field.type, times) for field in columns]
         fields: list[Any] = [
-            (name, cell.of_field(nullable=field.nullable), None) if field.nullable else (name, cell.type)
+            (name, cell.of_nullable, None) if field.nullable else (name, cell.type)
             for name, cell, field in zip(names, cells, columns, strict=True)
         ]
         rename = {name: field.name for name, field in zip(names, columns, strict=True)}
         row = msgspec.defstruct("Row", fields, rename=rename, kw_only=True, gc=False)
         self._decode = msgspec.json.Decoder(row).decode
-        self._values = attrgetter(*names) if len(names) > 1 else partial(_only, attrgetter(*names))
         self._finish = [(number, cell.finish) for number, cell in enumerate(cells) if cell.finish is not None]
 
     def read(self, bodies: Sequence[bytes]) -> list[Row | Refusal]:
         """Return a row, or the refusal, of each body."""
         # Looked up once: this loop is what a typing costs.
         decode, values, finish, columns, times = self._decode, self._values, self._finish, self._columns, self._times
+        if decode is None:
+            return [read(body, columns, times) for body in bodies]
         found: list[Row | Refusal] = []
         for body, is_marked in zip(bodies, _marked(bodies), strict=True):
             if is_marked:

@@ -5,7 +5,7 @@ Rows go from Parquet to Parquet; each message of a topic becomes exactly one row
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -132,6 +132,16 @@ class _Work:
         closed = {name: file.close() for name, file in self.files.items()}
         actions = {name: action for name, action in closed.items() if action is not None}
         return TypedFile(actions, self.rows, self.reasons, self.ends)
+
+
+def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
+    """Yield the refusal of each message of a topic in a file; None for one that *reader* reads."""
+    for batch in plain_batches(lake, MESSAGES, file, _READ):
+        of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), False))  # noqa: FBT003 - the value
+        for some in with_inflated(of_topic):
+            for start in range(0, some.num_rows, _SLICE):
+                for result in _results(reader, some.slice(start, _SLICE)):
+                    yield result if isinstance(result, Refusal) else None
 
 
 def _results(reader: Reader, rows: pa.RecordBatch) -> list[tuple[object, ...] | Refusal]:

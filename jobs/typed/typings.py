@@ -179,6 +179,15 @@ def newest_typing(lake: Lake) -> Typing | None:
         raise OSError(f"{location}: no manifest of a typing: {error}") from error
 
 
+def typed_tables(lake: Lake) -> list[Table]:
+    """Return the typed tables that a lake has, in the order of their names."""
+    newest = newest_typing(lake)
+    columns = {
+        name: text for state in (newest.topics.values() if newest else ()) for name, text in state.tables.items()
+    }
+    return [typed_table(name, parse_columns(text)) for name, text in sorted(columns.items())]
+
+
 def prepare(lake: Lake, typing: Typing) -> None:
     """Decide that *typing* will be committed; `HeldByOtherError` when another one of its number was faster."""
     for change in typing.changes:

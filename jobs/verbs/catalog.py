@@ -42,10 +42,11 @@ def command(*, lake: str, kind: str, schema: str, answer: Answer) -> ExitCode:
     """
     from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
     from jobs.lake.lake import Lake
+    from jobs.typed.typings import typed_tables
 
     place = Lake(normalise(lake), file_system_options())
     with shown_as_usage(NoSuchPlaceError):
-        found = list(statements(place, CatalogKind(kind), schema))
+        found = list(statements(place, CatalogKind(kind), schema, typed_tables(place)))
     if not found:
         reason = "no lake: it has none of our tables"
         raise NotAStore(reason, None, place.location)

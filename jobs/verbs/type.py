@@ -22,32 +22,54 @@ _SHOWN = 5  # reasons of a topic
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake type /data/lake --types types.toml\n  "
-               "rmq-lake type /data/lake --types types.toml --retype Orders")  # fmt: skip
+               "rmq-lake type /data/lake --types types.toml --retype Orders\n  "
+               "rmq-lake type /data/lake --infer -t Orders > types.toml")  # fmt: skip
 @click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
 @click.option(
-    "--types", "declared", required=True, metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--types", "declared", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Which topics are typed, and how: see docs/typed.md.",
 )  # fmt: skip
 @click.option(
     "--retype", multiple=True, metavar="TOPIC",
     help="Make the topic's table again from all of its messages, as FILE declares it now; may be repeated.",
 )  # fmt: skip
+@click.option("--infer", is_flag=True, help="Print the types that the bodies of TOPIC have, and how many do not fit.")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="With --infer: of which topic.")
 @engine_option
 @answer_options
-def command(*, lake: str, declared: Path, retype: tuple[str, ...], engine: str, answer: Answer) -> ExitCode:
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    lake: str,
+    declared: Path | None,
+    retype: tuple[str, ...],
+    infer: bool,
+    topics: tuple[str, ...],
+    engine: str,
+    answer: Answer,
+) -> ExitCode:
     """
     Type the bodies of topics: each is a row of LAKE/typed/TOPIC, or of LAKE/dead_letters with the reason.
 
-    Only messages that are new since the last time are read. Each is in one of the two tables, never in both.
+    Only messages that are new since the last time are read. Each is in one of the two tables, never in both. With
+    --infer nothing is written: the types that hold for a topic's whole history are printed as FILE has them.
     """
-    watch = Stopwatch()
-
-    # Beside the start of a JVM, Python imports what is needed; but what the user wrote is judged first.
     from jobs.typed.installed import check_installed
 
-    check_installed(str(declared))
+    check_installed(lake)
+    if infer:
+        if declared is not None or retype or not topics:
+            raise click.UsageError("--infer goes with -t TOPIC, and without --types and --retype")
+        return _infer(lake, topics, engine, answer)
+    if declared is None or topics:
+        raise click.UsageError("give --types FILE, or --infer -t TOPIC")
+    return _type(lake, declared, retype, engine, answer)
+
+
+def _type(lake: str, declared: Path, retype: tuple[str, ...], engine: str, answer: Answer) -> ExitCode:
+    watch = Stopwatch()
     from jobs.typed.declaration import DeclarationError, read_types
 
+    # The user's own words are judged before a JVM starts.
     with shown_as_usage(DeclarationError):
         types = read_types(declared)
     unknown = sorted(set(retype) - {one.topic for one in types})
@@ -76,6 +98,22 @@ def command(*, lake: str, declared: Path, retype: tuple[str, ...], engine: str, 
     }
     answer.give(values, [lake, *_lines(summary)], result)
     return ExitCode.CLEAN
+
+
+def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> ExitCode:
+    ready = start_workers(engine, lake, warm="jobs.typed.task")
+    from jobs.lake.lake import Lake
+    from jobs.storage.locations import normalise
+    from jobs.typed.infer import infer
+
+    workers = ready()
+    found = {topic: infer(Lake(normalise(lake), workers.options), topic, workers) for topic in topics}
+    text = "\n".join(proposal.text(topic) for topic, proposal in found.items())
+    if answer.as_json:
+        answer.give({"proposal": text}, ())
+    else:  # as it is, however wide the terminal: it is a file
+        click.echo(text, nl=False)
+    return ExitCode.CLEAN if all(proposal.type for proposal in found.values()) else ExitCode.NOT_FOUND
 
 
 def _what(summary: "Summary") -> str:

@@ -86,7 +86,8 @@ def _schemas() -> Iterator[tuple[str, Schema]]:
     yield "ingest", _of(IngestSummary, bytes=_INTEGER, severity=_SEVERITY)
     yield "rebuild-consumequeue", _either(_of(QueuesSummary, installed=_FLAG, **_HAS_SEVERITY), _dry_run())
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
-    yield "type", _of(TypeSummary, topics=_list(_of(TopicSummary)), seconds={"type": "number"})
+    typing = _of(TypeSummary, topics=_list(_of(TopicSummary)), seconds={"type": "number"})
+    yield "type", _either(typing, _object(proposal=_TEXT))
     yield "optimize", _list(_either(_of(Saved), _of(Lost)))  # those of --heal
     yield "catalog", _list(_of(Statement))
     yield "diff", _of(DiffSummary, differences=_list({"type": "object"}), bytes=_INTEGER, **_HAS_SEVERITY)

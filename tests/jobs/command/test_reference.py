@@ -35,7 +35,7 @@ def test_every_example_is_understood_by_its_verb(example: str, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     for name in ("broker.conf", "types.toml"):
         (tmp_path / name).touch()
-    _, *words = shlex.split(example.partition(" | ")[0], comments=True)
+    _, *words = shlex.split(re.split(" [|>] ", example)[0], comments=True)
     name, ctx = "rmq-lake", click.Context(rmq_lake, info_name="rmq-lake")
     command: click.Command = rmq_lake
     while isinstance(command, click.Group):

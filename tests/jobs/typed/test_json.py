@@ -116,6 +116,13 @@ def _mutated(drawn: tuple[str, int, bytes, int]) -> bytes:
     return body[:at] + new + body[at + size :]
 
 
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "\x01", "ü", "", "a b"])
+def test_fields_of_any_name_are_read(name: str) -> None:
+    columns = (pa.field(name, pa.struct([pa.field(name, pa.int64())])), pa.field("n", pa.int64()))
+
+    assert [[{name: 1}, 2]] == both([json.dumps({name: {name: 1}, "n": 2}).encode()], columns)
+
+
 @given(
     st.lists(
         st.one_of(

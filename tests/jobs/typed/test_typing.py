@@ -225,3 +225,16 @@ def test_typings_that_are_killed_after_each_effect_leave_each_message_in_one_tab
 
     assert result["reached"] > 30
     assert [] == result["bad"]
+
+
+def test_a_catalog_names_the_typed_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The view `dead_letters` keeps its name: it has messages that consumers gave up."""
+    write(Broker(tmp_path / "store"), b'{"id": 1}', b"x")
+    ingested(tmp_path)
+    typed(tmp_path)
+
+    statements = runner(capfd)("catalog", tmp_path / "lake").out
+
+    for name, folder in (("typed_Orders", "typed/Orders"), ("typed_dead_letters", "dead_letters")):
+        assert f"`rocketmq`.`{name}` USING delta LOCATION 'file://{tmp_path}/lake/{folder}'" in statements
+    assert "CREATE OR REPLACE VIEW `rocketmq`.dead_letters" in statements

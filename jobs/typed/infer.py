@@ -1,0 +1,293 @@
+"""
+`type --infer`: the types that hold for the whole history of a topic, as a proposal to read and commit.
+
+A first pass takes the shape of every body, a second one reads them all by the proposed types with the reader that will
+read them: so what does not fit, and how often, is counted and not estimated.
+"""
+
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from jobs.lake.commit import open_table
+from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import StoredFile, files
+from jobs.lake.tables import MESSAGES
+from jobs.store.workers import Workers
+from jobs.typed.ddl import SchemaError, columns_text, parse_columns, refuse_names
+from jobs.typed.declaration import Reader, TopicType
+from jobs.typed.exact_json import parsed
+from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.tables import refuse_reserved
+from jobs.typed.task import read_topic
+from jobs.typed.values import Number, Times, Value, day, instant
+
+_MOST_MEMBERS = 64  # of a struct: an object with more names is a map
+_MOST_COLUMNS = 500
+_MOST_NAMES = 5_000  # that a shape remembers
+_MOST_DIGITS = 38
+_EXACT = 1 << 53
+_SHOWN = 10
+_INDEX = re.compile(r"\[\d+\]")
+_FAMILIES = {"integer": "number", "fraction": "number", "date": "text", "timestamp": "text", "string": "text"}
+
+
+@dataclass
+class Shape:
+    """The values of one place in many bodies."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    digits: int = 0  # before the point
+    scale: int = 0  # digits after it
+    is_inexact: bool = False  # an integer that no double holds
+    items: "Shape | None" = None
+    members: dict[str, "Shape"] = field(default_factory=dict)
+
+    def add(self, value: Value) -> None:
+        """Take in a value."""
+        self.kinds[self._kind(value)] += 1
+        if isinstance(value, list):
+            self.items = self.items or Shape()
+            for one in value:
+                self.items.add(one)
+        elif isinstance(value, dict):
+            for name, one in value.items():
+                if name in self.members or len(self.members) < _MOST_NAMES:
+                    self.members.setdefault(name, Shape()).add(one)
+
+    def _kind(self, value: Value) -> str:
+        if isinstance(value, Number):
+            return self._number(value)
+        if isinstance(value, str):
+            return _text_kind(value)
+        names = {bool: "boolean", list: "array", dict: "object", type(None): "null"}
+        return names[type(value)]
+
+    def _number(self, value: Number) -> str:
+        whole, _, fraction = value.lstrip("-").partition(".")
+        if not whole.isdigit() or (fraction and not fraction.isdigit()):  # it has an exponent
+            return "fraction"
+        self.digits, self.scale = max(self.digits, len(whole)), max(self.scale, len(fraction))
+        if fraction:
+            return "fraction"
+        self.is_inexact |= len(whole) > _MOST_DIGITS or int(whole) > _EXACT
+        return "integer"
+
+    def merge(self, other: "Shape") -> None:
+        """Take in the values of another shape."""
+        self.kinds.update(other.kinds)
+        self.digits, self.scale = max(self.digits, other.digits), max(self.scale, other.scale)
+        self.is_inexact |= other.is_inexact
+        if other.items is not None:
+            self.items = self.items or Shape()
+            self.items.merge(other.items)
+        for name, member in other.members.items():
+            if name in self.members or len(self.members) < _MOST_NAMES:
+                self.members.setdefault(name, Shape()).merge(member)
+
+    def type(self) -> pa.DataType | None:
+        """Return the type that most values have; None where all are null."""
+        families: Counter[str] = Counter()
+        for kind, count in self.kinds.items():
+            if kind != "null":
+                families[_FAMILIES.get(kind, kind)] += count
+        if not families:
+            return None
+        of_family = {
+            "boolean": pa.bool_,
+            "number": self._number_type,
+            "text": self._text_type,
+            "array": lambda: pa.list_((self.items.type() if self.items else None) or pa.string()),
+            "object": self._object_type,
+        }
+        return of_family[families.most_common(1)[0][0]]()
+
+    def _number_type(self) -> pa.DataType:
+        if not self.kinds["fraction"] and self.digits < len(str(1 << 63)):
+            return pa.int64()
+        if self.is_inexact and self.digits + self.scale <= _MOST_DIGITS:
+            return pa.decimal128(_MOST_DIGITS, self.scale)
+        return pa.float64()
+
+    def _text_type(self) -> pa.DataType:
+        kinds = {kind for kind in ("date", "timestamp", "string") if self.kinds[kind]}
+        return {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}.get("".join(kinds), pa.string())
+
+    def _object_type(self) -> pa.DataType:
+        if len(self.members) > _MOST_MEMBERS:
+            together = Shape()
+            for member in self.members.values():
+                together.merge(member)
+            return pa.map_(pa.string(), together.type() or pa.string())
+        fields = [
+            pa.field(name, type_)
+            for name, member in self.members.items()
+            if (type_ := member.type()) is not None and _is_name(pa.field(name, type_))
+        ]
+        distinct = {one.name.lower(): one for one in reversed(fields)}
+        return pa.struct(list(reversed(distinct.values()))) if fields else pa.map_(pa.string(), pa.string())
+
+
+def _text_kind(value: str) -> str:
+    for kind, read in (("date", day), ("timestamp", lambda text: instant(text, Times()))):
+        try:
+            read(value)
+        except RefusedBodyError:
+            continue
+        return kind
+    return "string"
+
+
+def _is_name(one: pa.Field) -> bool:
+    try:
+        refuse_names([one])
+    except SchemaError:
+        return False
+    return True
+
+
+@dataclass
+class _Shapes:
+    """A reader that takes the shape of each body."""
+
+    shape: Shape = field(default_factory=Shape)
+
+    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
+        return [self._read(body) for body in bodies]
+
+    def _read(self, body: bytes) -> tuple[object, ...] | Refusal:
+        try:
+            value = parsed(body)
+        except RefusedBodyError as error:
+            return error.refusal
+        if isinstance(value, dict):
+            self.shape.add(value)
+        return ()
+
+
+@dataclass(frozen=True)
+class _ShapeTask:
+    lake: Lake
+    topic: str
+
+    def __call__(self, file: StoredFile) -> Shape:
+        reader = _Shapes()
+        deque(read_topic(self.lake, file, self.topic, reader), maxlen=0)
+        return reader.shape
+
+
+@dataclass(frozen=True)
+class _FitTask:
+    lake: Lake
+    type: TopicType
+
+    def __call__(self, file: StoredFile) -> Counter[Refusal | None]:
+        reader: Reader = self.type.reader()
+        return Counter(
+            None if refusal is None else refusal._replace(place=_INDEX.sub("[]", refusal.place or ""))
+            for refusal in read_topic(self.lake, file, self.type.topic, reader)
+        )
+
+
+class Proposal(NamedTuple):
+    """The types of a topic, and the bodies that do not fit."""
+
+    type: TopicType | None  # None: no body is an object
+    fitting: int
+    refused: Mapping[Refusal, int]
+    left_out: tuple[str, ...]  # fields that are no columns
+
+    def text(self, topic: str) -> str:
+        """Return the proposal as types.toml has it."""
+        total = self.fitting + sum(self.refused.values())
+        lines = [f"# {topic}: {self.fitting:,} of {total:,} bodies fit"]
+        shown = list(self.refused.items())[:_SHOWN]
+        lines += [f"#   {count:,} times at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
+        if len(self.refused) > _SHOWN:
+            lines.append(f"#   {len(self.refused) - _SHOWN} more reasons and places")
+        lines += [f"#   no column: {_comment(name)}" for name in self.left_out[:_SHOWN]]
+        if self.type is None:
+            return "\n".join([*lines, "#   no body is an object of JSON with a value in it: nothing to propose", ""])
+        lines += [
+            f"[topic.{_quoted(topic)}]",
+            'format = "json"',
+            f"schema = {_quoted(columns_text(self.type.columns))}",
+        ]
+        if self.type.sources:
+            pairs = (f"{name} = {_quoted(source)}" for name, source in self.type.sources.items())
+            lines.append(f"from = {{ {', '.join(pairs)} }}")
+        return "\n".join([*lines, ""])
+
+
+def _quoted(text: str) -> str:
+    """Return a text as TOML quotes it, which is as JSON does."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def _comment(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def infer(lake: Lake, topic: str, workers: Workers) -> Proposal:
+    """Return the types that the bodies of a topic have."""
+    snapshot = open_table(lake, MESSAGES.name)
+    work = [file for file in files(lake, snapshot) if _may_hold(file, topic)] if snapshot is not None else []
+    shape = Shape()
+    for one in workers.map(work, _ShapeTask(lake, topic), "taking the shapes of bodies"):
+        shape.merge(one)
+    type_, left_out = _proposed(topic, shape)
+    task = _FitTask(lake, type_ or TopicType(topic, "json", (pa.field("nothing", pa.string(), nullable=False),)))
+    found: Counter[Refusal | None] = Counter()
+    for part in workers.map(work, task, "reading bodies by the proposed types"):
+        found.update(part)
+    refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
+    return Proposal(type_, found[None], refused, left_out)
+
+
+def _may_hold(file: StoredFile, topic: str) -> bool:
+    return file.low("topic", topic) <= topic <= file.high("topic", topic)
+
+
+def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ...]]:
+    """Return the type, and the names of fields that can be no column."""
+    columns: list[pa.Field] = []
+    sources: dict[str, str] = {}
+    left_out = []
+    for name, member in sorted(shape.members.items(), key=lambda item: -item[1].kinds.total()):
+        type_ = member.type()
+        column = _column_name(name, {one.name.lower() for one in columns})
+        if type_ is None or column is None or len(columns) == _MOST_COLUMNS or not _is_declared(type_):
+            left_out.append(f"{name} (always null)" if type_ is None else name)
+            continue
+        columns.append(pa.field(column, type_))
+        if column != name:
+            sources[column] = name
+    return (TopicType(topic, "json", tuple(columns), sources) if columns else None), tuple(left_out)
+
+
+def _is_declared(type_: pa.DataType) -> bool:
+    """Return whether a type can be declared: one that is nested too deeply cannot."""
+    try:
+        parse_columns(columns_text([pa.field("one", type_)]))
+    except SchemaError:
+        return False
+    return True
+
+
+def _column_name(name: str, taken: Iterable[str]) -> str | None:
+    """Return the name of a column for a field; None where there is none that is free."""
+    for candidate in (name, "body_" + re.sub(r"\W", "_", name, flags=re.ASCII)):
+        one = pa.field(candidate, pa.string())
+        try:
+            refuse_names([one])
+            refuse_reserved([one])
+        except SchemaError:
+            continue
+        if candidate and candidate.lower() not in taken:
+            return candidate
+    return None
