@@ -35,12 +35,14 @@ def warm_up() -> bool:
 def compile_messages() -> None:
     """Compile what reads rows of `messages`, and what makes records of them."""
     from rmq_formats.commitlog.assembly import assemble
-    from rmq_formats.commitlog.columns import message_batch
+    from rmq_formats.commitlog.columns import message_batch, record_crcs
     from rmq_formats.properties import PropertyParser
 
     batch, _ = message_batch(_records(), PropertyParser.SPLIT)
     message_batch(_records(), PropertyParser.SPLIT, takes=bool)
     assemble(batch)
+    records = _records()
+    record_crcs(records.buffer, records.positions, records.sizes)
 
 
 def compile_queues_and_index() -> None:

@@ -74,7 +74,7 @@ class MessageCollector(Collector[None]):
             batch, bad = message_batch(
                 group, parser, with_body=self._selection.with_body, takes=self._selection.takes_or_all
             )
-            checked = _with_crc(batch, group, wanted=self._selection.with_body)
+            checked = with_record_crc(batch, group, wanted=self._selection.with_body)
             for rows in with_inflated(checked, wanted=self._selection.with_inflated):
                 self._file.write(rows)
             for rows in trace_rows(batch):
@@ -117,7 +117,7 @@ class MessageCollector(Collector[None]):
             return file.close()
 
 
-def _with_crc(batch: pa.RecordBatch, group: Records, *, wanted: bool) -> pa.RecordBatch:
+def with_record_crc(batch: pa.RecordBatch, group: Records, *, wanted: bool) -> pa.RecordBatch:
     """Append the CRC of each row's record: who makes the record again can check it by that."""
     crcs = pa.nulls(batch.num_rows, pa.int64())
     if wanted:

@@ -9,6 +9,7 @@ from deltalake import write_deltalake
 
 from jobs.lake.bodies import with_inflated
 from jobs.lake.tables import CONSUMER_OFFSETS, MESSAGES, RUNS, TIERED, TRACES
+from jobs.products.messages import with_record_crc
 from jobs.products.traces import trace_rows
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
@@ -45,7 +46,7 @@ def write_messages(lake: Path, store: Path, release: Release, *, with_body: bool
         for item in RangeReader(range_).pieces():
             if not isinstance(item, Piece):
                 batch, _ = message_batch(item, release.property_parser, with_body=with_body)
-                rows = pa.Table.from_batches(list(with_inflated(batch)))
+                rows = pa.Table.from_batches(list(with_inflated(with_record_crc(batch, item, wanted=True))))
                 whose = {"broker": BROKER, "store_id": STORE_ID, "segment": range_.base_offset}
                 for name, value in whose.items():
                     field = MESSAGES.schema.field(name)

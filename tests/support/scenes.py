@@ -19,6 +19,7 @@ NOT_RUN = {
     r"^rmq-lake \w+$": "names a verb in a sentence",
     r"spark://|s3a://|hdfs://|--pack-environment": "needs a cluster or a server: tests/scale runs these verbs there",
     r"spark-submit\.sh demo$": "docs/tutorial.md runs the same tour, in a directory with a name",
+    r" browse\b": "does not end by itself: tests/jobs/browse open its pages",
     r" --follow\b": "does not end by itself: tests/jobs/ingest follow a store",
 }
 OURS = ("./spark-submit.sh", "rmq-lake")
