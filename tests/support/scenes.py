@@ -20,6 +20,8 @@ NOT_RUN = {
     r"spark://|s3a://|hdfs://|--pack-environment": "needs a cluster or a server: tests/scale runs these verbs there",
     r"spark-submit\.sh demo$": "docs/tutorial.md runs the same tour, in a directory with a name",
     r" browse\b": "does not end by itself: tests/jobs/browse open its pages",
+    r" --heal\b": "needs a lake that has forgotten its runs: tests/jobs/lake/test_healing.py makes some",
+    r"type lake\b": "tests/jobs/typed/test_page.py runs it, with the bodies and declarations of its page",
     r" --follow\b": "does not end by itself: tests/jobs/ingest follow a store",
 }
 OURS = ("./spark-submit.sh", "rmq-lake")
@@ -45,6 +47,9 @@ class World:
         if word == "DIR" or (word == "FILE" and before == "--out"):
             self.made += 1
             return str(self.folder / f"made-{self.made}")
+        if before == "--types" and not (self.folder / word).exists():
+            (self.folder / word).write_text('[topic.T1]\nformat = "json"\nschema = "id bigint"\n', encoding="utf-8")
+            return str(self.folder / word)
         known = {"TOPIC": "T1", "KEY": "k1", "ID": "0A010203075F4E0E2F2A63805CCB0001", "OFFSET": "242"}
         if word == "FILE" or word.endswith("/FILE"):
             return str(min((self.store / "commitlog").iterdir()))
@@ -74,6 +79,11 @@ def queue_file_cut(store: Path) -> None:
     os.truncate(min((store / "consumequeue" / "T1" / "0").iterdir()), 90)
 
 
+def of_consumers_that_retried(store: Path) -> None:
+    shutil.rmtree(store)
+    unpack("b551-retry", store.parent / "golden").rename(store)
+
+
 def copied_to_a_tier(store: Path) -> None:
     place = unpack_situation("b550-tiered", store.parent / "situation")
     (place / "tiered").rename(store.parent / "TIER")
@@ -88,6 +98,7 @@ STORES: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/runbook.md", "The disk is damaged"): damaged,
     ("docs/runbook.md", "The broker does not start"): queue_file_cut,
     ("docs/runbook.md", "Messages are in a tiered store"): copied_to_a_tier,
+    ("docs/queries.md", "The story of a message"): of_consumers_that_retried,
 }
 
 
