@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from tests.golden import unpack, unpack_situation
+from tests.golden import StoreOf, unpack, unpack_situation
 from tests.sampling import SEED, deselect_what_is_not_sampled
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 
 
 @pytest.fixture(scope="session")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def golden(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """Give a real broker's store by name; it is shared, so copy it before you change anything."""
     folder = tmp_path_factory.mktemp("golden")
 
@@ -110,7 +110,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def situation(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def situation(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """Give what a real broker left in a situation by name: `store/` and more; copy it before you change anything."""
     folder = tmp_path_factory.mktemp("situations")
 

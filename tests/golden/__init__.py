@@ -1,8 +1,11 @@
 """Stores that real brokers wrote, and how tests unpack them. `README.md` says what each is for."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from jobs.demo import extract
+
+StoreOf = Callable[[str], Path]  # the fixtures `golden` and `situation`: the place of a store, by its name
 
 FOLDER = Path(__file__).parent
 ARCHIVES = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}

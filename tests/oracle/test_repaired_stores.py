@@ -1,7 +1,7 @@
 """The matrix of faults, repaired: a broker starts on each outcome and serves every message whose bytes are there."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.oracle.judge import records
 from tests.oracle.process import running
 from tests.oracle.sessions import Consumed, open_broker
@@ -70,7 +71,7 @@ def _content(store: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def judge(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Judge:
+def judge(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Judge:
     """Give who starts brokers, and knows what the healthy store serves."""
     return Judge(golden(STORE), tmp_path_factory.mktemp("repaired"))
 

@@ -19,7 +19,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record, has_right
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import PropertyParser
-from tests.golden import GOLDEN
+from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import records
@@ -70,7 +70,7 @@ def test_any_record_comes_back_from_its_row(some: list[MessageRecord], parser: P
 @pytest.mark.parametrize("read", [_by_pyarrow, _by_duckdb, _by_polars])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_brokers_records_come_back_from_parquet_whoever_reads_it(
-    name: str, read: Callable[[Path], pa.Table], golden: Callable[[str], Path], tmp_path: Path
+    name: str, read: Callable[[Path], pa.Table], golden: StoreOf, tmp_path: Path
 ) -> None:
     """The table is the log: engines that are not ours read it, and every byte follows from what they give."""
     some = [stored.record for stored in stored_records(golden(name)) if has_right_body_crc(stored.record)]

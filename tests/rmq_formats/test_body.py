@@ -1,9 +1,7 @@
 """A body is what its producer sent, whichever way it is stored."""
 
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.body import decode_body
 from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
-from tests.golden import golden_stores
+from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.stores import stored_records
 
 ZLIB, LZ4, ZSTD, LEGACY = 0x301, 0x101, 0x201, 0x1
@@ -36,7 +34,7 @@ def test_every_kind_of_stream_gives_the_body_back(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", golden_stores("base", "types"))
-def test_the_bodies_of_real_brokers_can_be_read(name: str, golden: Callable[[str], Path]) -> None:
+def test_the_bodies_of_real_brokers_can_be_read(name: str, golden: StoreOf) -> None:
     sizes = [
         (len(stored.record.body), len(decode_body(stored.record.body, stored.record.sys_flag)))
         for stored in stored_records(golden(name))

@@ -1,6 +1,6 @@
 """The ConsumeQueue files of real brokers, made again from their logs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,8 @@ from rmq_formats.consumequeue.unit import (
 )
 from rmq_formats.release import Release
 from rmq_formats.store import offset_of_name
-from tests.golden import GOLDEN, golden_stores, release_of
+from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
-
-Golden = Callable[[str], Path]
 
 FILE_SIZE = {QueueKind.PLAIN: 200, QueueKind.BATCH: 460}
 EXT_FILE_SIZE = 110
@@ -73,7 +71,7 @@ def on_disk(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", REBUILT)
-def test_queues_made_from_the_log_are_the_brokers_own(golden: Golden, name: str) -> None:
+def test_queues_made_from_the_log_are_the_brokers_own(golden: StoreOf, name: str) -> None:
     """A log that begins with the store's first message holds all that its queues hold."""
     store = golden(name)
 
@@ -81,7 +79,7 @@ def test_queues_made_from_the_log_are_the_brokers_own(golden: Golden, name: str)
 
 
 @pytest.mark.parametrize("name", ["b533-crash-before", "b498-live"])
-def test_a_record_that_was_not_dispatched_yet_is_all_that_differs(golden: Golden, name: str) -> None:
+def test_a_record_that_was_not_dispatched_yet_is_all_that_differs(golden: StoreOf, name: str) -> None:
     """Between append and dispatch a record has no unit: after a crash there, and in a queue copied before the log."""
     store = golden(name)
     real, made = on_disk(store), rebuilt(store, rules_of(name))
@@ -98,7 +96,7 @@ def test_a_record_that_was_not_dispatched_yet_is_all_that_differs(golden: Golden
 
 
 @pytest.mark.parametrize("name", EXPIRED)
-def test_of_a_shortened_log_every_unit_that_it_still_proves_is_made_again(golden: Golden, name: str) -> None:
+def test_of_a_shortened_log_every_unit_that_it_still_proves_is_made_again(golden: StoreOf, name: str) -> None:
     """Where the broker kept units of deleted records, a rebuild has blanks; all other units stand where they stood."""
     store = golden(name)
     real, made = on_disk(store), rebuilt(store, rules_of(name))
@@ -116,7 +114,7 @@ def test_of_a_shortened_log_every_unit_that_it_still_proves_is_made_again(golden
     assert differing == 16
 
 
-def test_queues_with_extension_files_are_made_again_with_them(golden: Golden) -> None:
+def test_queues_with_extension_files_are_made_again_with_them(golden: StoreOf) -> None:
     """Without filter bitmaps an extension file holds nothing that the log does not; the units hold its addresses."""
     store = golden("b498-cqext")
     rules = rules_of("b498-cqext")

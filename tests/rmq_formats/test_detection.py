@@ -1,6 +1,6 @@
 """Which release wrote a store: marks, and what they leave possible."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,10 @@ from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.release import HashSlotCount, Release
 from rmq_formats.store import Checkpoint, classify, decode_checkpoint
-from tests.golden import GOLDEN, release_of
+from tests.golden import GOLDEN, StoreOf, release_of
 from tests.rmq_formats.builders import BROKER_V6, a_record
 from tests.rmq_formats.stores import names, stored_records
 from tests.rmq_formats.test_record import with_property_crc
-
-StoreOf = Callable[[str], Path]
 
 
 def span(era: Era) -> tuple[int, str, str]:

@@ -2,15 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from rmq_formats.release import Release
-from tests.golden import ARCHIVES, FOLDER, GOLDEN, SITUATIONS, release_of
-
-StoreOf = Callable[[str], Path]
+from tests.golden import ARCHIVES, FOLDER, GOLDEN, SITUATIONS, StoreOf, release_of
 
 
 def _hashes_by_path(lines: Iterable[str]) -> dict[str, str]:

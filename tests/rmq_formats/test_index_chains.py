@@ -1,7 +1,6 @@
 """Whole chains, and every way in which they are broken."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.layout import Buffer
 from rmq_formats.release import HashSlotCount
-from tests.golden import GOLDEN
+from tests.golden import GOLDEN, StoreOf
 
 GEOMETRY = Geometry(hash_slots=8, index_num=20)
 TINY = Geometry(100, 20)
@@ -36,7 +35,7 @@ def set_int(data: bytearray, position: int, value: int) -> None:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_the_chains_of_every_broker_are_whole(golden: Callable[[str], Path], name: str) -> None:
+def test_the_chains_of_every_broker_are_whole(golden: StoreOf, name: str) -> None:
     for path in (golden(name) / "index").iterdir():
         assert list(broken_links(reading(path.read_bytes()), TINY)) == []
 

@@ -1,6 +1,6 @@
 """How a broker puts keys into index files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from rmq_formats.indexfile.layout import (
     decode_header,
 )
 from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
-from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf, golden_stores, release_of
 from tests.rmq_formats.reference import IndexWriter
 
 TINY = Geometry(hash_slots=100, index_num=20)
@@ -99,9 +99,7 @@ def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_abou
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", EQUAL)
-def test_the_files_of_an_undisturbed_store_are_what_one_writer_makes_of_its_log(
-    golden: Callable[[str], Path], name: str
-) -> None:
+def test_the_files_of_an_undisturbed_store_are_what_one_writer_makes_of_its_log(golden: StoreOf, name: str) -> None:
     """The broker's own bytes judge the model."""
     store = golden(name)
     writer = a_writer(Release.of(release_of(name)))
@@ -111,7 +109,7 @@ def test_the_files_of_an_undisturbed_store_are_what_one_writer_makes_of_its_log(
 
 
 @pytest.mark.parametrize("name", UPGRADED)
-def test_files_that_two_releases_wrote_follow_two_rules(golden: Callable[[str], Path], name: str) -> None:
+def test_files_that_two_releases_wrote_follow_two_rules(golden: StoreOf, name: str) -> None:
     """The rule changes at the first record of the newer release, in the middle of a file."""
     store = golden(name)
     writer = IndexWriter(TINY, UPGRADED[name])

@@ -1,8 +1,6 @@
 """How many slots and entries index files have, as they tell it themselves."""
 
 import errno
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,7 +19,7 @@ from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, Geomet
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import HashSlotCount
-from tests.golden import GOLDEN
+from tests.golden import GOLDEN, StoreOf
 
 SMALL = Geometry(hash_slots=8, index_num=20)
 TINY = Geometry(hash_slots=100, index_num=20)
@@ -139,7 +137,7 @@ def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, ind
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_the_files_of_every_broker_tell_their_geometry(golden: Callable[[str], Path], name: str) -> None:
+def test_the_files_of_every_broker_tell_their_geometry(golden: StoreOf, name: str) -> None:
     files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
     told = stated_geometry(files)
 

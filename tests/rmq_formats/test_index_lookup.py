@@ -1,8 +1,5 @@
 """How a broker finds a key in index files."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from rmq_formats.errors import CorruptData
@@ -12,6 +9,7 @@ from rmq_formats.indexfile.keys import key_text, tag_text
 from rmq_formats.indexfile.layout import HEADER, Geometry
 from rmq_formats.indexfile.lookup import IndexReader, Selection, select
 from rmq_formats.release import HashSlotCount
+from tests.golden import StoreOf
 
 GEOMETRY = Geometry(hash_slots=8, index_num=20)
 FOR_EVER = (0, (1 << 63) - 1)
@@ -201,7 +199,7 @@ def test_a_header_with_an_absurd_begin_is_read_as_java_reads_it() -> None:
     [("7F00000140144E0E2F2A63834C620022", 0x297F), ("7F00000140144E0E2F2A638357C0003B", 0xC5BE)],
 )
 def test_a_unique_key_is_found_where_the_broker_told_the_producer(
-    golden: Callable[[str], Path], unique_key: str, expected: int
+    golden: StoreOf, unique_key: str, expected: int
 ) -> None:
     """Both ids are in what the producer got back: the offset id ends in the physical offset."""
     files = sorted((golden("b498-base") / "index").iterdir(), reverse=True)

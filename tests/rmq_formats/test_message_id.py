@@ -1,9 +1,7 @@
 """Message ids: the broker's, the client's, and why both readings of one text are possible."""
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -21,10 +19,9 @@ from rmq_formats.message_id import (
     nearly_time,
 )
 from rmq_formats.properties import PropertyParser, parse_properties
-from tests.golden import golden_stores
+from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.stores import stored_records
 
-StoreOf = Callable[[str], Path]
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 
 

@@ -1,9 +1,8 @@
 """Records against what the real mqadmin printed of them, release by release."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,9 @@ from rmq_formats.flags import COMPRESSED
 from rmq_formats.message_id import decode_offset_id, encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, parse_properties
 from rmq_formats.release import Release
-from tests.golden import golden_stores, release_of
+from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.stores import stored_records
 
-StoreOf = Callable[[str], Path]
 LINE = re.compile(r"^(?P<label>[A-Z][A-Za-z ]+): +(?P<value>.*)$")
 ADDED_BY_THE_QUERY = ("MIN_OFFSET", "MAX_OFFSET")
 

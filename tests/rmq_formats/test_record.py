@@ -3,8 +3,6 @@
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,13 +26,11 @@ from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.flags import BORN_HOST_V6, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import PropertyParser, parse_properties, property_crc_text
-from tests.golden import GOLDEN, golden_stores
+from tests.golden import GOLDEN, StoreOf, golden_stores
 from tests.rmq_formats.builders import BROKER, BROKER_V6, PRODUCER, PRODUCER_V6, a_record
 from tests.rmq_formats.reference import encode_inner_batch
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations, records
-
-StoreOf = Callable[[str], Path]
 
 # Written out by hand, field by field, from the broker's sources.
 BY_HAND = b"".join(

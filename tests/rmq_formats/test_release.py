@@ -1,8 +1,5 @@
 """The table of what releases do differently."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from rmq_formats.errors import CorruptData, UnsupportedFormat
@@ -17,7 +14,7 @@ from rmq_formats.release import (
     release_at,
     rules_of,
 )
-from tests.golden import GOLDEN, golden_stores, release_of
+from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 
 
 @pytest.mark.parametrize(
@@ -93,9 +90,7 @@ RULES = {
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", golden_stores(*{name.partition("-")[2] for name in GOLDEN if name[0] == "b"}))
-def test_the_table_agrees_with_what_golden_stores_were_found_to_follow(
-    golden: Callable[[str], Path], name: str
-) -> None:
+def test_the_table_agrees_with_what_golden_stores_were_found_to_follow(golden: StoreOf, name: str) -> None:
     """An independent model found the rules that each real index file obeys."""
     note = (golden(name) / "PROVENANCE.md").read_text()
     line = next(line for line in note.splitlines() if line.startswith("* hashSlotCount rule: "))

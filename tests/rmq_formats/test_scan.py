@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_re
 from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
 from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.errors import CorruptData, FormatError
-from tests.golden import GOLDEN
+from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import (
     PRODUCER,
     PRODUCER_V6,
@@ -416,7 +415,7 @@ def _reader(raw: bytes) -> Callable[[int, int], bytes]:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: Callable[[str], Path], name: str) -> None:
+def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: StoreOf, name: str) -> None:
     files = segment_files(golden(name))
     assert files
     for path in files:

@@ -4,9 +4,6 @@ Segments: how records follow each other, how a segment ends, and what happens to
 Read from top to bottom this tells how a CommitLog works.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,12 +24,11 @@ from rmq_formats.commitlog.segment import (
 )
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Release
-from tests.golden import GOLDEN, golden_stores, release_of
+from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, framed, log_of, placed
 from tests.rmq_formats.stores import newest_segment, walked_segments
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
 
-StoreOf = Callable[[str], Path]
 PLAIN, DLEDGER = Framing.PLAIN, Framing.DLEDGER
 RECORD, DAMAGE, BLANK_PIECE = PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK
 UNWRITTEN, WAITING = PieceKind.UNWRITTEN, PieceKind.WAITING

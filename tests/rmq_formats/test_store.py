@@ -1,8 +1,5 @@
 """A store's files: what their names say, and what is in its checkpoint."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,10 +18,9 @@ from rmq_formats.store import (
     first_offset,
     offset_of_name,
 )
-from tests.golden import GOLDEN, release_of
+from tests.golden import GOLDEN, StoreOf, release_of
 from tests.rmq_formats.stores import names
 
-StoreOf = Callable[[str], Path]
 ZERO = "0" * 20
 
 

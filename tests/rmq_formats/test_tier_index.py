@@ -1,7 +1,6 @@
 """Index files of a tier, as a real broker wrote them, and broken."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +9,14 @@ import pytest
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.tier_index import ENTRY, HEADER, SLOT, read_tier_index
+from tests.golden import StoreOf
 
 _FOLDER = "tiered/212d6b50_DefaultCluster/b0/rmq_sys_INDEX/0/INDEX"
 _SLOTS = 50  # tieredStoreIndexFileMaxHashSlotNum of the store
 
 
 @pytest.fixture
-def place(situation: Callable[[str], Path]) -> Path:
+def place(situation: StoreOf) -> Path:
     return situation("b550-tiered")
 
 

@@ -1,7 +1,6 @@
 """The timer's wheel, log and progress, as a real broker wrote them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from rmq_formats.timer.files import (
     written_slots,
 )
 from rmq_formats.timer.layout import END, PROGRESS, SLOT, UNIT
+from tests.golden import StoreOf
 from tests.support.stores import records_of, segments_of
 
 # Of 5.5.1: the second unit of a slot, and the end of a file.
@@ -27,7 +27,7 @@ _END = "0000001c" + "00" * 8 + "cbd43194"
 
 
 @pytest.fixture
-def store(situation: Callable[[str], Path]) -> Path:
+def store(situation: StoreOf) -> Path:
     """Give a store of 5.5.1 with messages that were delivered, that wait, that were rolled and taken back."""
     return situation("b551-timerwheel")
 

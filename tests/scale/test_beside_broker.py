@@ -8,7 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
+from tests.golden import StoreOf
 
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20
@@ -56,7 +57,7 @@ print(subprocess.run([sys.executable, "-c", told], capture_output=True, text=Tru
 
 
 @pytest.fixture
-def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def store(golden: StoreOf, tmp_path: Path) -> Path:
     copy = Path(shutil.copytree(golden("b498-base"), tmp_path / "store"))
     (copy / "lock").write_bytes(b"lock")
     return copy

@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import gethostname
@@ -17,6 +17,7 @@ import pytest
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.scale.cluster import (
     WORKERS,
     Cluster,
@@ -51,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def store(golden: Callable[[str], Path]) -> Path:
+def store(golden: StoreOf) -> Path:
     return golden(STORE)
 
 

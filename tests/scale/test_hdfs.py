@@ -1,7 +1,7 @@
 """Stores on HDFS: a real name node and a real data node, read over HTTP."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.storage import storage_of
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
+from tests.golden import StoreOf
 from tests.scale.commands import Run, expected_rows, in_one_application, in_this_process
 from tests.scale.hdfs import Hdfs, hdfs
 from tests.support.lakes import raw_rows, rows_of
@@ -26,7 +27,7 @@ ODD = [f"{number}/%RETRY%group/0/{name}" for number, name in enumerate(("a b", "
 
 
 @pytest.fixture(scope="module")
-def tree(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tree(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
     for name in ("stores/plain", "secret/store"):
         shutil.copytree(golden("b533-base"), root / name, ignore=shutil.ignore_patterns("EXPECT"))

@@ -20,6 +20,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
+from tests.golden import StoreOf
 from tests.scale.commands import Run, expected_rows, in_this_process, rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.support.lakes import table_of
@@ -52,7 +53,7 @@ class Uploaded:
 
 
 @pytest.fixture
-def uploaded(s3: S3Server, golden: Callable[[str], Path], request: pytest.FixtureRequest) -> Uploaded:
+def uploaded(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest) -> Uploaded:
     return Uploaded(s3, golden(STORE), request.node.name.partition("[")[0])
 
 
@@ -205,7 +206,7 @@ def files_of(uploaded: Uploaded, table: str = "messages") -> tuple[set[str], set
 
 
 def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_other(
-    uploaded: Uploaded, golden: Callable[[str], Path]
+    uploaded: Uploaded, golden: StoreOf
 ) -> None:
     names = {"a": STORE, "b": "b498-base", "c": "b420-base"}
     for broker, name in names.items():

@@ -1,11 +1,11 @@
 """Keys of S3 from the environment, from a profile and from a file: each opens a store and a lake, none is shown."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jobs.launch.places import cache
+from tests.golden import StoreOf
 from tests.scale.commands import rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -17,7 +17,7 @@ PLACES = ("environment", "profile", "properties file")
 
 
 @pytest.fixture
-def store(s3: S3Server, golden: Callable[[str], Path]) -> str:
+def store(s3: S3Server, golden: StoreOf) -> str:
     place = s3.path("secrets", "store")
     for file in golden(STORE).rglob("*"):
         copy = place / file.relative_to(golden(STORE))

@@ -1,9 +1,7 @@
 """A lake on an S3 server that fails requests, and one that another engine writes to."""
 
 import shutil
-from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, QueryBuilder
@@ -21,6 +19,7 @@ from jobs.lake.tables import FINDINGS, RUNS
 from jobs.lake.verifications import record_findings
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.scale.commands import expected_rows
 from tests.scale.flaky import KINDS, flaky, one_in
 from tests.scale.s3 import S3Server
@@ -37,7 +36,7 @@ OFFSETS = "SELECT physical_offset FROM {} ORDER BY physical_offset"
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
-    s3: S3Server, golden: Callable[[str], Path], kind: str
+    s3: S3Server, golden: StoreOf, kind: str
 ) -> None:
     """Every client asks again; where a run gives up all the same, the next one makes it good: every message once."""
     prefix = "flaky-" + kind.replace(" ", "-")

@@ -9,8 +9,7 @@ from deltalake import write_deltalake
 
 from jobs.lake.bodies import with_inflated
 from jobs.lake.tables import CONSUMER_OFFSETS, MESSAGES, RUNS, TIERED, TRACES
-from jobs.products.messages import with_record_crc
-from jobs.products.traces import trace_rows
+from jobs.products.messages import trace_rows, with_record_crc
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
 from jobs.store.range_reader import RangeReader

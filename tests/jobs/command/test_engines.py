@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,9 @@ from jobs.console.exit_codes import ExitCode
 from jobs.launch import engine
 from jobs.launch.engine import Choice, Engine, choose, limit_of
 from jobs.launch.errors import SetupError
-from tests.golden import GOLDEN
+from tests.golden import GOLDEN, StoreOf
 from tests.support.commands import runner
 
-StoreOf = Callable[[str], Path]
 GIB = 1 << 30
 SEED = 32
 SAMPLE = ("b551-base", *random.Random(SEED).sample(GOLDEN, 1))

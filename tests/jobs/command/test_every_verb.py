@@ -17,6 +17,7 @@ from jobs.console.verbs import VERBS
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.support.commands import copy_of, overwrite, runner, without_spark
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
@@ -60,16 +61,14 @@ class _Terminal(StringIO):
 
 
 @pytest.fixture(scope="module")
-def lake(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every-verb") / "lake"
     ingest(IngestRequest(str(golden("b551-base")), str(folder)), OneByOne())
     return folder
 
 
 @pytest.fixture
-def words(
-    golden: Callable[[str], Path], lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], list[str]]:
+def words(golden: StoreOf, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     """Return a function that puts a store, a damaged one, the lake and a new directory into a command line."""
     without_spark(monkeypatch)
     good = golden("b551-base")

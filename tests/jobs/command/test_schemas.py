@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from jobs.ingest.run import ingest
 from jobs.rebuild import index, queue_run
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
+from tests.golden import StoreOf
 from tests.support.commands import runner
 from tests.support.schemas import schemas
 
-Golden = Callable[[str], Path]
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 
 
@@ -27,7 +27,7 @@ def _check(verb: str, *documents: object) -> None:
         judge.validate(json.loads(json.dumps(document)))
 
 
-def _damaged(golden: Golden, folder: Path) -> Path:
+def _damaged(golden: StoreOf, folder: Path) -> Path:
     store = folder / "damaged"
     shutil.copytree(golden("b551-base"), store)
     segment = min((store / "commitlog").iterdir())
@@ -47,7 +47,7 @@ def test_the_published_schemas_are_those_of_the_code() -> None:
         Draft202012Validator.check_schema(schema)
 
 
-def test_what_runs_print_is_as_the_schemas_say(golden: Golden, tmp_path: Path) -> None:
+def test_what_runs_print_is_as_the_schemas_say(golden: StoreOf, tmp_path: Path) -> None:
     workers = OneByOne()
     for store in (golden("b551-base"), _damaged(golden, tmp_path)):
         request = IngestRequest(str(store), str(tmp_path / f"lake-{store.name}"), broker="b")
@@ -64,7 +64,7 @@ def test_what_runs_print_is_as_the_schemas_say(golden: Golden, tmp_path: Path) -
 
 
 def test_what_light_verbs_print_is_as_the_schemas_say(
-    golden: Golden, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = runner(capfd)
     store = golden("b551-base")

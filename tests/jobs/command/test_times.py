@@ -1,13 +1,12 @@
 """Times as people write them, in every option that takes one."""
 
-from collections.abc import Callable
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime, parse_time, time_text
+from tests.golden import StoreOf
 from tests.support.commands import runner
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
@@ -48,9 +47,7 @@ def test_the_zone_is_said_where_the_text_does_not_say_it() -> None:
     assert "2025-11-20 07:42:00.000 UTC" == time_text(STORED)
 
 
-def test_a_query_takes_times_and_says_their_zone(
-    golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_query_takes_times_and_says_their_zone(golden: StoreOf, capfd: pytest.CaptureFixture[str]) -> None:
     run = runner(capfd)
     place = ("--store", golden("b551-base"), "--time-zone", "Asia/Shanghai")
     key = ("query", "by-key", "-t", "T1", "-k", "k1", *place)

@@ -3,7 +3,6 @@
 import ast
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
 from jobs.console.verbs import VERBS
+from tests.golden import StoreOf
 from tests.support.commands import runner
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +64,7 @@ def test_the_main_module_is_named_by_what_started_it(
 
 
 def test_what_inspect_recommends_can_be_pasted(
-    golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    golden: StoreOf, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
 
@@ -119,9 +119,7 @@ def _is_example(target: ast.expr) -> bool:
     return isinstance(target, ast.Name) and target.id in {"_EPILOG", "_EXAMPLES"}
 
 
-def test_inspect_of_a_file_recommends_what_prints_it(
-    golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_of_a_file_recommends_what_prints_it(golden: StoreOf, capfd: pytest.CaptureFixture[str]) -> None:
     file = golden("b551-base") / "checkpoint"
     outcome = runner(capfd)("inspect", file)
 

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from jobs.console.exit_codes import ExitCode
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.lakes import table_of
 
@@ -168,7 +169,7 @@ def test_a_shell_completes_verbs_and_options(line: str, word: int, offered: str)
     assert [f"plain,{offered}"] == printed.splitlines()
 
 
-def test_colours_are_for_terminals_that_want_them(golden: Callable[[str], Path]) -> None:
+def test_colours_are_for_terminals_that_want_them(golden: StoreOf) -> None:
     store = golden("b551-base")
 
     coloured = in_terminal("inspect", store)
@@ -182,7 +183,7 @@ def test_colours_are_for_terminals_that_want_them(golden: Callable[[str], Path])
     assert piped.splitlines() == left.splitlines()
 
 
-def test_no_line_is_wider_than_the_terminal(golden: Callable[[str], Path]) -> None:
+def test_no_line_is_wider_than_the_terminal(golden: StoreOf) -> None:
     store = golden("b551-base")
     seen = in_terminal("inspect", store, COLUMNS="80")
     lines = re.sub(r"\r[^\r\n]*?\x1b\[K|\x1b\[[\d;]*m", "", seen.text).splitlines()

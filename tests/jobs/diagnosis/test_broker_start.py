@@ -15,6 +15,7 @@ from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.text import verdict_lines
+from tests.golden import StoreOf
 from tests.support.stores import records_of, segments_of
 
 Change = Callable[[Path], object]
@@ -68,7 +69,7 @@ def _empty_last(store: Path) -> None:
     ],
 )
 def test_inspect_and_verify_say_the_same_of_a_start(  # noqa: PLR0913 - a table's columns
-    golden: Callable[[str], Path], tmp_path: Path, name: str, release: str | None, changes: list[Change],
+    golden: StoreOf, tmp_path: Path, name: str, release: str | None, changes: list[Change],
     *, starts: bool | None, loses: bool, words: str,
 ) -> None:  # fmt: skip
     store = Path(shutil.copytree(golden(name), tmp_path / "store"))

@@ -1,7 +1,6 @@
 """A store and a lake of the same log: what one has and the other lacks is named, with its cause."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
-from tests.golden import GOLDEN, release_of
+from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import cut_back_after_a_run, rows_of
 
@@ -22,7 +21,7 @@ RELEASE = "5.3.3"
 
 
 @pytest.fixture
-def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def store(golden: StoreOf, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
@@ -48,7 +47,7 @@ QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in GOLDEN])
-def test_every_brokers_store_equals_its_lake(name: str, golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_path: Path) -> None:
     root = golden(name)
     paths = [str(path) for path in sorted(root.glob("commitlog-?"))]
     ingest(IngestRequest(str(root), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
@@ -195,7 +194,7 @@ def test_bodies_that_were_left_out_cannot_be_compared(store: Path) -> None:
     assert with_body == summary.incomplete
 
 
-def test_a_lake_of_another_broker_is_refused(store: Path, golden: Callable[[str], Path]) -> None:
+def test_a_lake_of_another_broker_is_refused(store: Path, golden: StoreOf) -> None:
     taken(store)
 
     with pytest.raises(NotInLakeError, match="has no run of the store"):

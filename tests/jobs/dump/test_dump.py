@@ -14,18 +14,12 @@ from jobs.dump import file as dump_file
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.segment import Framing
 from rmq_formats.store import Checkpoint, encode_checkpoint
-from tests.golden import golden_stores
+from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, a_segment, log_of, placed
 from tests.rmq_formats.stores import segment_files, stored_records
-from tests.support.commands import Run, overwrite, runner, state_of
+from tests.support.commands import Run, overwrite, state_of
 
-StoreOf = Callable[[str], Path]
 ONE, TWO, THREE = a_record(b"one"), a_record(b"two two"), a_record(b"three three three")
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
 
 
 @pytest.fixture

@@ -1,22 +1,15 @@
 """`dump` of files that hold copies of records: compacted topics, and the tier of a tiered store."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from tests.support.commands import Run, runner
-
-Situation = Callable[[str], Path]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
+from tests.golden import StoreOf
+from tests.support.commands import Run
 
 
-def test_a_compacted_log_has_the_newest_record_of_each_key_and_zeros_after_it(situation: Situation, run: Run) -> None:
+def test_a_compacted_log_has_the_newest_record_of_each_key_and_zeros_after_it(situation: StoreOf, run: Run) -> None:
     """Its first file was 'damaged': zeros are the end of any file of it, not of the newest alone."""
     folder = situation("b551-compaction") / "store/compaction"
     compacted, newer = sorted((folder / "compactionLog/Comp/0").iterdir())
@@ -30,7 +23,7 @@ def test_a_compacted_log_has_the_newest_record_of_each_key_and_zeros_after_it(si
     assert run("dump", newer).code is ExitCode.CLEAN
 
 
-def test_a_compacted_queue_has_a_batch_unit_for_each_record(situation: Situation, run: Run) -> None:
+def test_a_compacted_queue_has_a_batch_unit_for_each_record(situation: StoreOf, run: Run) -> None:
     folder = situation("b551-compaction") / "store/compaction"
     for log, queue in zip(*(sorted((folder / name / "Comp/0").iterdir()) for name in _FOLDERS), strict=True):
         records = [line for line in run("dump", "--json", log).lines if line["kind"] == "record"]
@@ -44,7 +37,7 @@ _FOLDERS = ("compactionLog", "compactionCq")
 
 
 @pytest.mark.parametrize(("queue", "count"), [("Orders/0", 50), ("Orders/1", 50), ("Bills/0", 30)])
-def test_a_tier_has_a_log_and_units_of_each_queue(situation: Situation, run: Run, queue: str, count: int) -> None:
+def test_a_tier_has_a_log_and_units_of_each_queue(situation: StoreOf, run: Run, queue: str, count: int) -> None:
     folder = situation("b550-tiered") / "tiered/212d6b50_DefaultCluster/b0" / queue
     records, units = (
         [
@@ -66,7 +59,7 @@ def test_a_tier_has_a_log_and_units_of_each_queue(situation: Situation, run: Run
     )
 
 
-def test_a_folder_above_the_store_may_have_any_name(situation: Situation, tmp_path: Path, run: Run) -> None:
+def test_a_folder_above_the_store_may_have_any_name(situation: StoreOf, tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "compaction/b0/store"
     folder.parent.mkdir(parents=True)
     folder.symlink_to(situation("b551-compaction") / "store")

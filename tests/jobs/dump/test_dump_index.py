@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from jobs.console.exit_codes import ExitCode
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.release import HashSlotCount
-from tests.golden import golden_stores
+from tests.golden import StoreOf, golden_stores
 
-StoreOf = Callable[[str], Path]
 TEACHING = (16, 29, 29, 8, 16, 16)
 
 

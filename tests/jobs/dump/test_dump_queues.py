@@ -9,16 +9,10 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from rmq_formats.consumequeue.layout import EXT_UNIT, UNIT
 from rmq_formats.consumequeue.unit import PRE_BLANK
-from tests.golden import golden_stores
-from tests.support.commands import Run, runner
+from tests.golden import StoreOf, golden_stores
+from tests.support.commands import Run
 
-StoreOf = Callable[[str], Path]
 UNITS = [UNIT.pack(1000 * number, 100 + number, number) for number in range(4)]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`dump` of the timer's files."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,16 +7,12 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from rmq_formats.timer.files import Slot
 from rmq_formats.timer.layout import SLOT, UNIT
-from tests.support.commands import Run, overwrite, runner
+from tests.golden import StoreOf
+from tests.support.commands import Run, overwrite
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
-
-
-@pytest.fixture
-def store(situation: Callable[[str], Path]) -> Path:
+def store(situation: StoreOf) -> Path:
     return situation("b551-timerwheel") / "store"
 
 

@@ -1,6 +1,5 @@
 """`export --dry-run` says how much there is to read, and writes nothing."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.support.commands import runner, state_of
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -19,7 +19,7 @@ SEGMENT = 16384  # bytes; the golden store has four
 
 
 @pytest.fixture(scope="module")
-def places(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def places(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     lake = tmp_path_factory.mktemp("lake")
     ingest(IngestRequest(str(golden("b533-base")), str(lake), broker="b"), OneByOne())
     return {"--store": golden("b533-base"), "--lake": lake}

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.console.exit_codes import ExitCode
 from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS
-from tests.golden import unpack
+from tests.golden import StoreOf, unpack
 from tests.support.commands import Run, runner, without_spark
 from tests.support.lakes import rows_of
 
@@ -24,7 +24,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
 
 
 @pytest.fixture
-def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def store(golden: StoreOf, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 

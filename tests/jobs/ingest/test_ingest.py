@@ -1,6 +1,5 @@
 """From real brokers' stores to Delta tables, read back by readers that are not Spark."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -18,11 +17,10 @@ from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
-from tests.golden import GOLDEN, SCENARIO, release_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.support.lakes import DELTA_EXTENSION, table_of
 from tests.support.stores import records_of, segments_of, tree_state
 
-Golden = Callable[[str], Path]
 _BASES = ("b420-base", "b551-base")
 _ALWAYS = {*_BASES, "b533-dledger"}
 
@@ -35,7 +33,7 @@ def _request(store: Path, lake: Path, name: str, **options: object) -> IngestReq
 
 
 @pytest.fixture(scope="module")
-def golden_lakes(request: pytest.FixtureRequest, golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def golden_lakes(request: pytest.FixtureRequest, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     Ingest the golden stores that this run asks for, each under its own broker; those of one scenario share a lake.
 
@@ -62,7 +60,7 @@ def rows(golden_lakes: Path) -> dict[str, list[dict[str, object]]]:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_own_bytes(
-    name: str, golden: Golden, rows: dict[str, list[dict[str, object]]]
+    name: str, golden: StoreOf, rows: dict[str, list[dict[str, object]]]
 ) -> None:
     store = golden(name)
     segments = segments_of(store) or segments_of(store, "commitlog-a", "commitlog-b")
@@ -87,7 +85,7 @@ def test_a_second_reader_that_is_not_spark_reads_the_same(
 
 
 @pytest.fixture(scope="module")
-def spark_lake(spark: SparkSession, golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spark_lake(spark: SparkSession, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = tmp_path_factory.mktemp("lake")
     for name in _BASES:
         ingest(_request(golden(name), lake, name), SparkWorkers(spark))
@@ -116,7 +114,7 @@ def test_any_engine_may_read_the_tables(golden_lakes: Path) -> None:
         assert DeltaTable(golden_lakes / "base" / name).protocol().min_reader_version == 1
 
 
-def test_a_store_is_never_written_to(golden: Golden, tmp_path: Path) -> None:
+def test_a_store_is_never_written_to(golden: StoreOf, tmp_path: Path) -> None:
     before = tree_state(golden("b470-base"))
 
     ingest(_request(golden("b470-base"), tmp_path, "b470-base"), OneByOne())
@@ -124,7 +122,7 @@ def test_a_store_is_never_written_to(golden: Golden, tmp_path: Path) -> None:
     assert before == tree_state(golden("b470-base"))
 
 
-def test_a_dry_run_writes_nothing(golden: Golden, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(golden: StoreOf, tmp_path: Path) -> None:
     summary = ingest(_request(golden("b551-base"), tmp_path / "lake", "b551-base", dry_run=True), OneByOne())
 
     assert summary.plan is not None

@@ -2,7 +2,6 @@
 
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,11 +13,11 @@ from jobs.ingest.run import ingest
 from jobs.products.index.product import StartedIndex
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.support.lakes import table_of
 from tests.support.meanwhile import preceded
 from tests.support.stores import records_of, segments_of
 
-Golden = Callable[[str], Path]
 SLOTS, ENTRIES = 100, 20  # of every golden store
 _ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
 
@@ -67,7 +66,7 @@ def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
             target.write_bytes(content[: max(written - base, 0)].ljust(len(content), b"\0"))
 
 
-def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: Golden, tmp_path: Path) -> None:
+def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
     whole = golden("b498-base")
     offsets = [record.end_offset for record, _ in records_of(segments_of(whole))]
     complete: dict[int, str] = {}
@@ -85,7 +84,7 @@ def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: G
 @pytest.mark.parametrize("with_files", [True, False])
 def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_rows(
     with_files: bool,
-    golden: Golden,
+    golden: StoreOf,
     tmp_path: Path,
 ) -> None:
     """Keys are counted first and taken then: a message that the lake has by then is in its index, too."""
@@ -108,7 +107,7 @@ def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_r
     assert _real_entries(golden("b551-base")) == _entries(tmp_path / "lake")
 
 
-def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Golden, tmp_path: Path) -> None:
+def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: StoreOf, tmp_path: Path) -> None:
     """A record with a wrong body is no row, but the broker has indexed it: that it is missing is said."""
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
@@ -126,7 +125,7 @@ def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Gol
     assert [(gap["from"], gap["why"]) for gap in summary.gaps] == [(0, "deleted before its index entries were made")]
 
 
-def test_a_choice_of_topics_has_no_index(golden: Golden, tmp_path: Path) -> None:
+def test_a_choice_of_topics_has_no_index(golden: StoreOf, tmp_path: Path) -> None:
     shutil.copytree(golden("b551-base"), tmp_path / "store")
     selection = Selection(topics=("T1",))
     summary = ingest(IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"), selection=selection), OneByOne())
@@ -137,7 +136,7 @@ def test_a_choice_of_topics_has_no_index(golden: Golden, tmp_path: Path) -> None
 
 
 def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_file(
-    golden: Golden, tmp_path: Path
+    golden: StoreOf, tmp_path: Path
 ) -> None:
     """The log does not give their keys back; what the broker wrote of them is kept, without key and topic."""
     store = tmp_path / "store"

@@ -17,7 +17,7 @@ from jobs.products.queues.join import _settle
 from jobs.store.ranges import Range
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
-from tests.golden import GOLDEN, SCENARIO, release_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -25,7 +25,6 @@ from tests.support.lakes import rows_of, table_of
 from tests.support.meanwhile import BetweenRanges, preceded
 from tests.support.stores import records_of, segments_of
 
-Golden = Callable[[str], Path]
 UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here is taken from the code under test
 PRE_BLANK = (0, 0x7FFFFFFF, 0)
 
@@ -60,7 +59,7 @@ def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
-def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: Golden, tmp_path: Path) -> None:
+def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: StoreOf, tmp_path: Path) -> None:
     store = golden(name)
     _ingest(store, tmp_path, name)
     rows = [row for row in _rows(tmp_path) if row["status"] != "missing" and row["batch_count"] is None]
@@ -117,7 +116,7 @@ def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
     return lambda: shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
 
 
-def test_a_unit_that_comes_when_its_record_is_deleted_is_held_against_the_row(golden: Golden, tmp_path: Path) -> None:
+def test_a_unit_that_comes_when_its_record_is_deleted_is_held_against_the_row(golden: StoreOf, tmp_path: Path) -> None:
     """The lake has the message: its unit is no less right because retention was faster than the next run."""
     whole, store = golden("b551-base"), tmp_path / "store"
     dispatch = _shown_later(whole, store, 40)
@@ -142,7 +141,7 @@ def _retention(store: Path, offset: int, range_: Range) -> None:
 @pytest.mark.parametrize("is_read", [False, True])
 def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_deleted(
     is_read: bool,
-    golden: Golden,
+    golden: StoreOf,
     tmp_path: Path,
 ) -> None:
     whole, store = golden("b551-base"), tmp_path / "store"

@@ -23,12 +23,11 @@ from jobs.lake.lock import held
 from jobs.lake.runs import known_stores
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
-from tests.golden import release_of
+from tests.golden import StoreOf, release_of
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import rows_of
 from tests.support.stores import segments_of
 
-Golden = Callable[[str], Path]
 Change = Callable[["Taken"], None]
 
 
@@ -57,7 +56,7 @@ def taken(tmp_path: Path) -> Taken:
 
 
 @pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
-def test_a_look_at_a_real_store_says_what_a_run_says(golden: Golden, tmp_path: Path, name: str) -> None:
+def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: Path, name: str) -> None:
     commitlog = [str(path) for path in sorted(golden(name).glob("commitlog-*"))]
     request = IngestRequest(
         str(golden(name)), str(tmp_path), broker=name, commitlog=commitlog, release=release_of(name)

@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,10 @@ from jobs.store.store import list_store
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind, walk
-from tests.golden import GOLDEN
+from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.stores import records_of, segments_of
 
-Golden = Callable[[str], Path]
 SEGMENT = 1 << 14
 
 
@@ -42,7 +41,7 @@ def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int],
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_any_cut_of_a_real_log_gives_its_records_in_order(name: str, golden: Golden) -> None:
+def test_any_cut_of_a_real_log_gives_its_records_in_order(name: str, golden: StoreOf) -> None:
     store = golden(name)
     segments = segments_of(store) or segments_of(store, "commitlog-a", "commitlog-b")
     expected = [record.physical_offset for record, _ in records_of(segments)]
@@ -100,7 +99,7 @@ def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: in
         assert expected == _read(store, range_size)[0], range_size
 
 
-def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Golden, tmp_path: Path) -> None:
+def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: StoreOf, tmp_path: Path) -> None:
     root = tmp_path / "store"
     shutil.copytree(golden("b551-base"), root)
     store = list_store(str(root))
@@ -112,14 +111,14 @@ def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Gold
     assert len(outcomes[1].payload) > 0
 
 
-def test_only_the_newest_written_segment_may_be_unfinished(golden: Golden) -> None:
+def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> None:
     store = list_store(str(golden("b551-crash-before")))
 
     assert newest_written(store) == store.segments[-2].base_offset
     assert [True] * (len(store.segments) - 2) + [False, False] == [r.final for r in plan_ranges(store)]
 
 
-def test_offsets_that_no_file_holds_are_named(golden: Golden, tmp_path: Path) -> None:
+def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
     first, second, *_ = segments_of(store)

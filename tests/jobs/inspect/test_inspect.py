@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,10 @@ from jobs.storage.local import Care, LocalReader
 from jobs.storage.model import Storage
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify
-from tests.golden import GOLDEN, SITUATIONS, golden_stores, release_of
+from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.rmq_formats.stores import is_dledger, names, newest_segment, segment_files, stored_records
-from tests.support.commands import Outcome, Run, copy_of, overwrite, runner, state_of
-
-StoreOf = Callable[[str], Path]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
+from tests.support.commands import Outcome, Run, copy_of, overwrite, state_of
 
 
 @pytest.fixture

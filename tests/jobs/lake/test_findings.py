@@ -1,6 +1,5 @@
 """The history of a store's faults in the lake."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from jobs.ingest.request import IngestRequest
@@ -11,6 +10,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.verifications import record_findings
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.support.lakes import table_of
 
 FINDING = Finding(
@@ -18,7 +18,7 @@ FINDING = Finding(
 )
 
 
-def test_each_verification_is_kept_under_its_own_number(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_each_verification_is_kept_under_its_own_number(golden: StoreOf, tmp_path: Path) -> None:
     root = golden("b551-base")
     summary = ingest(IngestRequest(str(root), str(tmp_path), broker="b0"), OneByOne())
     lake = Lake(str(tmp_path))

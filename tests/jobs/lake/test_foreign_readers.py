@@ -1,6 +1,5 @@
 """Readers that are not ours find every row, whatever column they ask for."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -14,13 +13,14 @@ from jobs.lake.commit import STATISTICS, ensure_table
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.support.lakes import dataset_of, rows_of
 
 RELEASE = "5.3.3"
 
 
 @pytest.fixture
-def lake(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def lake(golden: StoreOf, tmp_path: Path) -> Path:
     ingest(IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), release=RELEASE), OneByOne())
     return tmp_path / "lake"
 

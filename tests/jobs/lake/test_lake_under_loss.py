@@ -1,7 +1,7 @@
 """A lake that lacks a table, a file, a row or a column, or has one of another type: no verb is short in silence."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore.sources import LATER
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.support.commands import Run, runner, without_spark
 from tests.support.lakes import table_of
 
@@ -27,7 +28,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def lake(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("columns") / "lake"
     ingest(IngestRequest(str(golden("b533-base")), str(folder), release="5.3.3"), OneByOne())
     return folder
@@ -36,7 +37,7 @@ def lake(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.sample(12)
 @pytest.mark.parametrize(("table", "column", "is_dropped"), CASES)
 def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the case, and what it needs
-    table: str, column: str, *, is_dropped: bool, lake: Path, whole: "Answers", golden: Callable[[str], Path],
+    table: str, column: str, *, is_dropped: bool, lake: Path, whole: "Answers", golden: StoreOf,
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     without_spark(monkeypatch)
@@ -57,7 +58,7 @@ def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the cas
 @pytest.mark.parametrize("loss", ["table", "file", "row"])
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
 def test_an_answer_from_what_is_left_is_whole_or_says_what_it_lacks(  # noqa: PLR0913 - the case, and what it needs
-    table: str, loss: str, *, lake: Path, whole: "Answers", golden: Callable[[str], Path], tmp_path: Path,
+    table: str, loss: str, *, lake: Path, whole: "Answers", golden: StoreOf, tmp_path: Path,
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     without_spark(monkeypatch)
@@ -91,7 +92,7 @@ Answers = Mapping[str, Given]
 
 
 @pytest.fixture
-def whole(lake: Path, golden: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Answers:
+def whole(lake: Path, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Answers:
     return _asked(runner(capfd), golden("b533-base"), lake, tmp_path / "whole")
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import pytest
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.support.recipe_data import make_recipe_data
 from tests.support.recipes import RECIPES, TEXT, show_tables
 
@@ -53,7 +53,7 @@ def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b551-timerwheel", "b551-timerrocks"])
 def test_what_becomes_of_timer_messages_is_what_the_broker_said(
-    situation: Callable[[str], Path], name: str, tmp_path: Path, own_session: "SparkSession"
+    situation: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
     ingest(IngestRequest(str(situation(name) / "store"), str(tmp_path / "lake"), broker="b"), OneByOne())
@@ -65,7 +65,7 @@ def test_what_becomes_of_timer_messages_is_what_the_broker_said(
 
 
 def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
-    situation: Callable[[str], Path], tmp_path: Path, own_session: "SparkSession"
+    situation: StoreOf, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     """The broker has compacted up to 161, in its own time; the log goes on to 169."""
     ingest(IngestRequest(str(situation("b551-compaction") / "store"), str(tmp_path / "lake"), broker="b"), OneByOne())
@@ -82,7 +82,7 @@ def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
 
 @pytest.mark.parametrize("expired", [0, 1])
 def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
-    situation: Callable[[str], Path], expired: int, tmp_path: Path, own_session: "SparkSession"
+    situation: StoreOf, expired: int, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     place = Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
     ingest(IngestRequest(str(place / "store"), str(tmp_path / "history"), broker="b"), OneByOne())

@@ -1,6 +1,5 @@
 """The views of a lake in Spark and in DuckDB, beside what the driver of each real broker wrote down."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.views import views
 from jobs.store.workers import OneByOne
-from tests.golden import release_of
+from tests.golden import StoreOf, release_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +55,7 @@ EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
 
 @pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_a_view_has_what_the_driver_wrote_down_in_both_engines(
-    golden: Callable[[str], Path],
+    golden: StoreOf,
     tmp_path: Path,
     own_session: "SparkSession",
     case: tuple[str, str, set[tuple[object, ...]]],

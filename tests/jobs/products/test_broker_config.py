@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.golden.features import unpack_feature
 from tests.support.lakes import rows_of
 
 
 @pytest.fixture
-def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def store(golden: StoreOf, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 

@@ -1,7 +1,6 @@
 """`config_files`: each version of the broker's configuration that a run has found, and what a restore gives back."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.restore.config import write_config
 from jobs.store.workers import OneByOne
+from tests.golden import StoreOf
 from tests.support.lakes import rows_of
 
 KEPT = {
@@ -22,7 +22,7 @@ KEPT = {
 
 
 @pytest.fixture
-def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def store(golden: StoreOf, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_entry, decode_header
 from rmq_formats.release import Release, release_at, rules_of
-from tests.golden import GOLDEN, SCENARIO, release_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.support.lakes import table_of
 
-StoreOf = Callable[[str], Path]
 Row = dict[str, Any]
 TINY = Geometry(100, 20)
 UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}

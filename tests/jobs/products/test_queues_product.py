@@ -4,7 +4,7 @@ import json
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -23,14 +23,13 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import expected_units
 from rmq_formats.properties import parse_properties
-from tests.golden import release_of
+from tests.golden import StoreOf, release_of
 from tests.support.lakes import table_of
 from tests.support.meanwhile import followed
 from tests.support.stores import records_of, segments_of
 
 BORN, BORN_AT = struct.Struct(">q"), 40  # on purpose not the declared layout
 CONSUMED, CONSUMED_AT = struct.Struct(">i"), 72
-Golden = Callable[[str], Path]
 Row = dict[str, Any]
 
 
@@ -127,7 +126,7 @@ HISTORIES = [
 @pytest.mark.parametrize("lag", [0, 1, 7])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_growing_store_gives_each_unit_one_row(
-    golden: Golden, tmp_path: Path, history: list[float], lag: int
+    golden: StoreOf, tmp_path: Path, history: list[float], lag: int
 ) -> None:
     """The dispatcher is some records after the log, and another number of records at each run."""
     whole = golden("b551-base")
@@ -155,7 +154,7 @@ def cut(whole: Path, target: Path, log_end: int) -> Path:
     return target
 
 
-def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden: Golden, tmp_path: Path) -> None:
+def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden: StoreOf, tmp_path: Path) -> None:
     """Even of a store that was closed in order: the run was said to leave the newest messages."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
@@ -167,7 +166,7 @@ def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden:
 
 
 @pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
-def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: Golden, tmp_path: Path, made: str) -> None:
+def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: StoreOf, tmp_path: Path, made: str) -> None:
     """Another queue's unit says that the log was dispatched beyond records whose units lie in no file listed so far."""
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
@@ -185,7 +184,7 @@ def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: Golden, tmp_
     assert told(whole.rows) == truth(store)
 
 
-def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_path: Path) -> None:
+def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: StoreOf, tmp_path: Path) -> None:
     """The next run reads the log from the end of a record on, whatever the last unit says."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
@@ -201,7 +200,7 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_pa
     assert state["boundary"] in {record.end_offset for record in records}
 
 
-def test_units_whose_messages_were_deleted_are_expired(golden: Golden, tmp_path: Path) -> None:
+def test_units_whose_messages_were_deleted_are_expired(golden: StoreOf, tmp_path: Path) -> None:
     """They have a row all the same: the first run sees what the broker kept."""
     rows = run(golden("b533-expired"), tmp_path, "b533-expired").rows
     statuses = Counter(row["status"] for row in rows)
@@ -210,7 +209,7 @@ def test_units_whose_messages_were_deleted_are_expired(golden: Golden, tmp_path:
     assert {(row["store_timestamp"], row["tags"]) for row in rows if row["status"] == "expired"} == {(None, None)}
 
 
-def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: Golden, tmp_path: Path) -> None:
+def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: StoreOf, tmp_path: Path) -> None:
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
     middle = Moment(records[40].physical_offset, records[40].physical_offset)
@@ -221,7 +220,7 @@ def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: Golden, tm
     assert told(run(shrunk, tmp_path / "lake").rows) == truth(whole)
 
 
-def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path: Path) -> None:
+def test_a_message_without_unit_has_a_row_that_says_so(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     path = store / "consumequeue/T1/0/00000000000000000200"
     data = bytearray(path.read_bytes())
@@ -236,7 +235,7 @@ def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path:
     assert all(row["tags"] is not None for row in rows)
 
 
-def test_a_field_that_its_record_contradicts_is_named(golden: Golden, tmp_path: Path) -> None:
+def test_a_field_that_its_record_contradicts_is_named(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     path = store / "consumequeue/T1/0/00000000000000000200"
     data = bytearray(path.read_bytes())
@@ -247,7 +246,7 @@ def test_a_field_that_its_record_contradicts_is_named(golden: Golden, tmp_path: 
     assert (row["status"], row["size"], row["mismatch"]) == ("mismatched", 77, ["size"])
 
 
-def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: Golden, tmp_path: Path) -> None:
+def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
     """Its queue is shorter than what was taken of the old one; the new messages count from 0."""
     whole = golden("b551-base")
     unit = (whole / "consumequeue/T1/0/00000000000000000400").read_bytes()[100:120]

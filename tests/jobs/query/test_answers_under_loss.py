@@ -1,7 +1,7 @@
 """An answer from a store that has lost a file is whole, or says what it lacks: generated, not listed."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -33,6 +33,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.properties import UNIQ_KEY
+from tests.golden import StoreOf
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
 KINDS = ("commitlog", "consumequeue", "index")
@@ -97,7 +98,7 @@ def _offsets(answer: Answer) -> list[int]:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "kind", "place"), CASES)
 def test_an_answer_is_whole_or_says_what_it_lacks(
-    name: str, kind: str, place: str, golden: Callable[[str], Path], tmp_path: Path
+    name: str, kind: str, place: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     random = Random(f"{name} {kind} {place}")
     damaged = shutil.copytree(golden(name), tmp_path / "store")
@@ -132,7 +133,7 @@ def _check_exports(store: Path, kind: str, place: str) -> None:
 
 
 def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
-    tmp_path: Path, golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
     request = IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), "first", Selection(topics=("T1",)))
     assert not ingest(request, OneByOne()).notes
@@ -147,7 +148,7 @@ def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
         assert "as broker first, not second" in capfd.readouterr().err
 
 
-def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: Callable[[str], Path]) -> None:
+def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: StoreOf) -> None:
     lake = tmp_path / "lake"
     ingest(IngestRequest(str(golden("b533-base")), str(lake)), OneByOne())
     before = lookups.by_key(open_lake(str(lake), None, None), "T1", "dup", limit=None)

@@ -22,10 +22,10 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
+from tests.golden import StoreOf
 from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import records_of, segments_of
 
-Golden = Callable[[str], Path]
 RELEASE = Release.of("5.5.1")
 
 
@@ -154,7 +154,7 @@ def _unfinished(store: Path, lake: Path) -> list[dict[str, Rows]]:
 
 @pytest.mark.parametrize(("name", "expected"), [("b551-base", 0), ("b551-transrocks/store", 4)])
 def test_transactions_without_an_end_are_those_that_the_broker_waits_for(
-    golden: Golden, tmp_path: Path, name: str, expected: int
+    golden: StoreOf, tmp_path: Path, name: str, expected: int
 ) -> None:
     tables = [
         tables["transactions without an end"]

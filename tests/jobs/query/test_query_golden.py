@@ -4,7 +4,6 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import MAGIC_V1
-from tests.golden import GOLDEN, release_of
+from tests.golden import GOLDEN, StoreOf, release_of
 
 BASES = tuple(name for name in GOLDEN if name.endswith("-base"))
 _STDOUT, _STDERR = b"# ---- stdout ----\n", b"# ---- stderr ----\n"
@@ -94,7 +93,7 @@ def _answer(  # noqa: PLR0913, PLR0917 - a call, where and how
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", BASES)
 def test_each_recorded_line_is_answered_byte_for_byte(
-    name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    name: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     store = golden(name)
     earlier = as_it_was(store, tmp_path) if name in {case[0] for case in _ANSWERED_BEFORE_THE_END} else store
@@ -117,7 +116,7 @@ def test_each_recorded_line_is_answered_byte_for_byte(
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BASES)
 def test_body_files_hold_what_mqadmin_wrote(
-    name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    name: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     store = golden(name)
     for path in sorted((store / "EXPECT").glob("[0-9]*queryMsgBy*.txt")):
@@ -134,7 +133,7 @@ _END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BASES)
 def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
-    name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    name: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     store, lake = golden(name), tmp_path / "lake"
     ingest(IngestRequest(str(store), str(lake), broker="b0", release=release_of(name)), OneByOne({}))

@@ -2,27 +2,19 @@
 
 import csv
 import json
-from collections.abc import Callable
 from io import StringIO
-from pathlib import Path
-
-import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.rows import csv_line
-from tests.support.commands import Run, runner
+from tests.golden import StoreOf
+from tests.support.commands import Run
 
 
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
-
-
-def _query(golden: Callable[[str], Path], *more: str) -> tuple[str, ...]:
+def _query(golden: StoreOf, *more: str) -> tuple[str, ...]:
     return ("query", "by-key", "-t", "T1", "-k", "k1", "--store", str(golden("b551-base")), *more)
 
 
-def test_all_forms_have_the_same_rows(golden: Callable[[str], Path], run: Run) -> None:
+def test_all_forms_have_the_same_rows(golden: StoreOf, run: Run) -> None:
     lines = run(*_query(golden, "--json")).out
     array = json.loads(run(*_query(golden, "--output", "json")).out)
     table = list(csv.DictReader(StringIO(run(*_query(golden, "--output", "csv")).out)))
@@ -36,7 +28,7 @@ def test_all_forms_have_the_same_rows(golden: Callable[[str], Path], run: Run) -
     assert "store_time" in shown[0]
 
 
-def test_offsets_are_numbers_and_times_are_iso(golden: Callable[[str], Path], run: Run) -> None:
+def test_offsets_are_numbers_and_times_are_iso(golden: StoreOf, run: Run) -> None:
     message = json.loads(run(*_query(golden, "--json")).out.splitlines()[0])
 
     assert 2 == message["version"]
@@ -45,7 +37,7 @@ def test_offsets_are_numbers_and_times_are_iso(golden: Callable[[str], Path], ru
     assert "T" in message["store_time"]
 
 
-def test_an_empty_answer_is_an_empty_array(golden: Callable[[str], Path], run: Run) -> None:
+def test_an_empty_answer_is_an_empty_array(golden: StoreOf, run: Run) -> None:
     empty = ("query", "by-key", "-t", "T1", "-k", "nobody", "--store", str(golden("b551-base")))
     as_json, as_csv = run(*empty, "--output", "json"), run(*empty, "--output", "csv")
 

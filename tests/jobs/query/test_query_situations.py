@@ -15,10 +15,9 @@ from jobs.console.exit_codes import ExitCode
 from jobs.query.mqadmin.arguments import parse
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
-from tests.golden import FOLDER
+from tests.golden import FOLDER, StoreOf
 from tests.support.query_stores import Sent, stored, write_store
 
-Place = Callable[[str], Path]
 Ask = Callable[..., tuple[int, str, str]]
 
 ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
@@ -44,7 +43,7 @@ def no_rocksdict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("line", ROCKSDB)
 def test_queues_in_rocksdb_are_answered_from_the_log_where_rocksdb_is_not_read(
-    situation: Place, tmp_path: Path, ask: Ask, no_rocksdict: None, line: str
+    situation: StoreOf, tmp_path: Path, ask: Ask, no_rocksdict: None, line: str
 ) -> None:
     del no_rocksdict
     store = Path(shutil.copytree(situation("field-rocksonly-550") / "store", tmp_path / "store"))
@@ -58,7 +57,7 @@ def test_queues_in_rocksdb_are_answered_from_the_log_where_rocksdb_is_not_read(
 
 @pytest.mark.parametrize("line", ROCKSDB)
 def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(
-    situation: Place, tmp_path: Path, ask: Ask, line: str
+    situation: StoreOf, tmp_path: Path, ask: Ask, line: str
 ) -> None:
     """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
     store = situation("field-rocksonly-550") / "store"
@@ -77,7 +76,7 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(
     "name", ["b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate", "b540-cqcombine-rocksonly"]
 )
 def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave(  # noqa: PLR0913, PLR0917 - fixtures
-    situation: Place, tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch, name: str, is_read: bool
+    situation: StoreOf, tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch, name: str, is_read: bool
 ) -> None:
     """Every queue that has a message; of the others the log knows nothing, and a line says so."""
     if not is_read:
@@ -103,7 +102,7 @@ def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave
 
 
 @pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
-def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there(situation: Place, ask: Ask, line: str) -> None:
+def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there(situation: StoreOf, ask: Ask, line: str) -> None:
     code, out, err = ask(situation("field-rocksonly-550") / "store", line)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
@@ -112,7 +111,7 @@ def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there(situation: Plac
 
 @pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
 def test_what_a_damaged_database_alone_knows_is_said_to_be_unknown(
-    situation: Place, tmp_path: Path, ask: Ask, line: str
+    situation: StoreOf, tmp_path: Path, ask: Ask, line: str
 ) -> None:
     store = tmp_path / "store"
     shutil.copytree(situation("field-rocksonly-550") / "store", store)
@@ -124,7 +123,7 @@ def test_what_a_damaged_database_alone_knows_is_said_to_be_unknown(
     assert "whether there is such a topic is not known" in err
 
 
-def test_a_topic_that_was_deleted_is_called_deleted(situation: Place, ask: Ask) -> None:
+def test_a_topic_that_was_deleted_is_called_deleted(situation: StoreOf, ask: Ask) -> None:
     store = situation("field-deleted-498") / "store"
 
     for line in ("topicStatus -t Gone", "printMsg -t Gone", "queryMsgByOffset -t Gone -b b0 -i 0 -o 0"):
@@ -139,7 +138,7 @@ def test_a_topic_that_was_deleted_is_called_deleted(situation: Place, ask: Ask) 
     assert "was ever seen" in ask(store, "topicStatus -t Goner")[2]
 
 
-def test_messages_that_a_promotion_took_back_are_not_answered(situation: Place, ask: Ask) -> None:
+def test_messages_that_a_promotion_took_back_are_not_answered(situation: StoreOf, ask: Ask) -> None:
     """Two units at the end of a queue point at stale records: the broker gives 41 and 36 for the ends."""
     place = situation("b551-controller-failover")
     broker = json.loads((place / "EXPECT.json").read_text())["oldMasterAfterReturn"]["queues"]
@@ -156,7 +155,7 @@ def test_messages_that_a_promotion_took_back_are_not_answered(situation: Place, 
     assert ask(store, "queryMsgByOffset -t Orders -b b0 -i 1 -o 35")[0] == ExitCode.CLEAN
 
 
-def test_an_offset_after_the_end_of_a_log_that_was_cut_back_names_no_message(situation: Place, ask: Ask) -> None:
+def test_an_offset_after_the_end_of_a_log_that_was_cut_back_names_no_message(situation: StoreOf, ask: Ask) -> None:
     """The stale bytes there are a complete record that states its own offset."""
     place = situation("b551-controller-failover")
     taken_back = json.loads((place / "EXPECT.json").read_text())["unreplicated"]

@@ -1,6 +1,6 @@
 """Queries on stores with index and queue files, without them, and a plain look at every message agree."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import ENTRY
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations
@@ -197,7 +198,7 @@ def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.Data
 
 @pytest.mark.parametrize("name", ["b498-dledger-upgraded", "b551-base", "b420-crash-later"])
 def test_both_ways_to_search_a_log_find_the_same_records(
-    name: str, golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    name: str, golden: StoreOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with StoreReader(list_store(str(golden(name)))) as reader:
         everything = [stored.record for stored in stored_records(golden(name))]

@@ -1,7 +1,6 @@
 """The story of a message beside what the driver wrote down that sent it to a real broker and consumed it."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from jobs.query.story.timeline import Consumed, Role, Story
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.release import Release
-from tests.golden import golden_stores, release_of
+from tests.golden import StoreOf, golden_stores, release_of
 from tests.support.commands import runner
 
 _SENT = re.compile(
@@ -82,7 +81,7 @@ def check_sent(evidence: Evidence, line: SentLine) -> Story:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_story_has_what_the_driver_wrote_down(golden: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_a_story_has_what_the_driver_wrote_down(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))
     lake = of_lake(store, tmp_path / "lake", release)
     with StoreReader(list_store(str(store))) as reader:
@@ -118,7 +117,7 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
 
 
 @pytest.mark.parametrize("name", golden_stores("base"))
-def test_transactions_end_as_the_driver_ended_them(golden: Callable[[str], Path], name: str) -> None:
+def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))
     with StoreReader(list_store(str(store))) as reader:
         evidence = StoreEvidence(StoreSource(reader, release))
@@ -137,7 +136,7 @@ def test_transactions_end_as_the_driver_ended_them(golden: Callable[[str], Path]
 
 
 def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(
-    golden: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import shutil
 
@@ -153,14 +152,14 @@ def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(
     assert f"index: NOT FOUND under the unique {line.unique_key}" in shown.out
 
 
-def test_nothing_that_is_no_story_is_told(golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_that_is_no_story_is_told(golden: StoreOf, capfd: pytest.CaptureFixture[str]) -> None:
     run, store = runner(capfd), golden("b551-retry")
     assert run("query", "story", "NOSUCHID", "--store", store).code == 5
     assert run("query", "story", "--store", store).code == 2
     assert run("query", "story", "-k", "all", "--store", store).code == 2
 
 
-def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf, tmp_path: Path) -> None:
     """Two brokers of one lake have other messages at the same offsets and queue offsets."""
     name, other = "b551-retry", "b551-base"
     release = Release.of(release_of(name))

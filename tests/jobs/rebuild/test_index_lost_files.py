@@ -1,7 +1,7 @@
 """Lost index files: whatever is missing comes back, byte for byte."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC
 from itertools import combinations
 from pathlib import Path
@@ -24,9 +24,8 @@ from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Release
-from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf, golden_stores, release_of
 
-StoreOf = Callable[[str], Path]
 TINY = Geometry(100, 20)
 UNDISTURBED = (
     *golden_stores("base", "direct", "types", "types-crc", "clock", "retry", "timer", "crash-before", "rockscq"),

@@ -23,8 +23,8 @@ from jobs.rebuild.install import (
 )
 from jobs.store.workers import OneByOne
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
+from tests.golden import StoreOf
 
-StoreOf = Callable[[str], Path]
 STORE = "b533-base"
 LOST = (2, 3, 7)  # of its thirteen index files
 

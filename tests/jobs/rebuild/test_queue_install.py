@@ -14,18 +14,12 @@ from jobs.rebuild.install import RefusedError
 from jobs.rebuild.queue_install import install_queues, plan_queue_installation
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
+from tests.golden import StoreOf
 from tests.support.commands import state_of
-
-Golden = Callable[[str], Path]
 
 
 class KilledError(Exception):
     """The process ended here."""
-
-
-@pytest.fixture
-def store(golden: Golden, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -109,7 +103,7 @@ STAGING, ASIDE = "consumequeue.attempt-*", "consumequeue.replaced-*"
 
 
 @pytest.fixture
-def theirs(golden: Golden, tmp_path: Path) -> Iterator[Path]:
+def theirs(golden: StoreOf, tmp_path: Path) -> Iterator[Path]:
     """Copy a store without one topic's queues, which are rebuilt; it belongs to another user, who may change it."""
     if os.geteuid() != 0:
         pytest.skip("only root can install for another user")
@@ -168,7 +162,7 @@ def test_what_root_installs_does_not_leave_the_store_through_a_link_of_its_owner
     assert os.geteuid() == os.getegid() == 0
 
 
-def test_root_installs_into_the_store_of_another_user(theirs: Path, golden: Golden, tmp_path: Path) -> None:
+def test_root_installs_into_the_store_of_another_user(theirs: Path, golden: StoreOf, tmp_path: Path) -> None:
     install_queues(plan_queue_installation(str(theirs), tmp_path / "out"))
 
     assert contents(theirs / "consumequeue") == contents(golden("b533-base") / "consumequeue")

@@ -1,7 +1,6 @@
 """`rebuild-consumequeue`: the queues of real brokers, written again from their logs."""
 
 import json
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,10 +14,8 @@ from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne
 from jobs.verbs.rebuild_consumequeue import command
 from rmq_formats.broker_conf import BrokerConf
-from tests.golden import GOLDEN, golden_stores, release_of
+from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
-
-Golden = Callable[[str], Path]
 
 # Halted between append and dispatch, copied while being written, deleted in part, without queue files.
 DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
@@ -52,7 +49,7 @@ def real_files(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
-def test_the_files_are_the_brokers_own(golden: Golden, tmp_path: Path, name: str) -> None:
+def test_the_files_are_the_brokers_own(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store = golden(name)
     rebuild(request_for(store, tmp_path / "out", name), OneByOne())
 
@@ -61,7 +58,7 @@ def test_the_files_are_the_brokers_own(golden: Golden, tmp_path: Path, name: str
 
 @pytest.mark.parametrize("name", ["b514-types", "b498-dledger-upgraded"])
 def test_the_cut_of_ranges_and_groups_changes_nothing(
-    spark: SparkSession, golden: Golden, tmp_path: Path, name: str
+    spark: SparkSession, golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store = golden(name)
     request = request_for(store, tmp_path / "out", name, range_size=1024, groups=3)
@@ -70,7 +67,7 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
     assert real_files(store) == made_files(tmp_path / "out")
 
 
-def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Path) -> None:
+def test_the_manifest_names_every_file_and_its_hash(golden: StoreOf, tmp_path: Path) -> None:
     rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), OneByOne())
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     made = made_files(tmp_path)
@@ -84,7 +81,7 @@ def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Pa
         assert not any(data[file["written"] :])
 
 
-def test_what_the_log_does_not_tell_is_named(golden: Golden, tmp_path: Path) -> None:
+def test_what_the_log_does_not_tell_is_named(golden: StoreOf, tmp_path: Path) -> None:
     """The units of deleted messages are blanks in a rebuild; which queues have such is said."""
     summary = rebuild(request_for(golden("b533-expired"), tmp_path, "b533-expired"), OneByOne())
 
@@ -93,7 +90,7 @@ def test_what_the_log_does_not_tell_is_named(golden: Golden, tmp_path: Path) -> 
     assert all(topic in note for topic in ("'E1' 0", "'E1' 1", "'E2' 1"))
 
 
-def test_the_delay_levels_of_the_broker_decide_times_of_delivery(golden: Golden, tmp_path: Path) -> None:
+def test_the_delay_levels_of_the_broker_decide_times_of_delivery(golden: StoreOf, tmp_path: Path) -> None:
     """`messageDelayLevel` is no part of the store; a broker's configuration file gives it."""
     name = "b551-base"
     conf = BrokerConf(delay_level="1s 5s")
@@ -114,7 +111,7 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
 
-def test_an_output_that_is_in_use_is_refused(golden: Golden, tmp_path: Path) -> None:
+def test_an_output_that_is_in_use_is_refused(golden: StoreOf, tmp_path: Path) -> None:
     (tmp_path / "something").touch()
     store = golden("b551-base")
     used = CliRunner().invoke(command, [str(store), "--out", str(tmp_path)])

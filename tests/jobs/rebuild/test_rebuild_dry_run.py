@@ -1,8 +1,6 @@
 """`--dry-run` of the two rebuilds: settings, files kept and refused, bytes to read; and nothing written."""
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,15 +10,10 @@ from jobs.products.index.settings import Wanted
 from jobs.rebuild.dry_run import DryRun, dry_run_of_index, dry_run_of_queues
 from jobs.rebuild.index import RebuildIndexRequest
 from jobs.rebuild.queue_run import RebuildQueuesRequest
+from tests.golden import StoreOf
 from tests.support.commands import runner, state_of
 
-StoreOf = Callable[[str], Path]
 SEGMENT = 16384  # bytes; the golden store has four
-
-
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def _names(store: Path) -> list[str]:

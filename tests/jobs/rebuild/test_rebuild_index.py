@@ -22,23 +22,15 @@ from jobs.store.workers import OneByOne
 from jobs.verbs import rebuild_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.layout import IndexHeader, decode_header
-from tests.golden import GOLDEN, SCENARIO, release_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-StoreOf = Callable[[str], Path]
 T = TypeVar("T")
 Item = TypeVar("Item")
 LEFT_OPEN = ("b470-base",)  # between 4.7.0 and 4.7.1 nothing in a log tells
 ARGUMENTS = ("--hash-slots", "100", "--index-num", "20", "--release", "5.3.3")
-
-
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    copy = tmp_path / "store"
-    shutil.copytree(golden("b533-base"), copy)
-    return copy
 
 
 def files_in(directory: Path) -> list[bytes]:

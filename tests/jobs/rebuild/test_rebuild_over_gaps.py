@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,10 @@ from jobs.rebuild import index, queue_run
 from jobs.store.workers import OneByOne
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import decode_unit
+from tests.golden import StoreOf
 
-Golden = Callable[[str], Path]
 SEGMENT = 16384
 GAP = (SEGMENT, 2 * SEGMENT)
-
-
-@pytest.fixture
-def store(golden: Golden, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def lose_segment(store: Path) -> None:
@@ -127,7 +121,7 @@ def test_an_index_file_that_the_gap_has_keys_of_is_built_of_what_is_left(store: 
     assert [(file.proven, file.proof) for file in result.files] == [(False, "the log has lost messages of this file")]
 
 
-def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: Golden, tmp_path: Path) -> None:
+def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: StoreOf, tmp_path: Path) -> None:
     store = golden("field-indexoff-533")
     lost_only = rebuilt_index(store, tmp_path / "lost", lost_only=True)
     everything = rebuilt_index(store, tmp_path / "all")

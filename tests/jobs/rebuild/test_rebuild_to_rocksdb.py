@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,12 +38,12 @@ from rmq_formats.rocksdb.queues import (
     encode_bound_key,
     encode_unit_key,
 )
+from tests.golden import StoreOf
 from tests.golden.features import unpack_feature
 from tests.rmq_formats.builders import a_record, framed, placed
 from tests.support.commands import runner, without_spark
 from tests.support.stores import records_of, segments_of, tree_state
 
-Golden = Callable[[str], Path]
 Rows = dict[bytes, bytes]
 
 _RELEASE = "5.5.1"
@@ -162,7 +162,7 @@ def test_what_is_handed_over_has_nothing_of_the_writing_process_in_it(tmp_path: 
     "name", ["b420-base", "b498-types", "b533-dledger", "b551-direct", "b551-expired", "b551-types"]
 )
 def test_stores_of_files_become_the_rows_that_the_scalar_module_gives(
-    name: str, golden: Golden, tmp_path: Path
+    name: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     store = golden(name)
     made(store, tmp_path / "out")
@@ -182,7 +182,7 @@ def _rows(record: MessageRecord, rules: QueueRules) -> Iterator[tuple[bytes, byt
 
 @pytest.mark.parametrize("name", ["b533-base", "b551-types"])
 def test_tables_of_few_units_give_the_same_rows_as_one(
-    name: str, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, many = (request(golden(name), tmp_path / out) for out in ("one", "many"))
     rebuild(replace(one, groups=3, range_size=4096), OneByOne())
@@ -193,7 +193,7 @@ def test_tables_of_few_units_give_the_same_rows_as_one(
     assert rows_in(tmp_path / "many" / "consumequeue") == rows_in(tmp_path / "one" / "consumequeue")
 
 
-def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: Golden, tmp_path: Path) -> None:
+def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: StoreOf, tmp_path: Path) -> None:
     """Its consumers are at its end; a broker that found no row would give the next message number 0."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     queue = next(queue for queue in stored_queues(list_store(str(store))) if queue.name.topic == "T1")
@@ -214,7 +214,7 @@ def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: Gol
     assert any("a broker begins them at 0 again ('Quiet' 3)" in note for note in back.notes)
 
 
-def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(golden: Golden, tmp_path: Path) -> None:
+def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(golden: StoreOf, tmp_path: Path) -> None:
     """
     A broker ends a pull at the first number without a row.
 
@@ -245,7 +245,7 @@ def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(golden: Go
 
 @pytest.mark.parametrize("beside_files", [True, False])
 def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_for(
-    golden: Golden, tmp_path: Path, *, beside_files: bool
+    golden: StoreOf, tmp_path: Path, *, beside_files: bool
 ) -> None:
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     sorted((store / "commitlog").iterdir())[2].unlink()
@@ -306,7 +306,7 @@ def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path
 
 @pytest.mark.parametrize("option", ["--lost-only", "--install"])
 def test_what_no_database_is_made_for_is_refused_at_once(
-    option: str, golden: Golden, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    option: str, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", option)
@@ -318,7 +318,7 @@ def test_what_no_database_is_made_for_is_refused_at_once(
 
 
 def test_without_rocksdict_one_line_says_what_to_install(
-    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", tmp_path / "out", "--to", "rocksdb")
@@ -328,7 +328,7 @@ def test_without_rocksdict_one_line_says_what_to_install(
 
 
 def test_the_dry_run_says_that_a_database_would_be_written(
-    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     without_spark(monkeypatch)
     out = tmp_path / "out"
@@ -340,7 +340,7 @@ def test_the_dry_run_says_that_a_database_would_be_written(
 
 
 def test_the_printed_commands_put_the_database_in_place(
-    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     without_spark(monkeypatch)
     store, out = Path(shutil.copytree(golden("b551-base"), tmp_path / "a store")), tmp_path / "out"

@@ -20,7 +20,7 @@ from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
-from tests.golden import unpack
+from tests.golden import StoreOf, unpack
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, hit_record, without_rights
 from tests.support.stores import tree_state
 
@@ -28,7 +28,7 @@ WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
 
 
 @pytest.fixture(scope="module")
-def healthy(golden: Callable[[str], Path]) -> Path:
+def healthy(golden: StoreOf) -> Path:
     return golden(STORE)
 
 

@@ -16,7 +16,7 @@ from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
-from tests.golden import release_of
+from tests.golden import StoreOf, release_of
 from tests.support.faults import GEOMETRY
 
 _EXTENDED = parse_broker_conf(b"enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=2000\n")
@@ -62,9 +62,7 @@ class Kind(NamedTuple):
     scope="module",
     params=[pytest.param(name, marks=[] if name == _QUICK else pytest.mark.slow) for name in _KINDS],
 )
-def healthy(
-    request: pytest.FixtureRequest, golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Kind:
+def healthy(request: pytest.FixtureRequest, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Kind:
     name: str = request.param
     kind = Kind(name, golden(name), tmp_path_factory.mktemp("repair") / "lake", _KINDS[name])
     ingest(

@@ -18,15 +18,14 @@ from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.workers import OneByOne
 from jobs.verify.advice import advice
 from jobs.verify.run import VerifyRequest, verify
+from tests.golden import StoreOf
 
 WANTED = Wanted(release="5.5.1")
 ALONE = {"b551-rockscq-clean": "consumequeue", "b551-rockscq-separate": "consumequeue_rocksdb"}
 DOUBLE = "b551-cqdouble"
 
-Situation = Callable[[str], Path]
 
-
-def copied(situation: Situation, name: str, tmp_path: Path) -> Path:
+def copied(situation: StoreOf, name: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
 
 
@@ -76,7 +75,7 @@ def delete_rows(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-rockscq-killed"])
-def test_lost_index_files_come_back_beside_queues_in_rocksdb(situation: Situation, tmp_path: Path, name: str) -> None:
+def test_lost_index_files_come_back_beside_queues_in_rocksdb(situation: StoreOf, tmp_path: Path, name: str) -> None:
     store = copied(situation, name, tmp_path)
     before = content(store)
     lost = first(store / "index", "*")
@@ -93,7 +92,7 @@ def test_lost_index_files_come_back_beside_queues_in_rocksdb(situation: Situatio
 
 @pytest.mark.parametrize("name", ALONE)
 def test_a_segment_comes_back_from_the_lake_beside_queues_in_rocksdb(
-    situation: Situation, tmp_path: Path, name: str
+    situation: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store, lake = copied(situation, name, tmp_path), tmp_path / "lake"
     ingest(IngestRequest(str(store), str(lake), release="5.5.1"), OneByOne())
@@ -111,7 +110,7 @@ def test_a_segment_comes_back_from_the_lake_beside_queues_in_rocksdb(
     [*(("b551-rockscq-clean", damage) for damage in DAMAGE), ("b551-rockscq-separate", "table lost")],
 )
 def test_no_queue_files_take_the_place_of_a_damaged_database(
-    situation: Situation, tmp_path: Path, name: str, damage: str
+    situation: StoreOf, tmp_path: Path, name: str, damage: str
 ) -> None:
     """They would look healthy, and the broker would read none of them; what it needs is said, files are repaired."""
     store = copied(situation, name, tmp_path)
@@ -132,7 +131,7 @@ def test_no_queue_files_take_the_place_of_a_damaged_database(
 
 @pytest.mark.parametrize("name", ALONE)
 def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks(
-    situation: Situation, tmp_path: Path, name: str
+    situation: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store = copied(situation, name, tmp_path)
     delete_rows(store / ALONE[name])
@@ -145,7 +144,7 @@ def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks(
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_no_queue_files_take_the_place_of_a_lost_database(situation: Situation, tmp_path: Path, name: str) -> None:
+def test_no_queue_files_take_the_place_of_a_lost_database(situation: StoreOf, tmp_path: Path, name: str) -> None:
     """The topics are in RocksDB, so the queues were: the broker makes them again when it starts."""
     store = copied(situation, name, tmp_path)
     shutil.rmtree(store / ALONE[name])
@@ -157,9 +156,7 @@ def test_no_queue_files_take_the_place_of_a_lost_database(situation: Situation, 
     assert any("storeType=defaultRocksDB makes the queues again from the log" in note for note in summary.notes)
 
 
-def test_rows_that_a_killed_broker_had_in_memory_are_left_to_its_next_start(
-    situation: Situation, tmp_path: Path
-) -> None:
+def test_rows_that_a_killed_broker_had_in_memory_are_left_to_its_next_start(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, "b551-rockscq-killed", tmp_path)
     before = content(store)
 
@@ -169,7 +166,7 @@ def test_rows_that_a_killed_broker_had_in_memory_are_left_to_its_next_start(
     assert any("the next start makes every unit from the log" in note for note in summary.notes)
 
 
-def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: Situation, tmp_path: Path) -> None:
+def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: StoreOf, tmp_path: Path) -> None:
     """With double write files are what the broker reads; the database between them stays as it is."""
     store = copied(situation, DOUBLE, tmp_path)
     before = content(store)
@@ -180,7 +177,7 @@ def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: Situation
     assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content(store), summary.notes)
 
 
-def test_of_two_copies_that_differ_the_files_may_be_the_wrong_ones(situation: Situation, tmp_path: Path) -> None:
+def test_of_two_copies_that_differ_the_files_may_be_the_wrong_ones(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, DOUBLE, tmp_path)
     before = content(store)
     file = first(store / "consumequeue" / "Orders" / "0", "*")
@@ -193,7 +190,7 @@ def test_of_two_copies_that_differ_the_files_may_be_the_wrong_ones(situation: Si
     assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content(store), summary.notes)
 
 
-def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation: Situation, tmp_path: Path) -> None:
+def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation: StoreOf, tmp_path: Path) -> None:
     """Its files lie between the folders of topics: after the command these are compared, and repaired."""
     store = copied(situation, DOUBLE, tmp_path)
     files = {path for path in content(store) if path.count("/") > 1}
@@ -206,7 +203,7 @@ def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation
     assert repaired(store, out="again").exit_code is ExitCode.CLEAN
 
 
-def test_no_index_files_take_the_place_of_an_index_in_rocksdb(situation: Situation, tmp_path: Path) -> None:
+def test_no_index_files_take_the_place_of_an_index_in_rocksdb(situation: StoreOf, tmp_path: Path) -> None:
     """Its broker would never read them."""
     store = copied(situation, "b551-indexrocks", tmp_path)
     segment = store / "commitlog" / f"{0:020d}"
@@ -221,7 +218,7 @@ def test_no_index_files_take_the_place_of_an_index_in_rocksdb(situation: Situati
 
 
 def test_the_steps_of_verify_make_no_queue_files_for_a_broker_that_reads_none(
-    situation: Situation, tmp_path: Path
+    situation: StoreOf, tmp_path: Path
 ) -> None:
     store = copied(situation, "b551-rockscq-clean", tmp_path)
     delete_rows(store / "consumequeue")

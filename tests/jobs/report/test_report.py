@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,10 +22,10 @@ from jobs.report.page import page
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.stores import segments_of
 
-Golden = Callable[[str], Path]
 HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -61,7 +60,7 @@ def _hostile_store(folder: Path) -> Path:
     return folder
 
 
-def test_the_report_of_a_run_has_its_figures(golden: Golden, tmp_path: Path) -> None:
+def test_the_report_of_a_run_has_its_figures(golden: StoreOf, tmp_path: Path) -> None:
     report = _ingested(golden("b551-base"), tmp_path)
     parts = {part.title: part for part in report.parts}
     facts, topics, index = parts["This run"], parts["Messages by topic"], parts["Index files of this run"]
@@ -81,7 +80,7 @@ def test_the_report_of_a_run_has_its_figures(golden: Golden, tmp_path: Path) -> 
     assert sum(parts["Producers"].values.values()) == 65
 
 
-def test_damage_is_shown_with_its_bytes(golden: Golden, tmp_path: Path) -> None:
+def test_damage_is_shown_with_its_bytes(golden: StoreOf, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
     segment = segments_of(store)[0]
@@ -115,7 +114,7 @@ def test_names_from_a_store_do_nothing_to_whoever_reads_the_page() -> None:
     assert all(character.isprintable() for character in shown.replace("\n", ""))
 
 
-def test_the_page_needs_nothing_but_itself(golden: Golden, tmp_path: Path) -> None:
+def test_the_page_needs_nothing_but_itself(golden: StoreOf, tmp_path: Path) -> None:
     html = page(_ingested(golden("b551-base"), tmp_path))
     tags = _tags(html)
 
@@ -125,7 +124,7 @@ def test_the_page_needs_nothing_but_itself(golden: Golden, tmp_path: Path) -> No
     assert ("html", {"lang": "en"}) in tags
 
 
-def test_the_document_is_the_page_s_data(golden: Golden, tmp_path: Path) -> None:
+def test_the_document_is_the_page_s_data(golden: StoreOf, tmp_path: Path) -> None:
     report = _ingested(golden("b551-base"), tmp_path / "lake")
     write_report(tmp_path / "report", report)
     document = json.loads((tmp_path / "report" / "report.json").read_text())
@@ -135,7 +134,7 @@ def test_the_document_is_the_page_s_data(golden: Golden, tmp_path: Path) -> None
     assert {"report.json", "report.html"} == {path.name for path in (tmp_path / "report").iterdir()}
 
 
-def test_findings_lie_below_what_to_do_about_them(golden: Golden, tmp_path: Path) -> None:
+def test_findings_lie_below_what_to_do_about_them(golden: StoreOf, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
     sorted((store / "index").iterdir())[2].unlink()
@@ -151,7 +150,7 @@ def test_findings_lie_below_what_to_do_about_them(golden: Golden, tmp_path: Path
     assert page(report).index("missing_queue") < page(report).index("What was compared")
 
 
-def test_a_command_is_not_broken_inside_an_option(golden: Golden, tmp_path: Path) -> None:
+def test_a_command_is_not_broken_inside_an_option(golden: StoreOf, tmp_path: Path) -> None:
     """A narrow page had `--lost-only --` on one line and `install` on the next: browsers break after a hyphen."""
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
@@ -170,7 +169,7 @@ def test_a_command_is_not_broken_inside_an_option(golden: Golden, tmp_path: Path
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1200, 500])
 @pytest.mark.parametrize("kind", ["real", "hostile"])
-def test_a_browser_shows_the_page_without_an_error(golden: Golden, tmp_path: Path, width: int, kind: str) -> None:
+def test_a_browser_shows_the_page_without_an_error(golden: StoreOf, tmp_path: Path, width: int, kind: str) -> None:
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed: apt-get install chromium")
     store = golden("b551-base") if kind == "real" else _hostile_store(tmp_path / "store")

@@ -26,7 +26,7 @@ from jobs.restore.run import RestoreRequest, find_store, restore
 from jobs.restore.segment import SegmentWork, restore_segment
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
-from tests.golden import release_of
+from tests.golden import StoreOf, release_of
 from tests.support.lakes import rows_of, table_of
 
 STORES = ("b420-base", "b498-base", "b533-base")
@@ -109,7 +109,7 @@ ENGINES: dict[str, Callable[[Path, Sequence[Update]], None]] = {
 
 
 @pytest.fixture(scope="module")
-def lakes(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def lakes(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     made: dict[str, Path] = {}
 
     def lake(name: str) -> Path:
@@ -165,16 +165,12 @@ def _check_export(lake: Path, out: Path, planted: Sequence[Update]) -> None:
 
 @pytest.mark.parametrize("engine", ["deltalake", "duckdb"])
 @pytest.mark.parametrize("name", STORES)
-def test_every_updated_row_is_named(
-    name: str, engine: str, golden: Callable[[str], Path], lakes: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_every_updated_row_is_named(name: str, engine: str, golden: StoreOf, lakes: StoreOf, tmp_path: Path) -> None:
     _try(Random(f"{name} {engine}"), engine, golden(name), lakes(name), tmp_path)
 
 
 @pytest.mark.slow
-def test_every_row_that_spark_updated_is_named(
-    spark: object, golden: Callable[[str], Path], lakes: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_every_row_that_spark_updated_is_named(spark: object, golden: StoreOf, lakes: StoreOf, tmp_path: Path) -> None:
     del spark
     _try(Random(1), "spark", golden("b533-base"), lakes("b533-base"), tmp_path)
 
@@ -182,7 +178,7 @@ def test_every_row_that_spark_updated_is_named(
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(CAMPAIGN // ROWS))
 def test_a_thousand_updated_rows_are_named(
-    seed: int, spark: object, golden: Callable[[str], Path], lakes: Callable[[str], Path], tmp_path: Path
+    seed: int, spark: object, golden: StoreOf, lakes: StoreOf, tmp_path: Path
 ) -> None:
     del spark
     random = Random(seed)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,14 @@ from jobs.restore.run import MANIFEST, NotResumableError, RestoreRequest, find_s
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
-from tests.golden import GOLDEN, release_of
+from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.lakes import cut_back_after_a_run, rows_of
 
 RELEASE = "5.3.3"
 
 
 @pytest.fixture(scope="module")
-def base(golden: Callable[[str], Path]) -> Path:
+def base(golden: StoreOf) -> Path:
     return golden("b533-base")
 
 
@@ -79,7 +78,7 @@ def whole_log(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", STORES)
 def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
-    name: str, golden: Callable[[str], Path], tmp_path: Path
+    name: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
     store = golden(name)

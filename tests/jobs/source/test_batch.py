@@ -13,6 +13,7 @@ from jobs.source.options import Wanted
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.errors import UnsupportedFormat
+from tests.golden import StoreOf
 from tests.rmq_formats.stores import stored_records
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 
@@ -37,7 +38,7 @@ def _offsets(frame: "DataFrame") -> list[int]:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b420-base", "b498-dledger-upgraded", "b551-types"])
 def test_every_record_of_a_real_store_is_a_row_that_gives_its_bytes_back(
-    name: str, golden: Callable[[str], Path], rocketmq: Callable[..., "DataFrame"]
+    name: str, golden: StoreOf, rocketmq: Callable[..., "DataFrame"]
 ) -> None:
     store = golden(name)
     # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
@@ -46,9 +47,7 @@ def test_every_record_of_a_real_store_is_a_row_that_gives_its_bytes_back(
     assert [record.raw for record in stored_records(store)] == [encode_record(record_of_row(row)) for row in rows]
 
 
-def test_the_columns_are_those_of_the_table(
-    golden: Callable[[str], Path], rocketmq: Callable[..., "DataFrame"]
-) -> None:
+def test_the_columns_are_those_of_the_table(golden: StoreOf, rocketmq: Callable[..., "DataFrame"]) -> None:
     assert STORED_MESSAGES.schema.names == rocketmq(golden("b551-base")).columns
 
 

@@ -15,17 +15,16 @@ from jobs.store.queue_ends import _look_at_all
 from jobs.store.workers import OneByOne, Workers
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
-from tests.golden import release_of
+from tests.golden import StoreOf, release_of
 from tests.support.meanwhile import Meanwhile, followed
 from tests.support.stores import segments_of
 
-Golden = Callable[[str], Path]
 NAME = "b551-base"
 TOPIC = "T1"
 
 
 @pytest.fixture
-def store(golden: Golden, tmp_path: Path) -> Path:
+def store(golden: StoreOf, tmp_path: Path) -> Path:
     copy = Path(shutil.copytree(golden(NAME), tmp_path / "store"))
     (copy / "abort").touch()
     return copy

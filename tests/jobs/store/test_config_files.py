@@ -8,18 +8,14 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.store.config_files import read_config
 from jobs.store.store import list_store, read_broker_conf
-from tests.support.commands import Run, copy_of, runner
+from tests.golden import StoreOf
+from tests.support.commands import Run, copy_of
 
 TOPICS = "topics.json"
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
-
-
-@pytest.fixture
-def root(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def root(golden: StoreOf, tmp_path: Path) -> Path:
     copied = copy_of(golden("b551-base"), tmp_path)
     (copied / "config").mkdir(exist_ok=True)
     return copied

@@ -1,6 +1,5 @@
 """The one reader of queue files: where a queue ends, and what is read to know it."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,14 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.release import NEWEST
 from rmq_formats.store import name_of_offset
+from tests.golden import StoreOf
 from tests.support.commands import copy_of
 
 T1 = QueueName(QueueKind.PLAIN, "T1", 0)
 
 
 @pytest.fixture
-def root(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+def root(golden: StoreOf, tmp_path: Path) -> Path:
     return copy_of(golden("b551-base"), tmp_path)
 
 

@@ -1,6 +1,5 @@
 """The one release detector: what is given, what is detected, what is assumed."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,23 +11,17 @@ from jobs.store.store import list_store
 from rmq_formats.indexfile.layout import Geometry, IndexEntry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
-from tests.golden import GOLDEN, release_of
-from tests.support.commands import Run, copy_of, runner
+from tests.golden import GOLDEN, StoreOf, release_of
+from tests.support.commands import Run, copy_of
 from tests.support.query_stores import Sent, stored, write_store
 
-Golden = Callable[[str], Path]
 WRONG = ("--release", "9.9.9")
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
 
 
 @pytest.mark.sample(20)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 @pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
-def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: Golden) -> None:
+def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: StoreOf) -> None:
     root = golden(name)
     store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
 
@@ -37,7 +30,7 @@ def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, ef
     assert Release.of(release_of(name)) in era.candidates
 
 
-def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: Golden, tmp_path: Path) -> None:
+def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: StoreOf, tmp_path: Path) -> None:
     root = copy_of(golden("b551-base"), tmp_path)
     before = eras_of(list_store(str(root)))
     for path in (root / "commitlog").iterdir():
@@ -62,7 +55,7 @@ def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: G
     ],
 )
 def test_every_verb_refuses_a_release_that_never_was(
-    line: tuple[str, ...], run: Run, golden: Golden, tmp_path: Path
+    line: tuple[str, ...], run: Run, golden: StoreOf, tmp_path: Path
 ) -> None:
     places = {"STORE": str(golden("b533-base")), "LAKE": str(tmp_path / "out")}
 

@@ -1,7 +1,6 @@
 """What waits in the timer's files, whichever file counts and however long a slot is."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,12 @@ from jobs.store.timers import timer_state, waiting_units
 from rmq_formats.errors import CorruptData
 from rmq_formats.timer.files import Slot, TimerUnit
 from rmq_formats.timer.layout import PROGRESS, SLOT, UNIT
+from tests.golden import StoreOf
 from tests.support.commands import overwrite
 
 
 @pytest.fixture
-def store(situation: Callable[[str], Path], tmp_path: Path) -> Path:
+def store(situation: StoreOf, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation("b551-timerwheel") / "store", tmp_path / "store"))
 
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,17 +15,11 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
 from rmq_formats.indexfile.layout import Geometry
-from tests.golden import golden_stores
+from tests.golden import StoreOf, golden_stores
 from tests.support.commands import overwrite
 from tests.support.stores import records_of, segments_of
 
-Golden = Callable[[str], Path]
 SEGMENT = 16384
-
-
-@pytest.fixture
-def store(golden: Golden, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def verified(store: Path, wanted: Wanted | None = None) -> Verdict:
@@ -137,7 +130,7 @@ def test_a_contradiction_outweighs_the_gap_beside_it(store: Path) -> None:
     assert verdict.exit_code is ExitCode.MISMATCH
 
 
-def test_keys_that_were_not_indexed_while_the_index_was_off_are_found(golden: Golden) -> None:
+def test_keys_that_were_not_indexed_while_the_index_was_off_are_found(golden: StoreOf) -> None:
     verdict = verified(golden("field-indexoff-533"))
     (finding,) = verdict.findings
 
@@ -148,7 +141,7 @@ def test_keys_that_were_not_indexed_while_the_index_was_off_are_found(golden: Go
     assert "only a full rebuild brings them back" in text_of(verdict)
 
 
-def test_a_deleted_topic_is_no_damage(golden: Golden) -> None:
+def test_a_deleted_topic_is_no_damage(golden: StoreOf) -> None:
     verdict = verified(golden("field-deleted-498"))
 
     assert verdict.findings == []
@@ -160,7 +153,7 @@ def test_a_deleted_topic_is_no_damage(golden: Golden) -> None:
     assert "70 of 70 units" in text_of(verdict)
 
 
-def test_a_topic_that_the_broker_knows_and_that_has_no_folder_is_damage(golden: Golden, tmp_path: Path) -> None:
+def test_a_topic_that_the_broker_knows_and_that_has_no_folder_is_damage(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("field-deleted-498"), tmp_path / "store"))
     shutil.rmtree(store / "consumequeue" / "Orders")
     verdict = verified(store)
@@ -168,7 +161,7 @@ def test_a_topic_that_the_broker_knows_and_that_has_no_folder_is_damage(golden: 
     assert [(finding.kind, finding.file) for finding in verdict.findings] == [("missing_queue", "consumequeue")]
 
 
-def test_an_old_table_of_topics_does_not_make_a_lost_folder_a_deleted_topic(golden: Golden, tmp_path: Path) -> None:
+def test_an_old_table_of_topics_does_not_make_a_lost_folder_a_deleted_topic(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("field-deleted-498"), tmp_path / "store"))
     table = store / "config" / "topics.json"
     table.write_text(table.read_text().replace('"Orders"', '"Older"'))
@@ -214,12 +207,12 @@ def test_the_summary_is_a_table_for_people(store: Path) -> None:
     assert lines[-1].endswith(f" repair {store} --out REPAIR")
 
 
-def failover(situation: Golden, replica: str, tmp_path: Path) -> Path:
+def failover(situation: StoreOf, replica: str, tmp_path: Path) -> Path:
     """Copy one of the stores of two replicas, of which the second took over at offset 20,340."""
     return Path(shutil.copytree(situation("b551-controller-failover") / replica, tmp_path / replica))
 
 
-def test_a_master_that_returned_after_a_failover_is_no_contradiction(situation: Golden, tmp_path: Path) -> None:
+def test_a_master_that_returned_after_a_failover_is_no_contradiction(situation: StoreOf, tmp_path: Path) -> None:
     """It was `lost_end` and an index file that nothing explained: a broker leaves a returned master like this."""
     verdict = verified(failover(situation, "store", tmp_path))
     facts = [fact for part in verdict.parts.values() for fact in part.facts]
@@ -240,7 +233,7 @@ def test_a_master_that_returned_after_a_failover_is_no_contradiction(situation: 
 
 @pytest.mark.parametrize("replica", ["old-master-killed", "new-master-elected", "new-master-end"])
 def test_the_other_replicas_of_a_failover_have_nothing_to_take_back(
-    situation: Golden, tmp_path: Path, replica: str
+    situation: StoreOf, tmp_path: Path, replica: str
 ) -> None:
     verdict = verified(failover(situation, replica, tmp_path))
 
@@ -250,7 +243,7 @@ def test_the_other_replicas_of_a_failover_have_nothing_to_take_back(
 
 @pytest.mark.parametrize(("replica", "entry"), [("store", 3), ("new-master-end", 2)])
 def test_a_failover_explains_no_damaged_index_entry(
-    situation: Golden, tmp_path: Path, replica: str, entry: int
+    situation: StoreOf, tmp_path: Path, replica: str, entry: int
 ) -> None:
     """Neither before the new master's epoch in the old one's file, nor a first one in the new one's own."""
     store = failover(situation, replica, tmp_path)
@@ -260,7 +253,7 @@ def test_a_failover_explains_no_damaged_index_entry(
     assert verified(store).exit_code is ExitCode.MISMATCH
 
 
-def test_a_returned_master_that_lost_its_end_is_said_to_have_lost_it(situation: Golden, tmp_path: Path) -> None:
+def test_a_returned_master_that_lost_its_end_is_said_to_have_lost_it(situation: StoreOf, tmp_path: Path) -> None:
     """Old records after the end are the proof of a promotion; where they are zeros the log was damaged."""
     store = failover(situation, "store", tmp_path)
     overwrite(segments(store)[0], 22807, bytes(32768 - 22807))
@@ -281,7 +274,7 @@ def test_a_first_segment_that_retention_did_not_delete_is_a_lost_start(store: Pa
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
-def test_a_log_that_retention_cut_has_lost_nothing(golden: Golden, name: str) -> None:
+def test_a_log_that_retention_cut_has_lost_nothing(golden: StoreOf, name: str) -> None:
     assert verified(golden(name)).severity is Severity.HEALTHY
 
 
@@ -319,14 +312,14 @@ def test_a_damaged_table_of_topics_is_damage_for_verify_too(store: Path) -> None
     assert verdict.exit_code is ExitCode.DAMAGE
 
 
-def test_commands_to_paste_quote_a_path_with_a_space(golden: Golden, tmp_path: Path) -> None:
+def test_commands_to_paste_quote_a_path_with_a_space(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "a store"))
     min((store / "index").iterdir()).unlink()
 
     assert f"repair '{store}' --out REPAIR" in text_of(verified(store))
 
 
-def test_sizes_that_nothing_decides_lead_to_no_command(golden: Golden, tmp_path: Path) -> None:
+def test_sizes_that_nothing_decides_lead_to_no_command(golden: StoreOf, tmp_path: Path) -> None:
     """Three queue files of three lengths: the longest won, and the right one was lengthened."""
     store = Path(shutil.copytree(golden("b514-timer"), tmp_path / "store"))
     for number, added in enumerate((4096, 20)):

@@ -1,7 +1,6 @@
 """The compacted logs of a store, with themselves, their units, and the broker's own log."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from jobs.verify.text import verdict_lines
 from rmq_formats.commitlog.record import decode_record, encode_record
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
 from rmq_formats.consumequeue.unit import decode_unit
+from tests.golden import StoreOf
 from tests.support.commands import overwrite
 
 _RECORD = 552  # bytes of each record
@@ -22,7 +22,7 @@ _LOG, _UNITS = "compactionLog", "compactionCq"
 
 
 @pytest.fixture
-def store(situation: Callable[[str], Path], tmp_path: Path) -> Path:
+def store(situation: StoreOf, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation("b551-compaction") / "store", tmp_path / "store"))
 
 

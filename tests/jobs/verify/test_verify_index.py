@@ -24,11 +24,10 @@ from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader, decode_header
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
-from tests.golden import GOLDEN, SCENARIO
+from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.rmq_formats.reference import IndexWriter
 from tests.rmq_formats.stores import stored_records
 
-StoreOf = Callable[[str], Path]
 TINY = Geometry(100, 20)
 
 
@@ -36,13 +35,6 @@ def checked(root: Path, release: str | None = None) -> PartReport:
     commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
     store = list_store(str(root), commitlog=commitlog)
     return verify_index(LogWatch(OneByOne()), store, Wanted(100, 20, release))
-
-
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    copy = tmp_path / "store"
-    shutil.copytree(golden("b533-base"), copy)
-    return copy
 
 
 def index_file(store: Path, number: int) -> Path:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
 from rmq_formats.consumequeue.unit import decode_unit
 from rmq_formats.store import name_of_offset
-from tests.golden import GOLDEN, golden_stores, release_of
+from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.support.stores import records_of, segments_of
-
-Golden = Callable[[str], Path]
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
@@ -36,7 +33,7 @@ def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> 
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_nothing_is_said_of_what_a_real_broker_wrote(golden: Golden, name: str) -> None:
+def test_nothing_is_said_of_what_a_real_broker_wrote(golden: StoreOf, name: str) -> None:
     """Whatever the release and whatever happened: crashes, expiry, copies of a live store."""
     report = verified(golden(name), name)
 
@@ -45,7 +42,7 @@ def test_nothing_is_said_of_what_a_real_broker_wrote(golden: Golden, name: str) 
 
 
 @pytest.mark.parametrize("name", ["b533-crash-before", "b498-live"])
-def test_what_was_not_dispatched_yet_is_a_number(golden: Golden, name: str) -> None:
+def test_what_was_not_dispatched_yet_is_a_number(golden: StoreOf, name: str) -> None:
     store = golden(name)
     *_, (newest, _) = records_of(segments_of(store))
 
@@ -53,7 +50,7 @@ def test_what_was_not_dispatched_yet_is_a_number(golden: Golden, name: str) -> N
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
-def test_units_of_deleted_messages_are_a_number(golden: Golden, name: str) -> None:
+def test_units_of_deleted_messages_are_a_number(golden: StoreOf, name: str) -> None:
     assert verified(golden(name), name).numbers["expired"] == 16
 
 
@@ -87,7 +84,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 @pytest.fixture
-def store(golden: Golden, tmp_path: Path) -> Store:
+def store(golden: StoreOf, tmp_path: Path) -> Store:
     return Store(Path(shutil.copytree(golden("b551-base"), tmp_path / "store")), "b551-base")
 
 
@@ -144,7 +141,7 @@ def test_a_unit_of_another_queue_is_told(store: Store, other: str) -> None:
     assert f"a record of {other.split('/')[1]} {other.split('/')[2]}" in finding.found
 
 
-def test_a_unit_of_a_hidden_record_is_told(golden: Golden, tmp_path: Path) -> None:
+def test_a_unit_of_a_hidden_record_is_told(golden: StoreOf, tmp_path: Path) -> None:
     """Up to 4.2.0 prepared messages lie in their own topic, and no unit may lead to them."""
     store = Store(Path(shutil.copytree(golden("b420-base"), tmp_path / "store")), "b420-base")
     prepared = next(record for record, _ in records_of(segments_of(store.root)) if record.sys_flag & 0xC == 4)
@@ -286,7 +283,7 @@ def test_a_record_whose_number_was_given_already_is_told(store: Store) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("base_offset", 9), ("batch_count", 9), ("store_timestamp", 9), ("tags_code", 9), ("size", 9)]
 )
-def test_a_wrong_field_of_a_batch_unit_is_told(golden: Golden, tmp_path: Path, field: str, value: int) -> None:
+def test_a_wrong_field_of_a_batch_unit_is_told(golden: StoreOf, tmp_path: Path, field: str, value: int) -> None:
     store = Store(Path(shutil.copytree(golden("b551-types"), tmp_path / "store")), "b551-types")
     queue = "batchconsumequeue/TB/0"
     path = store.root / queue / name_of_offset(0)
@@ -298,7 +295,7 @@ def test_a_wrong_field_of_a_batch_unit_is_told(golden: Golden, tmp_path: Path, f
     assert (finding.field, finding.found) == (field, "9")
 
 
-def test_an_extension_unit_that_says_something_else_is_told(golden: Golden, tmp_path: Path) -> None:
+def test_an_extension_unit_that_says_something_else_is_told(golden: StoreOf, tmp_path: Path) -> None:
     store = Store(Path(shutil.copytree(golden("b498-cqext"), tmp_path / "store")), "b498-cqext")
     overwrite(store.root / "consumequeue_ext/T1/0" / name_of_offset(0), 20 + 2, struct.pack(">q", 77))
     finding = only(store, "wrong_tags_code", f"{T1}/{name_of_offset(0)}", 32)

@@ -1,7 +1,6 @@
 """`verify` on queues that are damaged at random: it never fails, and never stays silent, whatever the bytes."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.queues import compare_queues
 from rmq_formats.broker_conf import BrokerConf
+from tests.golden import StoreOf
 
-Golden = Callable[[str], Path]
 NAMES = ("b551-types", "b498-cqext", "b533-expired", "b420-direct", "b498-live")
 
 
@@ -46,7 +45,7 @@ def damage(data: st.DataObject, path: Path) -> None:
 @given(data=st.data())
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_whatever_a_queue_holds_is_told_and_never_fails(
-    golden: Golden, tmp_path: Path, name: str, data: st.DataObject
+    golden: StoreOf, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
     root = tmp_path / "store"
     shutil.rmtree(root, ignore_errors=True)
@@ -71,7 +70,7 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
 @given(data=st.data())
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_whatever_a_log_holds_is_told_and_never_fails(
-    golden: Golden, tmp_path: Path, name: str, data: st.DataObject
+    golden: StoreOf, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
     root = tmp_path / "store"
     shutil.rmtree(root, ignore_errors=True)

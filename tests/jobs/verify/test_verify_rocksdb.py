@@ -1,7 +1,6 @@
 """Queues in RocksDB, alone and beside files, compared with the log and with each other."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from jobs.verify.findings import PartReport
 from jobs.verify.queues import compare_queues
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
+from tests.golden import StoreOf
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.support.commands import overwrite
 from tests.support.stores import records_of
@@ -169,7 +169,7 @@ def test_a_copy_that_an_executor_does_not_see_is_an_error(tmp_path: Path, monkey
         lost.read(0, 1)
 
 
-def test_an_index_in_rocksdb_is_compared_with_the_log(situation: Callable[[str], Path]) -> None:
+def test_an_index_in_rocksdb_is_compared_with_the_log(situation: StoreOf) -> None:
     """167 rows, of which two are progress: it was 'there are no index files', not verified."""
     part = verify(VerifyRequest(str(situation("b551-indexrocks") / "store")), OneByOne()).parts["index"]
 
@@ -186,7 +186,7 @@ def test_an_index_in_rocksdb_is_compared_with_the_log(situation: Callable[[str],
     ],
 )
 def test_rows_whose_record_is_lost_follow_from_the_damaged_log(
-    situation: Callable[[str], Path], tmp_path: Path, name: str, record: int, finding: str
+    situation: StoreOf, tmp_path: Path, name: str, record: int, finding: str
 ) -> None:
     """Keys of a message, and a pending transaction's half message: the rows stay in RocksDB."""
     store = Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
@@ -198,7 +198,7 @@ def test_rows_whose_record_is_lost_follow_from_the_damaged_log(
     assert finding in {consequence.kind for consequence in group.consequences}
 
 
-def test_a_key_that_rocksdb_lacks_is_a_missing_row(situation: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_key_that_rocksdb_lacks_is_a_missing_row(situation: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(situation("b551-indexrocks") / "store", tmp_path / "store"))
     segment = store / "commitlog" / f"{0:020d}"
     overwrite(segment, segment.read_bytes().index(b"k3 "), b"k?")
@@ -219,16 +219,14 @@ def test_a_key_that_rocksdb_lacks_is_a_missing_row(situation: Callable[[str], Pa
         ("b551-timerwheel", "21 timer messages in timerwheel wait"),
     ],
 )
-def test_rows_of_transactions_and_timers_are_compared_with_the_log(
-    situation: Callable[[str], Path], name: str, rows: str
-) -> None:
+def test_rows_of_transactions_and_timers_are_compared_with_the_log(situation: StoreOf, name: str, rows: str) -> None:
     part = verify(VerifyRequest(str(situation(name) / "store")), OneByOne()).parts["queues"]
 
     assert any(rows in note for note in part.notes)
     assert part.severity is Severity.HEALTHY
 
 
-def test_a_damaged_timer_log_is_damage_of_its_own(situation: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_damaged_timer_log_is_damage_of_its_own(situation: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(situation("b551-timerwheel") / "store", tmp_path / "store"))
     overwrite(store / "timerlog" / f"{600:020d}", 808 - 600, b"\1")
     verdict = verify(VerifyRequest(str(store)), OneByOne())

@@ -2,17 +2,16 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from socket import gethostname
 
 import pytest
 
 from jobs.storage.scratch import scratch_beside, scratch_for
+from tests.golden import StoreOf
 from tests.support.commands import runner
 from tests.support.meanwhile import Meanwhile
 
-StoreOf = Callable[[str], Path]
 ADVICE = f"not to be seen on {gethostname()}: give --scratch, a directory or URI that all workers reach"
 
 
