@@ -77,7 +77,6 @@ class _HelperType(types.Dispatcher):  # type: ignore[misc]
     """A helper as its callers see it: compiled once for any integer, where numba would do so for each literal."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:  # noqa: ANN401 - numba declares no types
-        """Return the signature of a call."""
         return super().get_call_type(context, [types.unliteral(type_) for type_ in args], kws)
 
 

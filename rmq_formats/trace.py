@@ -137,7 +137,6 @@ def field_names(kind: TraceKind, count: int) -> Sequence[str]:
 
 
 def _value(name: str, text: str) -> str | int | bool | None:
-    """Return a field's value; None where its text is none."""
     if name in FLAGS:
         return text.lower() == "true"
     if name in NUMBER_BITS:

@@ -86,7 +86,6 @@ class _Verbs(click.Group):
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load the verb."""
         del ctx
         if cmd_name not in VERBS:
             return None

@@ -60,7 +60,6 @@ class Plan(Protocol):
 
     def describe(self) -> Iterator[str]:
         """Say it, a line each."""
-        ...
 
 
 _Plan = TypeVar("_Plan", bound=Plan)

@@ -118,7 +118,6 @@ class LogWatch(HandedOn):
     """Workers that check every range of the log that they are given; the first pass over it is the one that counts."""
 
     def __init__(self, workers: Workers) -> None:
-        """Watch *workers*."""
         super().__init__(workers)
         self.checks: list[RangeCheck] | None = None
 

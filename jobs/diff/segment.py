@@ -71,7 +71,6 @@ class _Places:
     """Records of one side, ascending."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._columns: list[tuple[NDArray[Any], ...]] = [_column_set(np.empty(0, np.int64), np.empty(0, np.int64))]
 
     def add(self, starts: Integers, ends: Integers, *flags: Flags) -> None:

@@ -50,7 +50,6 @@ class Dumper(Protocol):
 
     def dump(self, file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
         """Yield the items of *file*; the last one says how it ends."""
-        ...
 
 
 def recognise(file: DumpFile) -> FileKind:

@@ -38,16 +38,13 @@ class Item(Protocol):
     @property
     def size(self) -> int:
         """Bytes to read."""
-        ...
 
     @property
     def bounds(self) -> Bounds:
         """What is known of the values in it, so that it need not be read."""
-        ...
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the wanted rows of `messages`, some columns of them, and what of the log is no message."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,6 @@ class _Run:
     state: dict[str, Any] = field(default_factory=dict)  # what later runs must know
 
     def run(self) -> None:
-        """Do all of it."""
         products = [product for product in PRODUCTS if self.request.wants(product)]
         self._finish_earlier(products)
         superseded = history_conflict(self.lake, self.known, self.store)

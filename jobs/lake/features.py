@@ -99,7 +99,6 @@ def _features(snapshot: DeltaTable) -> set[str]:
 
 
 def _written(lake: Lake) -> frozenset[str]:
-    """Return the features that we write in a lake."""
     return KEPT | BY_SPARK if is_local(lake.location) else KEPT
 
 

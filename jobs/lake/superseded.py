@@ -35,11 +35,9 @@ class Obsolete(Protocol):
 
     def of_table(self, rows: pa.RecordBatch) -> pa.Array:
         """Return which rows these are."""
-        ...
 
     def may_be_in(self, file: StoredFile) -> bool:
         """Return whether a file may have some, by Delta's log."""
-        ...
 
 
 class Superseded(NamedTuple):

@@ -67,19 +67,15 @@ class Writer(Protocol):
     @property
     def name(self) -> str:
         """How a run's manifest calls it."""
-        ...
 
     def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
         """Write a commit on *snapshot*; after commits that come between only where *attempts* allow it."""
-        ...
 
     def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
         """Give a table more columns."""
-        ...
 
     def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
         """Give a table properties."""
-        ...
 
 
 def writer_of(snapshot: DeltaTable) -> Writer:
@@ -120,11 +116,9 @@ class _Deltalake:
         )
 
     def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
-        """Give a table more columns."""
         snapshot.alter.add_columns(list(new))
 
     def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
-        """Give a table properties."""
         snapshot.alter.set_table_properties(dict(properties))
 
 

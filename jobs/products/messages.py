@@ -11,14 +11,14 @@ from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jobs.lake.bodies import with_inflated
 from jobs.lake.table_file import Action
-from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.damage import Damage, damage_rows
 from jobs.products.log_pieces import PieceCollector
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
-from jobs.products.traces import trace_rows
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
@@ -27,7 +27,11 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import Rules, release_at
+from rmq_formats.trace import is_trace_topic
+from rmq_formats.trace_columns import decode_bodies
 
+_LARGEST_REPORT = 4 << 20  # bytes of a decompressed body of traces; clients put 128,000 into one
+_OF_MESSAGE = ("physical_offset", "store_timestamp", "born_host")
 _ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: tiny messages are many
 
 
@@ -141,3 +145,21 @@ def parts_by_release(group: Records, rules: Rules) -> Iterator[tuple[Records, Pr
     for start, stop in pairwise(sorted(cuts)):
         part = group._replace(positions=group.positions[start:stop], sizes=group.sizes[start:stop])
         yield part, release_at(rules, group.base_offset + int(part.positions[0])).property_parser
+
+
+def trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `traces` that a batch of messages has; a body that cannot be decompressed has none."""
+    topics = messages.column("topic")
+    wanted = [topic for topic in topics.dictionary.to_pylist() if is_trace_topic(topic)]
+    if not wanted:
+        return
+    of_topic = pc.is_in(topics.cast(pa.string()), value_set=pa.array(wanted))
+    for rows in with_inflated(messages.filter(of_topic), limit=_LARGEST_REPORT):
+        readable = rows.filter(pc.is_null(rows.column(BODY_ERROR)))
+        for traces in decode_bodies(pc.coalesce(readable.column(BODY_INFLATED), readable.column("body"))):
+            parents = readable.select(_OF_MESSAGE).take(pa.array(traces.bodies))
+            columns = {name: parents.column(name) for name in _OF_MESSAGE}
+            columns["born_host"] = columns["born_host"].cast(pa.string())
+            columns["line"] = pa.array(traces.numbers, pa.int32())
+            columns |= {field.name: traces.rows.column(field.name) for field in traces.rows.schema}
+            yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -147,16 +147,13 @@ class StartedProduct(Protocol):
     @property
     def from_offset(self) -> int:
         """The offset from which the product needs the log."""
-        ...
 
     @property
     def collector(self) -> NewCollector[object]:
         """The function that makes the collector of a range."""
-        ...
 
     def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:
         """Settle what no range's task could settle; of each range's results, *number* is this product's."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

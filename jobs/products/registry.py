@@ -33,7 +33,6 @@ def _has_every_queue(store: Store, state: "State", selection: Selection) -> bool
 
 
 def _has_every_config_file(store: Store, state: "State", _: Selection) -> bool:
-    """Return whether the files are as they were."""
     return bool(state["files"] == {file.name: sha256(file.data).hexdigest() for file in config_files(store)})
 
 

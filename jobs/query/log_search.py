@@ -55,7 +55,6 @@ class Sieve(Protocol):
 
     def __call__(self, block: RecordBlock, /) -> Iterator[int]:
         """Yield their numbers, ascending."""
-        ...
 
 
 def holding(text: str) -> Sieve:

@@ -37,36 +37,29 @@ class Asked(Protocol):
     @property
     def store(self) -> str | None:
         """The directory; None where a lake is asked."""
-        ...
 
     @property
     def commitlog(self) -> tuple[str, ...] | None:
         """The places of the log, if not below the store's root."""
-        ...
 
     @property
     def broker_conf(self) -> Path | None:
         """The broker's configuration."""
-        ...
 
     @property
     def broker(self) -> str | None:
         """Its name, where the user says it."""
-        ...
 
     @property
     def through_log(self) -> bool:
         """Whether to read the log where no index is."""
-        ...
 
     @property
     def geometry(self) -> Geometry | None:
         """Of index files, where the user says it."""
-        ...
 
     def known_release(self) -> Release | None:
         """Return the release that the user says."""
-        ...
 
 
 @contextmanager

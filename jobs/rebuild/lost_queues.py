@@ -333,7 +333,6 @@ def _content(file: StoredFile, store: Store) -> bytes:
 
 
 def _units(data: bytes, name: QueueName) -> Units:
-    """Return the units of a file."""
     layout = UNITS[name.kind]
     return np.frombuffer(data, layout, len(data) // layout.itemsize)
 

@@ -243,11 +243,9 @@ class _Repair:
 
     @property
     def store(self) -> Store:
-        """The store, as it is listed now."""
         return self.request.listed(self.workers.options)
 
     def run(self) -> None:
-        """Do all of it."""
         request, verdict = self.request, self.summary.found
         if request.lake is not None:
             self._make_segments(request.lake)

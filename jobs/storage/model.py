@@ -20,7 +20,6 @@ class Reader(Protocol):
 
     def read(self, position: int, length: int) -> bytes | memoryview:
         """Return the bytes at *position*; fewer only at the file's end."""
-        ...
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill *buffer* from *position* and return how many bytes there were: fewer only at the file's end."""
@@ -47,11 +46,9 @@ class Storage(Protocol):
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every file below *location*, sorted by name; `FileNotFoundError` when there is no such directory."""
-        ...
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
-        ...
 
     def create(self, location: str, data: bytes) -> None:
         """
@@ -60,8 +57,6 @@ class Storage(Protocol):
         `FileExistsError` when there is one already, whatever the storage; of two that write one name at the same
         moment, only a local file system stops the second. A storage that is only read raises another `OSError`.
         """
-        ...
 
     def delete(self, location: str) -> None:
         """Delete a file; nothing happens when there is none."""
-        ...

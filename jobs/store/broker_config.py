@@ -75,14 +75,12 @@ class _Parts:
         self.unread: str | None = None
 
     def table(self, table: ConfigTable, file: str, name: str) -> tuple[_Table, str]:
-        """Return a table, and its place."""
         config, stored = self._json(file), self._database(table)
         if stored is not None and stored.counts_beside(config):
             return stored.rows, stored.folder
         return dict(objects((config or {}).get(name))), f"{CONFIG_FOLDER}/{file}"
 
     def consumers(self) -> Iterator[Progress]:
-        """Yield how far consumers are."""
         rows, place = self.table(ConfigTable.CONSUMER_OFFSETS, CONSUMERS_FILE, OFFSETS)
         yield from self._of_groups(ReaderKind.CONSUMER, _by_queue(rows, place), place)
 

@@ -41,7 +41,6 @@ class Opener(Protocol):
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
-        ...
 
 
 class QueueFile(NamedTuple):

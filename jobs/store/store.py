@@ -31,7 +31,6 @@ class Located(Protocol):
     @property
     def location(self) -> str:
         """An absolute path, or a URI."""
-        ...
 
 
 class IsTierError(NotAStore):

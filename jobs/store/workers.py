@@ -24,26 +24,21 @@ class Workers(Protocol):
     @property
     def options(self) -> Mapping[str, str]:
         """Settings of the file systems that they read and write."""
-        ...
 
     @property
     def width(self) -> int:
         """How many tasks run at once."""
-        ...
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object]
     ) -> list[Outcome[Result]]:
         """Run *task* on ranges of the log, and give those that chain."""
-        ...
 
     def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on each item; *label* says what that does."""
-        ...
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
         """Return the segments that the driver sees and those who work do not."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

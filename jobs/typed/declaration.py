@@ -27,7 +27,6 @@ class Reader(Protocol):
 
     def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
         """Return the values of the columns, or the refusal, of each body."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,6 @@ class _Work:
                 self.is_needed.add(topic.type.topic)
 
     def type_batch(self, batch: pa.RecordBatch) -> None:
-        """Type the rows of a batch."""
         for topic in self.task.topics:
             if topic.type.topic not in self.is_needed:
                 continue
@@ -128,7 +127,6 @@ class _Work:
         return self.files[table.name]
 
     def closed(self) -> TypedFile:
-        """Finish the files."""
         closed = {name: file.close() for name, file in self.files.items()}
         actions = {name: action for name, action in closed.items() if action is not None}
         return TypedFile(actions, self.rows, self.reasons, self.ends)

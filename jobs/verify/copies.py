@@ -104,6 +104,5 @@ def _bytes(file: Reader, positions: Integers, sizes: Integers) -> Bytes:
 
 
 def _queue_offsets(records: Bytes, positions: Integers) -> Integers:
-    """Return the queue offsets of records."""
     taken = records[positions[:, None] + QUEUE_OFFSET_AT + np.arange(8)]
     return np.ascontiguousarray(taken).view(">i8")[:, 0].astype(np.int64)

@@ -119,7 +119,6 @@ def count_stored_until(buffer: Bytes, positions: Integers, limit: int) -> int:
 
 @inlined
 def _has_zero_body(buffer: Bytes, body_at: int) -> bool:
-    """Return whether the body at *body_at*, which is in the buffer, is zeros."""
     at, end = body_at, body_at + max(read_i32(buffer, body_at - 4), 0)
     while at < end and byte_at(buffer, at) == 0:
         at += 1

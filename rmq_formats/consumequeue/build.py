@@ -214,7 +214,6 @@ class ExtBuilder:
     """The extension of one queue: gives its units addresses, and the bytes after them."""
 
     def __init__(self, file_size: int) -> None:
-        """Make files of *file_size* bytes."""
         self.file_size = file_size
         self._count = 0
 

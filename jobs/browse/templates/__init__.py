@@ -34,7 +34,6 @@ class Words:
     """The words of one language; the English ones are the keys of the others."""
 
     def __init__(self, language: str) -> None:
-        """Speak *language*."""
         self.language = language
         self.other = next(one for one in LANGUAGES if one != language)
 

@@ -90,7 +90,6 @@ class KeySource(Protocol):
 
     def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
         """Yield the keys of a part, some at a time; their texts only where the source has them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,52 +109,40 @@ class Listing(Protocol):
     @property
     def source(self) -> Source:
         """The queries that both answer."""
-        ...
 
     @property
     def evidence(self) -> Evidence:
         """The facts that it knows beside its messages."""
-        ...
 
     def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
         """Return at most *limit* messages; `UnsupportedFormat` where *before* is no position."""
-        ...
 
     def at(self, position: str) -> Message | None:
         """Return the message at a position; `UnsupportedFormat` where it is none."""
-        ...
 
     def position(self, message: Message) -> str:
         """Return the position of a message that another query found."""
-        ...
 
     def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
         """Return how many messages of a topic, or of all, were stored when; None without a message."""
-        ...
 
     def topics(self) -> Rows:
         """Return each topic with its queues, messages and times."""
-        ...
 
     def groups(self) -> Rows:
         """Return how far each consumer group is in each topic, and how many messages it is behind."""
-        ...
 
     def unfinished(self) -> Sequence[tuple[str, Rows]]:
         """Return tables with titles: dead letters by reason, transactions without an end, timers that wait."""
-        ...
 
     def chains(self, message: Message) -> Iterator[Chain]:
         """Yield the chains of the index that lead to a message; none of a lake."""
-        ...
 
     def tables(self) -> Sequence[str]:
         """Name the tables and views that `table` takes."""
-        ...
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Return rows of a table or view of a lake whose columns hold the texts of *filters*."""
-        ...
 
 
 def body_within(message: Message, limit: int = LARGEST_BODY) -> bytes | None:

@@ -99,7 +99,6 @@ class LakeListing:
     """A lake's tables, listed."""
 
     def __init__(self, source: LakeSource) -> None:
-        """List what *source* reads."""
         self.source = source
         self.evidence = LakeEvidence(source)
         self._tables: LakeTables = source.tables

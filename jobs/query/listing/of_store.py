@@ -54,7 +54,6 @@ class StoreListing:
     """A store's files, listed."""
 
     def __init__(self, source: StoreSource) -> None:
-        """List what *source* reads."""
         self.source = source
         self.evidence = StoreEvidence(source)
         self._reader = source.reader

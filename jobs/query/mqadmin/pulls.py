@@ -3,16 +3,16 @@ What one pull of a client brings, as mqadmin sees it: it prints pull by pull.
 
 A broker answers with what one ConsumeQueue file has, so many messages and bytes at most, and looks at so many units;
 the client then drops messages whose tag only has the hash of a wanted one. How much a broker gives depends on whether
-it takes the messages to be in memory, which those of a small log are.
+it takes the messages to be in memory, which those of a small log are. printMsg asks for the first one by time (-b, -e).
 """
 
+from bisect import bisect_left
 from enum import StrEnum, unique
 from typing import NamedTuple
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.java_map import set_order
 from jobs.query.mqadmin.text import OffsetRange
-from jobs.query.mqadmin.time_search import offset_at
 from jobs.query.source import Source
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.hashing import java_hash
@@ -102,3 +102,45 @@ def _queue_hash(topic: str, broker: str, queue_id: int) -> int:
     # MessageQueue#hashCode
     value = 31 + java_hash(broker)
     return 31 * (31 * value + queue_id) + java_hash(topic)
+
+
+def offset_at(source: Source, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> int:
+    """Return the offset of a queue that brokers of the release give for a store time."""
+    if source.release.time_search_takes_nearest:
+        return _nearest(source, topic, queue_id, source.searched_by_time(topic, queue_id, offsets, time), time)
+    return _first_at_or_after(source, topic, queue_id, offsets, time)
+
+
+def _first_at_or_after(source: Source, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> int:
+    def stored(offset: int) -> int:
+        found = _stored(source, topic, queue_id, offset)
+        return time if found is None else found
+
+    return bisect_left(range(offsets.maximum), time, offsets.minimum, key=stored)
+
+
+def _nearest(source: Source, topic: str, queue_id: int, searched: OffsetRange, time: int) -> int:
+    """Return the message stored nearest to a time, as ConsumeQueue#getOffsetInQueueByTime; of two as near the first."""
+    low, high = searched.minimum, searched.maximum - 1
+    before: tuple[int, int] | None = None  # store time, offset
+    after: tuple[int, int] | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        stored = _stored(source, topic, queue_id, middle)
+        if stored is None:
+            return 0
+        if stored == time:
+            return middle
+        if stored > time:
+            after, high = (stored, middle), middle - 1
+        else:
+            before, low = (stored, middle), middle + 1
+    if before is None or after is None:
+        found = before or after
+        return found[1] if found else searched.minimum
+    return after[1] if time - before[0] > after[0] - time else before[1]
+
+
+def _stored(source: Source, topic: str, queue_id: int, offset: int) -> int | None:
+    message = source.in_queue(topic, queue_id, offset)
+    return message.record.store_timestamp if message else None

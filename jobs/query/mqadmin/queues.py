@@ -9,9 +9,8 @@ from jobs.query.mqadmin.arguments import Line
 from jobs.query.mqadmin.context import Context
 from jobs.query.mqadmin.java_map import set_order
 from jobs.query.mqadmin.moments import milliseconds
-from jobs.query.mqadmin.pull_text import Printing, message_line
 from jobs.query.mqadmin.pulls import Pull, PulledQueue, PullStatus, queue_order, wanted_tags
-from jobs.query.mqadmin.text import OffsetRange, pad
+from jobs.query.mqadmin.text import OffsetRange, Printing, message_line, pad
 from jobs.query.source import Answer, Reason, ReasonKind
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.hashing import java_hash

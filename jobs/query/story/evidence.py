@@ -58,39 +58,30 @@ class Evidence(Protocol):
     @property
     def source(self) -> Source:
         """The queries that both answer."""
-        ...
 
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages under a unique key; a store is asked under *topics*, a lake under all."""
-        ...
 
     def beside(self, message: Message) -> "Evidence":
         """Return the evidence of the one store that has a copy; a lake can have several stores."""
-        ...
 
     def place(self, message: Message) -> Place:
         """Return where a copy is stored."""
-        ...
 
     def queues(self, message: Message) -> list[QueueFact]:
         """Return what each queue has at the number that the dispatcher gave the copy."""
-        ...
 
     def keys(self, message: Message) -> list[KeyFact]:
         """Return for each key of a copy whether the index leads to it."""
-        ...
 
     def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
         """Yield how far each reader of *topics* is."""
-        ...
 
     def leaves(self, message: Message) -> str | None:
         """Say when retention deletes a copy, or why a copy does not count any more; None where that is not known."""
-        ...
 
     def unknown(self) -> list[str]:
         """Say what this kind of source can never know."""
-        ...
 
 
 def progress_of(rows: Iterable[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:

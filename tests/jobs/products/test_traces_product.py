@@ -14,7 +14,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.compaction import compact
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TRACES
-from jobs.products import traces
+from jobs.products import messages
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
@@ -150,8 +150,7 @@ def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker)
 
 
 def test_a_store_without_traces_has_nothing_decoded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "with_inflated", None)
-    monkeypatch.setattr(traces, "decode_bodies", None)
+    monkeypatch.setattr(messages, "decode_bodies", None)
 
     assert taken(broker).messages == 20
     assert not (broker.root.parent / "lake" / "traces").exists()
@@ -178,7 +177,7 @@ def test_rows_fit_the_table() -> None:
             "body": pa.array([_SENT.format(id="a", time=1).encode()], pa.binary()),
         }
     )
-    (rows,) = traces.trace_rows(batch)
+    (rows,) = messages.trace_rows(batch)
 
     assert {field.name: field.type for field in rows.schema} == {field.name: field.type for field in TRACES.columns}
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.store import executor_view as presence
-from jobs.store.executor_view import seen_by_executors, unseen
+from jobs.store import spark_workers
+from jobs.store.spark_workers import seen_by_executors, unseen
 from jobs.store.store import list_store
 
 
@@ -16,7 +16,7 @@ def test_segments_are_found_again_whatever_their_folder_is_called(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_one_process: bool
 ) -> None:
     """One process goes by Spark's list of files, a cluster by what its executors find: both give our spelling."""
-    monkeypatch.setattr(presence, "is_one_process", lambda _: is_one_process)
+    monkeypatch.setattr(spark_workers, "is_one_process", lambda _: is_one_process)
     folder = tmp_path / name / "commitlog"
     folder.mkdir(parents=True)
     for start in (0, 16384):
@@ -30,7 +30,7 @@ def test_segments_are_found_again_whatever_their_folder_is_called(
 
 
 def test_a_session_of_this_machine_is_one_process(spark: SparkSession) -> None:
-    assert presence.is_one_process(spark)
+    assert spark_workers.is_one_process(spark)
 
 
 def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
@@ -49,7 +49,7 @@ def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
         return select(frame, *columns)
 
     monkeypatch.setattr(frames, "select", delete_first)
-    monkeypatch.setattr(presence, "is_one_process", lambda _: False)
+    monkeypatch.setattr(spark_workers, "is_one_process", lambda _: False)
     seen = seen_by_executors(spark, segments)
 
     assert seen == {str(files[1])}
