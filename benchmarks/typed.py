@@ -21,7 +21,7 @@ from jobs.lake.snapshot_files import StoredFile
 from jobs.lake.table_file import TableFile
 from jobs.lake.tables import MESSAGES
 from jobs.typed.ddl import parse_columns
-from jobs.typed.declaration import TopicType
+from jobs.typed.declaration import Json, TopicType
 from jobs.typed.task import FromOffset, TypingTask
 
 _SCHEMA = (
@@ -92,7 +92,7 @@ def main(count: int) -> None:
     with TemporaryDirectory() as folder:
         lake = Lake(folder)
         file = write_messages(lake, some)
-        type_ = TopicType("Orders", "json", parse_columns(_SCHEMA))
+        type_ = TopicType("Orders", Json(), parse_columns(_SCHEMA))
         task = TypingTask(lake, 1, (FromOffset(type_, {}),))
         ours = count / seconds(lambda: task(file))
         print(f"type: {ours:,.0f} messages/s in one thread")

@@ -1,10 +1,10 @@
 """`types.toml`: which topics are typed, and how."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -14,7 +14,9 @@ from jobs.typed.refusal import Refusal
 from jobs.typed.tables import LONGEST_FOLDER, folder_of, refuse_reserved
 from jobs.typed.values import Times
 
-_KEYS = {"format": str, "schema": str, "from": dict, "properties": list, "epoch": str, "time_zone": str}
+_KEYS: Mapping[str, tuple[type, ...]] = {"from": (dict,), "properties": (list, dict)}  # the others are texts
+_OF_ALL = ("format", "from", "properties")
+_OF_FORMAT = {"json": ("schema", "epoch", "time_zone"), "avro": ("schema_file", "schemas", "time_zone")}
 _EPOCHS = ("s", "ms", "us")
 
 
@@ -29,15 +31,49 @@ class Reader(Protocol):
         """Return the values of the columns, or the refusal, of each body."""
 
 
+class BodyFormat(Protocol):
+    """How bodies spell values: one module a format."""
+
+    @property
+    def name(self) -> str:
+        """The name of the format in types.toml."""
+        ...
+
+    def described(self) -> Mapping[str, object]:
+        """Return all that decides which rows a body gives, beside its columns."""
+        ...
+
+    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
+        """Return a reader of *columns*, by the names that the body has for them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Json:
+    """Bodies of JSON, which say all that there is to know."""
+
+    name: ClassVar = "json"
+
+    def described(self) -> Mapping[str, object]:
+        """Return nothing more."""
+        return {}
+
+    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
+        """Return a reader of such bodies."""
+        from jobs.typed.fast_json import FastJson
+
+        return FastJson(columns, times)
+
+
 @dataclass(frozen=True)
 class TopicType:
     """How the bodies of a topic are read."""
 
     topic: str
-    format: str
+    format: BodyFormat
     columns: tuple[pa.Field, ...]  # of the body, by their names in the table
     sources: Mapping[str, str] = field(default_factory=dict)  # the field of the body, where it has another name
-    properties: tuple[str, ...] = ()  # of the message, as columns of their names
+    properties: Mapping[str, str] = field(default_factory=dict)  # of the message, by the names of their columns
     times: Times = field(default_factory=Times)
 
     @property
@@ -52,18 +88,17 @@ class TopicType:
 
     def reader(self) -> Reader:
         """Return a reader of such bodies."""
-        from jobs.typed.fast_json import FastJson
-
-        return FastJson(self.body_columns, self.times)
+        return self.format.reader(self.body_columns, self.times)
 
     def described(self) -> dict[str, object]:
         """Return all that decides which rows a body gives: a change of it is a new type."""
         zone = None if self.times.zone is None else str(self.times.zone)
         return {
-            "format": self.format,
+            "format": self.format.name,
+            **self.format.described(),
             "columns": columns_text(self.all_columns),
             "from": dict(sorted(self.sources.items())),
-            "properties": list(self.properties),
+            "properties": [name if name == one else f"{name}={one}" for name, one in self.properties.items()],
             "epoch": self.times.unit,
             "time_zone": zone,
         }
@@ -89,6 +124,7 @@ class _Declared:
 
     def __init__(self, path: Path, topic: str, values: object) -> None:
         self._place = f'{path}: [topic."{topic}"]'
+        self._folder = path.parent
         self._topic = topic
         if not isinstance(values, dict):
             raise DeclarationError(f"{self._place}: no table of keys")
@@ -96,32 +132,61 @@ class _Declared:
 
     def type(self) -> TopicType:
         """Return the type; `DeclarationError` names the first key that is wrong."""
+        format_ = self._values.get("format")
+        if not isinstance(format_, str) or format_ not in _OF_FORMAT:
+            raise self._error("format", f"must be one of {', '.join(_OF_FORMAT)}")
+        known = (*_OF_ALL, *_OF_FORMAT[format_])
         for key, value in self._values.items():
-            if key not in _KEYS:
-                raise self._error(key, f"no such key ({', '.join(_KEYS)})")
-            if not isinstance(value, _KEYS[key]):
-                raise self._error(key, f"must be a {_KEYS[key].__name__}")
+            if key not in known:
+                raise self._error(key, f"no such key of {format_} ({', '.join(known)})")
+            if not isinstance(value, _KEYS.get(key, str)):
+                raise self._error(key, f"must be a {_KEYS.get(key, (str,))[0].__name__}")
         if not self._topic or len(folder_of(self._topic)) > LONGEST_FOLDER:
             raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters")
-        if self._text("format") != "json":
-            raise self._error("format", "must be json")
-        columns = self._columns()
-        found = TopicType(self._topic, "json", columns, self._sources(columns), self._properties(), self._times())
-        try:
-            refuse_reserved(found.all_columns)
-        except SchemaError as error:
-            raise self._error("schema", str(error)) from error
-        names = [column.name.lower() for column in found.all_columns]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise self._error("properties", f"{twice!r}: a column of the body has this name")
+        of_format = {"json": self._json, "avro": self._avro}
+        format_, columns = of_format[format_]()
+        found = TopicType(self._topic, format_, columns, self._sources(columns), self._properties(), self._times())
+        self._columns("properties", lambda: columns_text(found.all_columns))
         return found
 
-    def _columns(self) -> tuple[pa.Field, ...]:
+    def _json(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
+        return Json(), self._columns("schema", lambda: self._text("schema"))
+
+    def _avro(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
+        from jobs.typed.avro import Avro
+
+        key = "schemas" if "schemas" in self._values else "schema_file"
+        if key == "schema_file":
+            format_ = Avro({None: self._file(key, self._path(key)).decode(errors="replace")})
+        else:
+            paths = sorted(self._path(key).glob("*.avsc"))
+            strange = [path.name for path in paths if not (path.stem.isascii() and path.stem.isdigit())]
+            if strange or not paths:
+                raise self._error(key, f"must be a folder of files like 7.avsc, of the registry's numbers{strange[:1]}")
+            format_ = Avro({int(path.stem): self._file(key, path).decode(errors="replace") for path in paths})
+        return format_, self._columns(key, lambda: self._declared(format_.columns()))
+
+    def _declared(self, columns: Sequence[pa.Field]) -> str:
+        """Return the text that declares columns of bodies, under the names that `from` gives them."""
+        names = {source: name for name, source in self._values.get("from", {}).items() if isinstance(source, str)}
+        return columns_text([one.with_name(names.get(one.name, one.name)) for one in columns])
+
+    def _columns(self, key: str, declared: Callable[[], str]) -> tuple[pa.Field, ...]:
         try:
-            return parse_columns(self._text("schema"))
-        except SchemaError as error:
-            raise self._error("schema", str(error)) from error
+            columns = parse_columns(declared())
+            refuse_reserved(columns)
+        except (SchemaError, RecursionError) as error:
+            raise self._error(key, str(error)) from error
+        return columns
+
+    def _path(self, key: str) -> Path:
+        return self._folder / self._text(key)
+
+    def _file(self, key: str, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except (OSError, ValueError) as error:
+            raise self._error(key, f"{path}: {error}") from error
 
     def _text(self, key: str) -> str:
         if key not in self._values:
@@ -142,11 +207,12 @@ class _Declared:
             raise self._error("from", "two columns are of one field")
         return found
 
-    def _properties(self) -> tuple[str, ...]:
-        names = self._values.get("properties", [])
-        if not all(isinstance(name, str) and name.isidentifier() for name in names):
-            raise self._error("properties", "must be names of properties, of letters, digits and _")
-        return tuple(names)
+    def _properties(self) -> dict[str, str]:
+        given = self._values.get("properties", {})
+        found = given if isinstance(given, dict) else dict(zip(given, given, strict=True))
+        if not all(isinstance(one, str) for one in found.values()) or not all(map(str.isidentifier, found)):
+            raise self._error("properties", "must be names of letters, digits and _, and properties for them")
+        return found
 
     def _times(self) -> Times:
         unit, zone = self._values.get("epoch"), self._values.get("time_zone")

@@ -20,7 +20,7 @@ from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.store.workers import Workers
 from jobs.typed.ddl import SchemaError, columns_text, parse_columns, refuse_names
-from jobs.typed.declaration import Reader, TopicType
+from jobs.typed.declaration import Json, Reader, TopicType
 from jobs.typed.exact_json import parsed
 from jobs.typed.refusal import Refusal, RefusedBodyError
 from jobs.typed.tables import refuse_reserved
@@ -241,7 +241,7 @@ def infer(lake: Lake, topic: str, workers: Workers) -> Proposal:
     for one in workers.map(work, _ShapeTask(lake, topic), "taking the shapes of bodies"):
         shape.merge(one)
     type_, left_out = _proposed(topic, shape)
-    task = _FitTask(lake, type_ or TopicType(topic, "json", (pa.field("nothing", pa.string(), nullable=False),)))
+    task = _FitTask(lake, type_ or TopicType(topic, Json(), (pa.field("nothing", pa.string(), nullable=False),)))
     found: Counter[Refusal | None] = Counter()
     for part in workers.map(work, task, "reading bodies by the proposed types"):
         found.update(part)
@@ -267,7 +267,7 @@ def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ..
         columns.append(pa.field(column, type_))
         if column != name:
             sources[column] = name
-    return (TopicType(topic, "json", tuple(columns), sources) if columns else None), tuple(left_out)
+    return (TopicType(topic, Json(), tuple(columns), sources) if columns else None), tuple(left_out)
 
 
 def _is_declared(type_: pa.DataType) -> bool:

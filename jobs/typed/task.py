@@ -168,8 +168,8 @@ def _typed_rows(type_: TopicType, rows: pa.RecordBatch, values: Sequence[Sequenc
     kept = rows.select(_KEPT)
     for column, cells in zip(type_.columns, zip(*values, strict=True), strict=True):
         kept = kept.append_column(column.name, array_of(cells, column.type))
-    for name in type_.properties:
-        kept = kept.append_column(name, pc.map_lookup(rows.column("properties"), name, "first"))
+    for name, source in type_.properties.items():
+        kept = kept.append_column(name, pc.map_lookup(rows.column("properties"), source, "first"))
     return kept
 
 

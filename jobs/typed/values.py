@@ -29,7 +29,7 @@ _INSTANT = re.compile(
     r" ?(Z|z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
 )
 _COMMON_INSTANTS = frozenset({20, 24, 27})  # the lengths of `2026-11-23T10:00:00Z` with 0, 3 and 6 digits of a second
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _MICROSECONDS = 6
 _LONGEST_NAME = 60
@@ -156,13 +156,14 @@ def decimal(value: Value, type_: pa.DataType) -> Decimal:
         raise RefusedBodyError(f"no {type_text(type_)}")
     number = Decimal(value)
     try:
-        return number.quantize(Decimal(1).scaleb(-type_.scale), context=_exactly(type_.precision))
+        return number.quantize(Decimal(1).scaleb(-type_.scale), context=exactly(type_.precision))
     except (Inexact, InvalidOperation):
         raise RefusedBodyError(f"a number has more digits than {type_text(type_)}") from None
 
 
 @lru_cache
-def _exactly(precision: int) -> Context:
+def exactly(precision: int) -> Context:
+    """Return arithmetic of so many digits that rounds nothing."""
     return Context(prec=precision, traps=[Inexact, InvalidOperation])
 
 
@@ -210,7 +211,7 @@ def _of_text(value: str, times: Times) -> datetime:
         raise RefusedBodyError("a time finer than a microsecond")
     parts = [int(part or 0) for part in found.groups()[:6]]
     moment = datetime(*parts[:3], *parts[3:], int(fraction[:_MICROSECONDS]))  # type: ignore[call-arg,arg-type]  # noqa: DTZ001 - below
-    return (moment.replace(tzinfo=_zone(found[8])) if found[8] else _in_zone(moment, times.zone)).astimezone(UTC)
+    return (moment.replace(tzinfo=_zone(found[8])) if found[8] else in_zone(moment, times.zone)).astimezone(UTC)
 
 
 def _zone(text: str) -> tzinfo:
@@ -229,7 +230,8 @@ def _fixed(shift: timedelta) -> tzinfo:
     return timezone(shift)
 
 
-def _in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
+def in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
+    """Return a time that the clocks of a zone show."""
     if zone is None:
         raise RefusedBodyError("a time without a zone (time_zone in types.toml says which)")
     first, second = moment.replace(tzinfo=zone), moment.replace(tzinfo=zone, fold=1)
@@ -243,7 +245,7 @@ def _of_number(value: Number, times: Times) -> datetime:
         raise RefusedBodyError("a time as a number (epoch in types.toml says of what unit)")
     if not _INTEGER.fullmatch(value):
         raise RefusedBodyError("a time as a number with a fraction")
-    return _EPOCH + timedelta(microseconds=int(value) * _UNITS[times.unit])
+    return EPOCH + timedelta(microseconds=int(value) * _UNITS[times.unit])
 
 
 def base64_bytes(value: Value, _type: pa.DataType = BYTES) -> bytes:

@@ -1,0 +1,347 @@
+"""
+Bodies of Avro: each is one record, of one schema or of that of a registry whose number stands before it.
+
+A schema becomes functions, one for each of its types, that read a value and refuse all that Avro does not allow.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+from fastavro.schema import parse_schema
+
+from jobs.typed import wire
+from jobs.typed.ddl import SchemaError, is_wider, type_text
+from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.values import Times, exactly, member
+from jobs.typed.wire import Read, at_byte
+
+_BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
+_MOST_DIGITS = 38
+_HEADERS = {0x00: 4, 0x10: 8}  # first byte, and how many bytes of a schema's number follow: Confluent's, RocketMQ's
+_INSTANT = pa.timestamp("us", "UTC")
+_FACTORS = {"millis": 1000, "micros": 1}
+
+
+@dataclass(frozen=True)
+class Avro:
+    """The format: schemas by the numbers of a registry, or one under None of bodies without a number."""
+
+    schemas: Mapping[int | None, str]
+    name: ClassVar = "avro"
+
+    def columns(self) -> tuple[pa.Field, ...]:
+        """Return the columns of all schemas, each of the type that holds the values of all of them."""
+        found: dict[str, pa.DataType] = {}
+        for number, schema in self.schemas.items():
+            for name, type_ in _Record(schema, Times()).types.items():
+                known = found.get(name, type_)
+                if not (is_wider(type_, known) or is_wider(known, type_)):
+                    raise SchemaError(f"schema {number}: {name}: {type_text(type_)}, elsewhere {type_text(known)}")
+                found[name] = type_ if is_wider(type_, known) else known
+        return tuple(pa.field(name, type_) for name, type_ in found.items())
+
+    def described(self) -> Mapping[str, object]:
+        """Return all that decides which rows a body gives, beside the columns."""
+        return {}
+
+    def reader(self, columns: Sequence[pa.Field], times: Times) -> "AvroReader":
+        """Return a reader of such bodies."""
+        return AvroReader({number: _Record(schema, times) for number, schema in self.schemas.items()}, columns)
+
+
+class AvroReader:
+    """Reads the bodies of one type."""
+
+    def __init__(self, records: "Mapping[int | None, _Record]", columns: Sequence[pa.Field]) -> None:
+        self._names = [field.name for field in columns]
+        self._records = records
+
+    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
+        """Return a row, or the refusal, of each body."""
+        return [self._row(body) for body in bodies]
+
+    def _row(self, body: bytes) -> tuple[object, ...] | Refusal:
+        try:
+            if not body:
+                raise at_byte("an empty body", 0)
+            record, at = self._records.get(None), 0
+            if record is None:
+                record, at = self._registered(body)
+            values, at = record.read(body, at)
+            if at != len(body):
+                raise at_byte("more after the record", at)
+            return tuple(map(values.get, self._names))
+        except RefusedBodyError as error:
+            return error.of_body
+
+    def _registered(self, body: bytes) -> "tuple[_Record, int]":
+        size = _HEADERS.get(body[0])
+        if size is None:
+            raise at_byte("no header of a schema registry", 0)
+        number = int.from_bytes(wire.piece(body, 1, size)[0], "big")
+        if number not in self._records:
+            raise RefusedBodyError("a schema that the folder does not have", f"schema {number}")
+        return self._records[number], 1 + size
+
+
+class _Reading(NamedTuple):
+    """A type of a schema: that of its column, None where it has no values, and the function that reads it."""
+
+    type: pa.DataType | None
+    read: Read
+
+
+class _Record:
+    """A schema, whose record a body is."""
+
+    def __init__(self, schema: str, times: Times) -> None:
+        self._times = times
+        self._named: dict[str, Any] = {}
+        self._open: list[str] = []
+        try:
+            parsed = parse_schema(json.loads(schema), named_schemas=self._named)
+            self.types, self.read = self._fields(parsed)
+        except _BAD_SCHEMAS as error:
+            raise SchemaError(f"no schema of a record: {error!r}") from error
+
+    def _reading(self, schema: Any) -> _Reading:  # noqa: ANN401 - of JSON
+        if isinstance(schema, list):
+            return self._union([self._reading(one) for one in schema])
+        if isinstance(schema, str):
+            schema = self._named.get(schema, {"type": schema})
+        make = {
+            "record": self._record, "error": self._record, "array": self._array, "map": self._map, "enum": _enum,
+            "fixed": _fixed, "bytes": _bytes_or_decimal, "int": _int_or_date, "long": self._long_or_instant,
+        }.get(schema["type"])  # fmt: skip
+        return make(schema) if make is not None else _PRIMITIVES[schema["type"]]
+
+    def _fields(self, schema: Any) -> tuple[dict[str, pa.DataType], Callable[[bytes, int], Any]]:  # noqa: ANN401
+        if schema["name"] in self._open:
+            raise SchemaError(f"{schema['name']}: is part of itself, which no column can hold")
+        self._open.append(schema["name"])
+        readings = {field["name"]: self._reading(field["type"]) for field in schema["fields"]}
+        self._open.pop()
+        types = {name: reading.type for name, reading in readings.items() if reading.type is not None}
+        if not types:
+            raise SchemaError(f"{schema['name']}: a record without values")
+        steps = [(name, reading.read) for name, reading in readings.items()]
+
+        def read(body: bytes, at: int) -> tuple[dict[str, object], int]:
+            values = {}
+            name = ""
+            try:
+                for name, step in steps:
+                    values[name], at = step(body, at)
+            except RefusedBodyError as error:
+                raise error.within(member("", name)) from None
+            except IndexError:
+                raise at_byte(wire.CUT, len(body)).within(member("", name)) from None
+            return values, at
+
+        return types, read
+
+    def _record(self, schema: Any) -> _Reading:  # noqa: ANN401
+        types, read = self._fields(schema)
+        return _Reading(pa.struct(list(types.items())), read)
+
+    def _array(self, schema: Any) -> _Reading:  # noqa: ANN401
+        item = self._reading(schema["items"])
+        if item.type is None:
+            raise SchemaError("an array of null")
+
+        def read(body: bytes, at: int) -> tuple[list[object], int]:
+            found: list[object] = []
+
+            def take(at: int) -> int:
+                try:
+                    value, at = item.read(body, at)
+                except RefusedBodyError as error:
+                    raise error.within(f"[{len(found)}]") from None
+                found.append(value)
+                return at
+
+            return found, _blocks(body, at, take)
+
+        return _Reading(pa.list_(item.type), read)
+
+    def _map(self, schema: Any) -> _Reading:  # noqa: ANN401
+        item = self._reading(schema["values"])
+        if item.type is None:
+            raise SchemaError("a map of null")
+
+        def read(body: bytes, at: int) -> tuple[dict[str, object], int]:
+            found: dict[str, object] = {}
+
+            def take(at: int) -> int:
+                key, after = _string(body, at)
+                if key in found:
+                    raise at_byte(wire.TWICE, at)
+                try:
+                    found[key], at = item.read(body, after)
+                except RefusedBodyError as error:
+                    raise error.within(member("", key)) from None
+                return at
+
+            return found, _blocks(body, at, take)
+
+        return _Reading(pa.map_(pa.string(), item.type), read)
+
+    def _union(self, branches: Sequence[_Reading]) -> _Reading:
+        """Return the reading of a union: of null and one type, of numbers, or a struct with a field for each type."""
+        reads = [branch.read for branch in branches]
+        types = [branch.type for branch in branches if branch.type is not None]
+        for type_ in types:
+            if type_ in {pa.int64(), pa.float64()} and all(is_wider(type_, one) for one in types):
+                types = [type_]
+        if len(types) > 1:
+            numbers = iter(range(len(types)))
+            names = {at: f"member{next(numbers)}" for at, branch in enumerate(branches) if branch.type is not None}
+            reads = [_then(read, _named(names[at])) if at in names else read for at, read in enumerate(reads)]
+            types = [pa.struct([(f"member{number}", type_) for number, type_ in enumerate(types)])]
+
+        def read(body: bytes, at: int) -> tuple[object, int]:
+            branch, after = _long(body, at)
+            if not 0 <= branch < len(reads):
+                raise at_byte("a union has no such branch", at)
+            return reads[branch](body, after)
+
+        return _Reading(types[0] if types else None, read)
+
+    def _long_or_instant(self, schema: Any) -> _Reading:  # noqa: ANN401
+        kind, _, unit = schema.get("logicalType", "").rpartition("-")
+        if kind not in {"timestamp", "local-timestamp"} or unit not in {*_FACTORS, "nanos"}:
+            return _Reading(pa.int64(), _long)
+        factor, times = _FACTORS.get(unit, 1), self._times
+        instant = wire.nanosecond_instant if unit == "nanos" else lambda value: wire.instant(value * factor)
+        if kind == "timestamp":
+            return _Reading(_INSTANT, _then(_long, instant))
+        return _Reading(_INSTANT, _then(_long, lambda value: wire.local_instant(instant(value), times)))
+
+
+def _int_or_date(schema: Any) -> _Reading:  # noqa: ANN401
+    if schema.get("logicalType") == "date":
+        return _Reading(pa.date32(), _then(_int, wire.day))
+    return _Reading(pa.int32(), _int)
+
+
+def _fixed(schema: Any) -> _Reading:  # noqa: ANN401
+    size = schema["size"]
+    if size < 1:
+        raise SchemaError(f"{schema['name']}: a fixed without bytes")
+
+    def read(body: bytes, at: int) -> tuple[bytes, int]:
+        return wire.piece(body, at, size)
+
+    if schema.get("logicalType") == "uuid" and size == 16:  # noqa: PLR2004 - bytes of a UUID
+        return _Reading(pa.string(), _then(read, lambda data: str(uuid.UUID(bytes=data))))
+    return _bytes_or_decimal(schema, read)
+
+
+def _bytes_or_decimal(schema: Any, read: Read | None = None) -> _Reading:  # noqa: ANN401
+    read = read or _bytes
+    if schema.get("logicalType") != "decimal" or schema["precision"] > _MOST_DIGITS:
+        return _Reading(pa.binary(), read)
+    type_ = pa.decimal128(schema["precision"], schema.get("scale", 0))
+    return _Reading(type_, _then(read, _decimal(type_)))
+
+
+def _then(read: Read, convert: Callable[[Any], object]) -> Read:
+    def both(body: bytes, at: int) -> tuple[object, int]:
+        value, at = read(body, at)
+        return convert(value), at
+
+    return both
+
+
+def _named(name: str) -> Callable[[object], object]:
+    return lambda value: {name: value}
+
+
+def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
+    limit, context = 10**type_.precision, exactly(_MOST_DIGITS)
+
+    def convert(data: bytes) -> Decimal:
+        number = int.from_bytes(data, "big", signed=True)
+        if not data:
+            raise RefusedBodyError(f"no {type_text(type_)}", "")
+        if abs(number) >= limit:
+            raise RefusedBodyError(f"a number has more digits than {type_text(type_)}", "")
+        return Decimal(number).scaleb(-type_.scale, context)
+
+    return convert
+
+
+def _blocks(body: bytes, at: int, take: Callable[[int], int]) -> int:
+    """Read blocks of items, each by *take*, and return the byte after the last one."""
+    while True:
+        begin = at
+        count, at = _long(body, at)
+        if not count:
+            return at
+        size = None
+        if count < 0:
+            size, at = _long(body, at)
+        if abs(count) > len(body) - at:  # no item is shorter than a byte
+            raise at_byte("a block of more items than the body has bytes", begin)
+        first = at
+        for _ in range(abs(count)):
+            at = take(at)
+        if size is not None and size != at - first:
+            raise at_byte("a block of another size than it says", begin)
+
+
+def _long(body: bytes, at: int) -> tuple[int, int]:
+    byte = body[at]
+    if byte < 128:  # noqa: PLR2004 - nearly all are this short
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    number, at = wire.varint(body, at)
+    return wire.zigzag(number), at
+
+
+def _int(body: bytes, at: int) -> tuple[int, int]:
+    number, after = _long(body, at)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise at_byte(wire.TOO_LARGE.format("int"), at)
+    return number, after
+
+
+def _boolean(body: bytes, at: int) -> tuple[bool, int]:
+    if body[at] > 1:
+        raise at_byte("no boolean", at)
+    return body[at] == 1, at + 1
+
+
+def _bytes(body: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _long(body, at)
+    return wire.piece(body, at, size)
+
+
+def _string(body: bytes, at: int) -> tuple[str, int]:
+    data, at = _bytes(body, at)
+    return wire.text(data, at), at
+
+
+def _enum(schema: Any) -> _Reading:  # noqa: ANN401
+    symbols = schema["symbols"]
+
+    def read(body: bytes, at: int) -> tuple[str, int]:
+        number, after = _long(body, at)
+        if not 0 <= number < len(symbols):
+            raise at_byte("an enum has no such symbol", at)
+        return symbols[number], after
+
+    return _Reading(pa.string(), read)
+
+
+_PRIMITIVES = {
+    "null": _Reading(None, lambda _body, at: (None, at)),
+    "boolean": _Reading(pa.bool_(), _boolean),
+    "float": _Reading(pa.float32(), wire.FLOAT),
+    "double": _Reading(pa.float64(), wire.DOUBLE),
+    "string": _Reading(pa.string(), _string),
+}

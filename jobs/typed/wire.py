@@ -1,0 +1,109 @@
+"""Numbers, texts and times as Avro and Protobuf both have them: read exactly, or refused with their byte."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from struct import Struct
+
+from jobs.typed.refusal import RefusedBodyError
+from jobs.typed.values import EPOCH, Times, in_zone
+
+Read = Callable[[bytes, int], tuple[object, int]]  # of a body from a byte on: the value, and the byte after it
+CUT = "cut off"
+TWICE = "a key occurs twice in one object"
+TOO_LARGE = "a number is too large for {}"
+_BITS = 64
+_EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+_LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+_DAY = EPOCH.toordinal()
+_EARLIEST_DAY, _LATEST_DAY = date.min.toordinal() - _DAY, date.max.toordinal() - _DAY
+_NANOSECONDS = 1000  # in a microsecond
+
+
+def at_byte(reason: str, at: int) -> RefusedBodyError:
+    """Return the refusal of a body at a byte, to which those who read it add the path."""
+    return RefusedBodyError(reason, f" at byte {at}")
+
+
+def varint(body: bytes, at: int) -> tuple[int, int]:
+    """Return a number of seven bits a byte, and the byte after it; `IndexError` where the body ends in it."""
+    found = shift = 0
+    begin = at
+    while True:
+        byte = body[at]
+        found |= (byte & 127) << shift
+        at += 1
+        if byte < 128:  # noqa: PLR2004 - no further byte
+            break
+        shift += 7
+        if shift >= _BITS:
+            break
+    if byte >= 128 or found >> _BITS:  # noqa: PLR2004
+        raise at_byte("a number of more than 64 bits", begin)
+    return found, at
+
+
+def zigzag(unsigned: int) -> int:
+    """Return a number whose lowest bit was its sign."""
+    return (unsigned >> 1) ^ -(unsigned & 1)
+
+
+def piece(body: bytes, at: int, size: int) -> tuple[bytes, int]:
+    """Return *size* bytes of a body, and the byte after them."""
+    after = at + size
+    if size < 0:
+        raise at_byte("a length below 0", at)
+    if after > len(body):
+        raise at_byte(CUT, at)
+    return body[at:after], after
+
+
+def number(form: Struct) -> Read:
+    """Return the reading of a number of a fixed size."""
+
+    def read(body: bytes, at: int) -> tuple[object, int]:
+        if at + form.size > len(body):
+            raise at_byte(CUT, at)
+        return form.unpack_from(body, at)[0], at + form.size
+
+    return read
+
+
+FLOAT, DOUBLE = number(Struct("<f")), number(Struct("<d"))
+
+
+def text(data: bytes, after: int) -> str:
+    """Return the text that ends before the byte *after*."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise at_byte("invalid UTF-8", after - len(data) + error.start) from None
+
+
+def instant(microseconds: int) -> int:
+    """Return microseconds since 1970, as a column of times takes them, where a calendar has that time."""
+    if not _EARLIEST <= microseconds <= _LATEST:
+        raise RefusedBodyError("a time that no calendar has", "")
+    return microseconds
+
+
+def nanosecond_instant(nanoseconds: int) -> int:
+    """Return the same of nanoseconds."""
+    if nanoseconds % _NANOSECONDS:
+        raise RefusedBodyError("a time finer than a microsecond", "")
+    return instant(nanoseconds // _NANOSECONDS)
+
+
+def local_instant(microseconds: int, times: Times) -> datetime:
+    """Return a time that names no zone in that of the topic."""
+    moment = EPOCH + timedelta(microseconds=instant(microseconds))
+    try:
+        return in_zone(moment.replace(tzinfo=None), times.zone).astimezone(UTC)
+    except OverflowError:
+        raise RefusedBodyError("a time that no calendar has", "") from None
+
+
+def day(days: int) -> int:
+    """Return days since 1970, as a column of dates takes them, where a calendar has that day."""
+    if not _EARLIEST_DAY <= days <= _LATEST_DAY:
+        raise RefusedBodyError("a day that no calendar has", "")
+    return days

@@ -1,0 +1,259 @@
+"""Bodies of Avro: bytes written by hand, and fastavro as the judge of any other."""
+
+import datetime as dt
+import json
+import uuid
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.typed.avro import Avro
+from jobs.typed.ddl import SchemaError, columns_text
+from jobs.typed.declaration import DeclarationError
+from jobs.typed.refusal import Refusal
+from jobs.typed.values import Times
+from tests.jobs.typed.test_json import cells_of
+from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead, write
+from tests.support.broker import Broker
+from tests.support.lakes import rows_of
+
+_ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+_FIELDS = {
+    "a": "long", "b": ["null", "int"], "c": "double", "d": "float", "e": "string", "f": "boolean",
+    "g": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
+    "h": {"type": "int", "logicalType": "date"}, "i": {"type": "long", "logicalType": "timestamp-millis"},
+    "j": {"type": "long", "logicalType": "timestamp-micros"}, "k": {"type": "array", "items": ["long", "null"]},
+    "l": {"type": "map", "values": "string"}, "m": _ENUM, "n": ["null", "E"],
+    "o": {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "bytes"}]},
+    "p": ["null", "string", "long"], "q": {"type": "fixed", "name": "F", "size": 3}, "r": "null", "s": ["int", "long"],
+    "t": {"type": "fixed", "name": "D", "size": 4, "logicalType": "decimal", "precision": 9},
+    "v": ["null", {"type": "array", "items": "S"}],
+}  # fmt: skip
+_COLUMNS = (
+    "a bigint, b int, c double, d float, e string, f boolean, g decimal(12,2), h date, i timestamp, j timestamp, "
+    "k array<bigint>, l map<string,string>, m string, n string, o struct<x: int, y: binary>, "
+    "p struct<member0: string, member1: bigint>, q binary, s bigint, t decimal(9,0), "
+    "v array<struct<x: int, y: binary>>"
+)
+
+
+def schema_of(**fields: object) -> str:
+    return json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": name, "type": type_} for name, type_ in fields.items()]}
+    )
+
+
+def read(body: bytes, times: Times = Times(), **fields: object) -> list[object] | Refusal:  # noqa: B008 - frozen
+    """Return the row of a body by a schema of the given fields."""
+    avro = Avro({None: schema_of(**fields)})
+    columns = avro.columns()
+    return cells_of(avro.reader(columns, times).read([body])[0], columns)
+
+
+def test_a_schema_gives_the_columns() -> None:
+    assert _COLUMNS == columns_text(Avro({None: schema_of(**_FIELDS)}).columns())
+
+
+_INSTANT = {"type": "long", "logicalType": "timestamp-millis"}
+_LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "expected"),
+    [
+        ("long", "fe ff ff ff ff ff ff ff ff 01", 2**63 - 1),
+        ("long", "ff ff ff ff ff ff ff ff ff 01", -(2**63)),
+        ("long", "80 00", 0),  # longer than need be, as Avro allows
+        ("long", "fe ff ff ff ff ff ff ff ff 03", ("a number of more than 64 bits", "$.v at byte 0")),
+        ("long", "ff ff ff ff ff ff ff ff ff ff 01", ("a number of more than 64 bits", "$.v at byte 0")),
+        ("long", "", ("an empty body", "byte 0")),
+        ("long", "80", ("cut off", "$.v at byte 1")),
+        ("long", "02 02", ("more after the record", "byte 1")),
+        ("int", "80 80 80 80 10", ("a number is too large for int", "$.v at byte 0")),
+        ("boolean", "02", ("no boolean", "$.v at byte 0")),
+        ("double", "00 00 00 00 00 00 f0 7f", float("inf")),
+        ("double", "00 00", ("cut off", "$.v at byte 0")),
+        ("string", "04 68 69", "hi"),
+        ("string", "06 68 69", ("cut off", "$.v at byte 1")),
+        ("string", "01", ("a length below 0", "$.v at byte 1")),
+        ("string", "fe ff ff ff ff ff ff ff ff 01", ("cut off", "$.v at byte 10")),
+        ("string", "06 68 c3 28", ("invalid UTF-8", "$.v at byte 2")),
+        (["null", "int"], "00", None),
+        (["null", "int"], "04", ("a union has no such branch", "$.v at byte 0")),
+        (["null", "int"], "01 02", ("a union has no such branch", "$.v at byte 0")),
+        (["int", "string"], "02 02 61", {"member0": None, "member1": "a"}),
+        (["float", "double"], "00 00 00 00 3f", 0.5),
+        (_ENUM, "04", ("an enum has no such symbol", "$.v at byte 0")),
+        (_ENUM, "01", ("an enum has no such symbol", "$.v at byte 0")),
+        (_INSTANT, "fe ff ff ff ff ff ff ff ff 01", ("a time that no calendar has", "$.v")),
+        (_LOCAL, "00", ("a time without a zone (time_zone in types.toml says which)", "$.v")),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, "02", ("a time finer than a microsecond", "$.v")),
+        ({"type": "int", "logicalType": "date"}, "fe ff ff ff 0f", ("a day that no calendar has", "$.v")),
+        (_DECIMAL, "04 ff 85", Decimal("-12.3")),
+        (_DECIMAL, "04 03 e8", ("a number has more digits than decimal(3,1)", "$.v")),
+        (_DECIMAL, "00", ("no decimal(3,1)", "$.v")),
+        ({"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}, "00" * 16, str(uuid.UUID(int=0))),
+        ({"type": "array", "items": "int"}, "03 04 02 04 00", [1, 2]),
+        ({"type": "array", "items": "int"}, "03 06 02 04 00",
+         ("a block of another size than it says", "$.v at byte 0")),
+        ({"type": "array", "items": "int"}, "02 02", ("cut off", "$.v at byte 2")),
+        ({"type": "array", "items": ["null", "string"]}, "04 00 02 02 ff 00", ("invalid UTF-8", "$.v[1] at byte 4")),
+        ({"type": "array", "items": ["null", "int"]}, "fe ff ff ff ff ff ff ff ff 01",
+         ("a block of more items than the body has bytes", "$.v at byte 0")),
+        ({"type": "map", "values": "int"}, "02 02 61 02 02 02 61 02 00",
+         ("a key occurs twice in one object", "$.v at byte 5")),
+        ({"type": "map", "values": "int"}, "02 02 61 80", ("cut off", "$.v at byte 4")),
+    ],
+)  # fmt: skip
+def test_a_value_is_read_exactly_or_refused_with_its_place(type_: object, body: str, expected: object) -> None:
+    found = read(bytes.fromhex(body), v=type_)
+
+    assert (Refusal(*expected) if isinstance(expected, tuple) else [expected]) == found
+
+
+def test_a_time_without_a_zone_is_of_the_declared_one() -> None:
+    (found,) = read(b"\x00", Times(zone=ZoneInfo("Asia/Shanghai")), v=_LOCAL)  # type: ignore[misc]
+    assert dt.datetime(1969, 12, 31, 16, tzinfo=dt.UTC) == found
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("", "no schema of a record"),
+        ("[" * 100_000, "no schema of a record"),
+        ('"long"', "no schema of a record"),
+        ('{"type": "record", "name": "R"}', "no schema of a record"),
+        (schema_of(), "a record without values"),
+        (schema_of(a="nothing"), "no schema of a record"),
+        (schema_of(a=["null", "R"]), "R: is part of itself"),
+        (schema_of(a={"type": "array", "items": "null"}), "an array of null"),
+        (schema_of(a={"type": "fixed", "name": "F", "size": 0}), "F: a fixed without bytes"),
+    ],
+)
+def test_a_schema_without_columns_is_refused(schema: str, says: str) -> None:
+    with pytest.raises(SchemaError, match=says):
+        Avro({None: schema}).columns()
+
+
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "a": st.integers(-(2**63), 2**63 - 1), "b": st.none() | st.integers(-(2**31), 2**31 - 1),
+    "c": st.floats(allow_nan=False), "d": st.floats(width=32, allow_nan=False), "e": st.text(max_size=9),
+    "f": st.booleans(), "g": st.decimals(-(10**9), 10**9, places=2), "h": st.dates(),
+    "i": st.datetimes(timezones=st.just(dt.UTC)).map(lambda time: time.replace(microsecond=1000)),
+    "j": st.datetimes(timezones=st.just(dt.UTC)),
+    "k": st.lists(st.none() | st.integers(-9, 2**40), max_size=3),
+    "l": st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3),
+    "m": st.sampled_from("AB"), "n": st.none() | st.sampled_from("AB"),
+    "o": st.fixed_dictionaries({"x": st.integers(-9, 9), "y": st.binary(max_size=3)}),
+    "p": st.none() | st.text(max_size=3) | st.integers(-9, 9), "q": st.binary(min_size=3, max_size=3), "r": st.none(),
+    "s": st.integers(-(2**40), 2**40), "t": st.integers(-999, 999).map(Decimal),
+    "v": st.none() | st.just([{"x": 1, "y": b""}]),
+}  # fmt: skip
+_PARSED = parse_schema(json.loads(schema_of(**_FIELDS)))
+_AVRO = Avro({None: schema_of(**_FIELDS)})
+_READER = _AVRO.reader(_AVRO.columns(), Times())
+_OF_VALUES = {
+    "a time that no calendar has", "a day that no calendar has", "a key occurs twice in one object",
+    "a number has more digits than decimal(12,2)", "a number has more digits than decimal(9,0)", "no decimal(12,2)",
+}  # fmt: skip
+
+
+def _encoded(value: object) -> bytes:
+    buffer = BytesIO()
+    schemaless_writer(buffer, _PARSED, value)
+    return buffer.getvalue()
+
+
+def _judged(body: bytes) -> dict[str, Any] | None:
+    """Return what fastavro reads, where it writes the same bytes again; None where it does not."""
+    buffer = BytesIO(body)
+    try:
+        value = schemaless_reader(buffer, _PARSED, None)
+        is_whole = buffer.tell() == len(body) and _encoded(value) == body
+    except Exception:  # noqa: BLE001 - of every kind
+        return None
+    return value if is_whole else None  # type: ignore[return-value]
+
+
+def _as_column(name: str, value: Any) -> object:  # noqa: ANN401
+    if name == "p" and value is not None:
+        return {
+            "member0": value if isinstance(value, str) else None,
+            "member1": value if isinstance(value, int) else None,
+        }
+    if name == "l":
+        return list(value.items())
+    return value
+
+
+@given(st.fixed_dictionaries(_VALUES).map(_encoded), st.integers(0, 200), st.binary(max_size=3), st.integers(0, 3))
+def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
+    columns = _AVRO.columns()
+    at %= len(good) + 1
+    for body in (good, good[:at] + new + good[at + size :]):
+        found, judged = cells_of(_READER.read([body])[0], columns), _judged(body)
+        if isinstance(found, list):  # fastavro may write the value shorter, or in other blocks
+            again = judged or schemaless_reader(BytesIO(body), _PARSED, None)
+            assert [_as_column(field.name, again[field.name]) for field in columns] == found  # type: ignore[index]
+        else:
+            assert judged is None or found.reason in _OF_VALUES
+
+
+@given(st.fixed_dictionaries(_VALUES).map(_encoded))
+def test_every_cut_is_refused(body: bytes) -> None:
+    found = _READER.read([body[:at] for at in range(len(body))])
+    reasons = {"cut off", "an empty body", "a block of more items than the body has bytes"}
+    assert reasons >= {one.reason for one in found if isinstance(one, Refusal)}
+    assert all(isinstance(one, Refusal) for one in found)
+
+
+def test_bodies_with_a_header_have_the_schema_of_its_number(tmp_path: Path) -> None:
+    """Of Confluent's registry and of RocketMQ's; the columns are those of all schemas, each of the widest type."""
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    (folder / "7.avsc").write_text(schema_of(id="int", tags="string"))
+    (folder / f"{1 << 40}.avsc").write_text(schema_of(total="double", id="long"))
+    (folder / "README").touch()
+    new = (1 << 40).to_bytes(8)
+    write(
+        Broker(tmp_path / "store"),
+        b"\x00\x00\x00\x00\x07\x02\x02a",
+        b"\x10" + new + bytes(9),
+        b"\x00\x00\x00\x00\x08\x02",
+        b"\x02\x02a",
+        b"\x00\x00",
+        b"",
+    )
+    ingested(tmp_path)
+    declared = '[topic.Orders]\nformat = "avro"\nschemas = "schemas"\nfrom = { labels = "tags" }\n'
+
+    typed(tmp_path, declared + 'properties = { place = "region" }')
+
+    assert (2, 4) == tuple(map(len, typed_and_dead(tmp_path / "lake")))
+    rows = rows_of(tmp_path / "lake", "typed/Orders")
+    assert [(1, "a", None, "eu"), (0, None, 0.0, "eu")] == [
+        (row["id"], row["labels"], row["total"], row["place"]) for row in rows
+    ]
+    assert [
+        ("a schema that the folder does not have", "schema 8"),
+        ("no header of a schema registry", "byte 0"),
+        ("cut off", "byte 1"),
+        ("an empty body", "byte 0"),
+    ] == [(row["reason"], row["place"]) for row in rows_of(tmp_path / "lake", "dead_letters")]
+
+    (folder / "9.avsc").write_text(schema_of(id="string"))
+    with pytest.raises(DeclarationError, match=r'\[topic."Orders"\]: schemas: .*: id: string, elsewhere bigint'):
+        typed(tmp_path, declared)
+    (folder / "9.avsc").rename(folder / "x.avsc")
+    with pytest.raises(DeclarationError, match=r"must be a folder of files like 7.avsc"):
+        typed(tmp_path, declared)
+    with pytest.raises(DeclarationError, match=r"schema_file: .*nothing.avsc"):
+        typed(tmp_path, declared.replace('schemas = "schemas"', 'schema_file = "nothing.avsc"'))
