@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from shlex import join
 from typing import NamedTuple
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from jobs.console.program import program
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake
@@ -18,8 +20,9 @@ from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.table_file import Action
 from jobs.lake.tables import DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.store.workers import Workers
-from jobs.typed.ddl import columns_text, narrowed, parse_columns
+from jobs.typed.ddl import columns_text
 from jobs.typed.declaration import DeclarationError, TopicType
+from jobs.typed.evolution import Change, LosingError, change_of
 from jobs.typed.tables import table_name
 from jobs.typed.task import FromOffset, TypedFile, TypingTask
 from jobs.typed.typings import (
@@ -45,6 +48,7 @@ class TypeRequest:
     types: tuple[TopicType, ...]
     retype: tuple[str, ...] = ()  # topics whose tables are made again from their messages
     source: str = "types.toml"  # where the types are declared, for messages
+    retries: bool = False  # dead letters are typed again
 
 
 class TopicSummary(NamedTuple):
@@ -57,6 +61,7 @@ class TopicSummary(NamedTuple):
     reasons: Mapping[str, int]
     removed: bool = False  # rows of messages that the log does not hold any more, or all rows of before
     retyped: bool = False
+    accepted: int = 0  # dead letters that are rows now
 
 
 @dataclass
@@ -71,6 +76,11 @@ class Summary:
     def rows(self) -> int:
         """How many typed rows were added."""
         return sum(topic.rows for topic in self.topics)
+
+    @property
+    def accepted(self) -> int:
+        """How many dead letters are rows now."""
+        return sum(topic.accepted for topic in self.topics)
 
     @property
     def dead_letters(self) -> int:
@@ -98,18 +108,25 @@ class _Topic(NamedTuple):
 def type_lake(request: TypeRequest, workers: Workers) -> Summary:
     """Type the messages that are new since the last typing; finish first what an earlier one prepared."""
     lake = request.lake
-    snapshot = open_table(lake, MESSAGES.name)
-    if snapshot is None:
-        raise NotALake("no lake: it has no table `messages`", None, lake.location)
+    _messages(lake)
     refuse_unsupported(lake, TYPED)
     with held(lake, TYPING) as was_cut_off:
         before = newest_typing(lake)
+        # Not older than what the typing before has seen: else rows that were superseded since would come back.
+        snapshot = _messages(lake)
         recovered = _finished(lake, before, was_cut_off=was_cut_off) if before else None
         cuts = _Cuts(lake, snapshot)
         topics = [_topic(request, type_, before, cuts) for type_ in request.types]
-        summary = _typed(lake, snapshot, topics, before, workers)
+        summary = _typed(request, snapshot, topics, before, workers)
         summary.recovered = recovered
         return summary
+
+
+def _messages(lake: Lake) -> DeltaTable:
+    found = open_table(lake, MESSAGES.name)
+    if found is None:
+        raise NotALake("no lake: it has no table `messages`", None, lake.location)
+    return found
 
 
 def _finished(lake: Lake, typing: Typing, *, was_cut_off: bool) -> int | None:
@@ -155,7 +172,7 @@ def _topic(request: TypeRequest, type_: TopicType, before: Typing | None, cuts: 
     old = before.topics.get(type_.topic) if before is not None else None
     if old is None:
         return _Topic(type_, TopicState(type_.described(), {}, tables), (), replaces=False)
-    if type_.topic in request.retype or _is_widened(request, type_, old):
+    if _is_made_again(request, type_, old):
         return _Topic(type_, TopicState(type_.described(), {}, tables), (RemovedRows(),), replaces=True)
     stores, removed = {}, []
     for store, state in old.stores.items():
@@ -167,49 +184,58 @@ def _topic(request: TypeRequest, type_: TopicType, before: Typing | None, cuts: 
     return _Topic(type_, TopicState(type_.described(), stores, tables), tuple(removed), replaces=False)
 
 
-def _is_widened(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
-    """Return whether a column has a wider type than its table; `DeclarationError` where values would be lost."""
-    now = type_.described()
-    if now == old.declared:
-        return False
-    columns = parse_columns(str(old.declared["columns"]))
-    lost = narrowed(type_.all_columns, columns)
-    what = f"without, or with another type of: {', '.join(lost)}" if lost else ""
-    old_names = {column.name for column in columns}
-    sources = {name: source for name, source in type_.sources.items() if name in old_names}
-    same = {**now, "columns": old.declared["columns"], "from": sources, "properties": old.declared["properties"]}
-    if not lost and same != old.declared:
-        what = "with other " + ", ".join(sorted(key for key in same if same[key] != old.declared.get(key)))
-    demanded = {column.name: column.nullable for column in columns}
-    new = {column.name: column for column in type_.all_columns}
-    if not what and any(new[name].nullable != nullable for name, nullable in demanded.items()):
-        what = "with another NOT NULL"
-    if what:
+def _is_made_again(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
+    """Return whether all of a topic is typed again; `DeclarationError` where values would be lost unasked."""
+    if type_.topic in request.retype:
+        return True
+    try:
+        return change_of(type_, old.declared) is Change.WIDER
+    except LosingError as error:
+        words = [program(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
         raise DeclarationError(
-            f'{request.source}: [topic."{type_.topic}"]: the table {table_name(type_.topic, None)} was made {what}; '
-            f"to make it again from all messages, add --retype '{type_.topic}'"
-        )
-    return any(new[column.name].type != column.type for column in columns)
+            f'{request.source}: [topic."{type_.topic}"]: the table {table_name(type_.topic, None)} was made {error}; '
+            "values would be lost, and nothing was written. To make it again from all messages:\n"
+            f"{words[0]} {join(words[1:])}"
+        ) from error
 
 
 def _typed(
-    lake: Lake, snapshot: DeltaTable, topics: Sequence[_Topic], before: Typing | None, workers: Workers
+    request: TypeRequest, snapshot: DeltaTable, topics: Sequence[_Topic], before: Typing | None, workers: Workers
 ) -> Summary:
+    lake = request.lake
     number = (before.number if before else 0) + 1
     work = [file for file in files(lake, snapshot) if _may_have_new(file, topics)]
     task = TypingTask(lake, number, tuple(topic.wanted for topic in topics))
     done = workers.map(work, task, "typing bodies")
     states = {**(before.topics if before else {}), **{one.type.topic: _after(one, done, snapshot) for one in topics}}
-    changes = tuple(_changes(topics, done, before))
-    summary = Summary(number, [_summary(topic, done) for topic in topics])
+    retried = _retried(request, replace(task, retries=True), workers)
+    changes = tuple(_changes(topics, [*done, *retried], before, replaces_dead=bool(retried)))
+    summary = Summary(number, [_summary(topic, done, retried) for topic in topics])
     if not changes and before is not None and states == before.topics:
         return replace(summary, number=None)
-    detail = {one.topic: {"rows": one.rows, "dead_letters": one.dead_letters} for one in summary.topics}
+    detail = {
+        one.topic: {"rows": one.rows, "dead_letters": one.dead_letters, "accepted": one.accepted}
+        for one in summary.topics
+    }
     typing = Typing(number, states, changes, detail)
     prepare(lake, typing)
     commit_typing(lake, typing)
     sweep(lake, typing)
     return summary
+
+
+def _retried(request: TypeRequest, task: TypingTask, workers: Workers) -> Sequence[TypedFile]:
+    """Type dead letters again; return the files that take the place of all of them, none where none fits now."""
+    dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
+    if dead is None:
+        return ()
+    found = workers.map(files(request.lake, dead), task, "typing dead letters again")
+    if any(file.rows for file in found):
+        return found
+    for file in found:
+        for table, action in file.actions.items():
+            request.lake.delete(f"{table}/{action.path}")
+    return ()
 
 
 def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
@@ -230,11 +256,14 @@ def _after(topic: _Topic, done: Iterable[TypedFile], snapshot: DeltaTable) -> To
     return replace(topic.state, stores=stores)
 
 
-def _changes(topics: Sequence[_Topic], done: Sequence[TypedFile], before: Typing | None) -> Iterable[TableChange]:
+def _changes(
+    topics: Sequence[_Topic], done: Sequence[TypedFile], before: Typing | None, *, replaces_dead: bool
+) -> Iterable[TableChange]:
     """Yield the commits, the typed tables first: a message that is typed again is never in neither table."""
     dead_removed: list[RemovedRows] = []
     for topic in topics:
-        dead_removed += [replace(one, topic=topic.type.topic) for one in topic.removed]
+        of_topic = (RemovedRows(),) if replaces_dead else topic.removed
+        dead_removed += [replace(one, topic=topic.type.topic) for one in of_topic]
         added = _added(done, topic.table)
         columns = topic.state.tables[topic.table]
         old = before.topics.get(topic.type.topic) if before is not None else None
@@ -250,18 +279,18 @@ def _added(done: Iterable[TypedFile], table: str) -> tuple[Action, ...]:
     return tuple(file.actions[table] for file in done if table in file.actions)
 
 
-def _summary(topic: _Topic, done: Iterable[TypedFile]) -> TopicSummary:
+def _summary(topic: _Topic, done: Iterable[TypedFile], retried: Iterable[TypedFile]) -> TopicSummary:
+    name = topic.type.topic
     reasons: Counter[str] = Counter()
-    rows = 0
     for file in done:
-        rows += file.rows.get(topic.type.topic, 0)
-        reasons.update(file.reasons.get(topic.type.topic, {}))
+        reasons.update(file.reasons.get(name, {}))
     return TopicSummary(
-        topic.type.topic,
+        name,
         topic.table,
-        rows,
+        sum(file.rows.get(name, 0) for file in done),
         reasons.total(),
         dict(reasons.most_common()),
         bool(topic.removed),
         topic.replaces,
+        sum(file.rows.get(name, 0) for file in retried),
     )

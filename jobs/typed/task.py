@@ -26,7 +26,9 @@ TYPING = "typing"  # in the place of a store's id in the names of files
 _WHOSE = ("broker", "store_id")
 _KEPT = (*_WHOSE, *(one.name for one in PROVENANCE))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
+_OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
 _SLICE = 4096  # rows whose values Python holds at once
+_COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
 
@@ -36,32 +38,34 @@ class FromOffset(NamedTuple):
     type: TopicType
     offsets: Mapping[str, int]  # by store: from here on; from 0 on where it is not named
 
-    def wanted(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are; a row of another engine without store or offset is none."""
-        found = pc.equal(rows.column("topic"), self.type.topic)
+    def wanted(self, rows: pa.RecordBatch, *, before: bool = False) -> pa.Array:
+        """Return which rows these are, or those *before* them; another engine's without store or offset is neither."""
+        stores, at = rows.column("store_id"), rows.column("physical_offset")
+        is_old: pa.Array = pc.less(at, 0)
         for store, offset in self.offsets.items():
-            is_old = pc.and_(pc.equal(rows.column("store_id"), store), pc.less(rows.column("physical_offset"), offset))
-            found = pc.and_(found, pc.invert(is_old))
-        found = pc.and_(found, pc.and_(rows.column("store_id").is_valid(), rows.column("physical_offset").is_valid()))
-        return pc.fill_null(found, False)  # noqa: FBT003 - the value
+            is_old = pc.or_(is_old, pc.and_(pc.equal(stores, store), pc.less(at, offset)))
+        found = pc.and_(pc.equal(rows.column("topic"), self.type.topic), is_old if before else pc.invert(is_old))
+        return pc.fill_null(pc.and_(found, stores.is_valid()), False)  # noqa: FBT003 - the value
 
 
 @dataclass(frozen=True)
 class TypingTask:
-    """Types the messages of a file."""
+    """Types the messages of a file, or the dead letters of one again."""
 
     lake: Lake
     number: int  # of the typing
     topics: tuple[FromOffset, ...]
+    retries: bool = False
 
     def __call__(self, file: StoredFile) -> "TypedFile":
         """Write the rows of a file into new files, and return these."""
         with ExitStack() as stack:
             work = _Work(self, stack)
-            for batch in plain_batches(self.lake, MESSAGES, file, ("topic", "store_id", "physical_offset")):
+            table, columns = (DEAD_LETTERS, _OF_DEAD) if self.retries else (MESSAGES, _READ)
+            for batch in plain_batches(self.lake, table, file, ("topic", "store_id", "physical_offset")):
                 work.note_offsets(batch)
             if work.is_needed:
-                for batch in plain_batches(self.lake, MESSAGES, file, _READ):
+                for batch in plain_batches(self.lake, table, file, columns):
                     work.type_batch(batch)
             return work.closed()
 
@@ -88,19 +92,23 @@ class _Work:
 
     def note_offsets(self, rows: pa.RecordBatch) -> None:
         """Note the end of each store's messages, and which topics have any."""
+        self.is_needed |= {topic.type.topic for topic in self.task.topics if self._wanted(topic, rows).true_count}
+        if self.task.retries:  # one that is superseded may lie after the messages that are typed
+            return
         ends = pa.table([rows.column("store_id"), rows.column("physical_offset")], ["store", "offset"])
         for one in ends.group_by("store").aggregate([("offset", "max")]).to_pylist():
             if one["store"] is not None and one["offset_max"] is not None:
                 self.ends[one["store"]] = max(self.ends.get(one["store"], 0), one["offset_max"] + 1)
-        for topic in self.task.topics:
-            if topic.wanted(rows).true_count:
-                self.is_needed.add(topic.type.topic)
+
+    def _wanted(self, topic: FromOffset, rows: pa.RecordBatch) -> pa.Array:
+        return topic.wanted(rows, before=self.task.retries)
 
     def type_batch(self, batch: pa.RecordBatch) -> None:
         for topic in self.task.topics:
             if topic.type.topic not in self.is_needed:
                 continue
-            for some in with_inflated(batch.filter(topic.wanted(batch))):
+            chosen = batch.filter(self._wanted(topic, batch))
+            for some in (_as_read(chosen),) if self.task.retries else with_inflated(chosen):
                 for start in range(0, some.num_rows, _SLICE):
                     self._type_rows(topic.type, some.slice(start, _SLICE))
 
@@ -152,10 +160,17 @@ def _results(reader: Reader, rows: pa.RecordBatch) -> list[tuple[object, ...] | 
     )
     for body, error in zip(bodies, errors, strict=True):
         if error:
-            results.append(Refusal(f"cannot be decompressed: {error}"))
+            results.append(Refusal(_COMPRESSED + error))
         else:
             results.append(_NO_BODY if body is None else next(read))
     return results
+
+
+def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:
+    """Return dead letters as their messages were read: what could not be decompressed is no body still."""
+    reason = dead.column("reason")
+    error = pc.if_else(pc.starts_with(reason, _COMPRESSED), pc.utf8_slice_codeunits(reason, len(_COMPRESSED)), None)
+    return dead.append_column(BODY_INFLATED, dead.column("body")).append_column(BODY_ERROR, error.cast(pa.string()))
 
 
 def _bodies(rows: pa.RecordBatch) -> list[bytes | None]:

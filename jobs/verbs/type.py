@@ -23,6 +23,7 @@ _SHOWN = 5  # reasons of a topic
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake type /data/lake --types types.toml\n  "
                "rmq-lake type /data/lake --types types.toml --retype Orders\n  "
+               "rmq-lake type /data/lake --types types.toml --retry\n  "
                "rmq-lake type /data/lake --infer -t Orders > types.toml")  # fmt: skip
 @click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
 @click.option(
@@ -33,6 +34,7 @@ _SHOWN = 5  # reasons of a topic
     "--retype", multiple=True, metavar="TOPIC",
     help="Make the topic's table again from all of its messages, as FILE declares it now; may be repeated.",
 )  # fmt: skip
+@click.option("--retry", is_flag=True, help="Type dead letters again: those that FILE accepts now become rows.")
 @click.option("--infer", is_flag=True, help="Print the types that the bodies of TOPIC have, and how many do not fit.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="With --infer: of which topic.")
 @engine_option
@@ -42,6 +44,7 @@ def command(  # noqa: PLR0913 - one argument an option
     lake: str,
     declared: Path | None,
     retype: tuple[str, ...],
+    retry: bool,
     infer: bool,
     topics: tuple[str, ...],
     engine: str,
@@ -57,15 +60,17 @@ def command(  # noqa: PLR0913 - one argument an option
 
     check_installed(lake)
     if infer:
-        if declared is not None or retype or not topics:
-            raise click.UsageError("--infer goes with -t TOPIC, and without --types and --retype")
+        if declared is not None or retype or retry or not topics:
+            raise click.UsageError("--infer goes with -t TOPIC, and without --types, --retype and --retry")
         return _infer(lake, topics, engine, answer)
     if declared is None or topics:
         raise click.UsageError("give --types FILE, or --infer -t TOPIC")
-    return _type(lake, declared, retype, engine, answer)
+    return _type(lake, declared, retype, engine, answer, retry=retry)
 
 
-def _type(lake: str, declared: Path, retype: tuple[str, ...], engine: str, answer: Answer) -> ExitCode:
+def _type(  # noqa: PLR0913 - one argument an option
+    lake: str, declared: Path, retype: tuple[str, ...], engine: str, answer: Answer, *, retry: bool
+) -> ExitCode:
     watch = Stopwatch()
     from jobs.typed.declaration import DeclarationError, read_types
 
@@ -82,14 +87,14 @@ def _type(lake: str, declared: Path, retype: tuple[str, ...], engine: str, answe
     from jobs.typed.run import TypeRequest, type_lake
 
     workers = ready()
-    request = TypeRequest(Lake(normalise(lake), workers.options), types, retype, str(declared))
+    request = TypeRequest(Lake(normalise(lake), workers.options), types, retype, str(declared), retry)
     try:
         with shown_as_usage(DeclarationError):
             summary = type_lake(request, workers)
     except HeldByOtherError as error:
         say(f"rmq-lake: {lake}: {error}")
         return ExitCode.HELD
-    result = Result(Severity.HEALTHY, _what(summary), watch.seconds, verdict="done")
+    result = Result(Severity.HEALTHY, _what(summary, retry=retry), watch.seconds, verdict="done")
     values = {
         "number": summary.number,
         "recovered": summary.recovered,
@@ -116,10 +121,11 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> E
     return ExitCode.CLEAN if all(proposal.type for proposal in found.values()) else ExitCode.NOT_FOUND
 
 
-def _what(summary: "Summary") -> str:
-    if not (summary.rows or summary.dead_letters):
-        return "no new message of these topics"
-    return f"{counted(summary.rows, 'typed row')}, {counted(summary.dead_letters, 'dead letter')}"
+def _what(summary: "Summary", *, retry: bool) -> str:
+    said = [f"{counted(summary.accepted, 'dead letter')} typed"] if summary.accepted else []
+    if summary.rows or summary.dead_letters:
+        said[:0] = [counted(summary.rows, "typed row"), counted(summary.dead_letters, "dead letter")]
+    return ", ".join(said) or "no new message of these topics" + ", and no dead letter fits now" * retry
 
 
 def _lines(summary: "Summary") -> list[str]:
@@ -132,6 +138,8 @@ def _lines(summary: "Summary") -> list[str]:
             f"  {topic.topic} → {topic.table}: {counted(topic.rows, 'row')}, "
             f"{counted(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
+        if topic.accepted:
+            lines.append(f"    {counted(topic.accepted, 'dead letter')} of before: rows now")
         shown = list(topic.reasons.items())[:_SHOWN]
         lines += [f"    {count:,} times: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:

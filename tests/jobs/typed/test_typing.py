@@ -31,10 +31,10 @@ def ingested(folder: Path) -> None:
     ingest(IngestRequest(str(folder / "store"), str(folder / "lake"), broker="b", range_size=4096), OneByOne())
 
 
-def typed(folder: Path, declared: str = ORDERS, retype: Sequence[str] = ()) -> Summary:
+def typed(folder: Path, declared: str = ORDERS, retype: Sequence[str] = (), *, retries: bool = False) -> Summary:
     path = folder / "types.toml"
     path.write_text(declared)
-    request = TypeRequest(Lake(str(folder / "lake")), read_types(path), tuple(retype), "types.toml")
+    request = TypeRequest(Lake(str(folder / "lake")), read_types(path), tuple(retype), "types.toml", retries)
     return type_lake(request, OneByOne())
 
 
@@ -112,14 +112,71 @@ def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused
     assert (3, 0) == (len(good), len(dead))
     assert [1, 3000000000, 2] == [row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")]
 
-    with pytest.raises(DeclarationError, match=r"without, or with another type of: name string; .*--retype 'Orders'"):
-        typed(tmp_path, declared.format("id bigint, n int"))
     narrow = declared.format("id tinyint")
     typed(tmp_path, narrow, retype=["Orders"])
     good, dead = typed_and_dead(tmp_path / "lake")
     assert (2, 1) == (len(good), len(dead))
     assert "name" not in rows_of(tmp_path / "lake", "typed/Orders")[0]
     assert typed(tmp_path, narrow).number is None
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        ('schema = "id int, n int, at timestamp"', "without, or with another type of: name string"),
+        ('schema = "id smallint, name string, at timestamp"', "of: id int"),
+        ('schema = "id decimal(12,0), name string, at timestamp"', "of: id int"),
+        ('schema = "id int, NAME string, at timestamp"', "of: name string"),
+        ('schema = "id int, at timestamp"\nproperties = ["name"]', "with another properties"),
+        ('schema = "id int, name string, at timestamp"\nfrom = { name = "n" }', "with another from"),
+        ('schema = "id int, name string, at timestamp"\nepoch = "ms"', "with another epoch"),
+        ('schema = "id int NOT NULL, name string, at timestamp"', "where this may be NULL: id"),
+        ('schema = "id int, name string, at timestamp, n int NOT NULL"', "where this may be NULL: n"),
+    ],
+)
+def test_what_would_lose_values_is_refused_before_anything_is_written(now: str, says: str, tmp_path: Path) -> None:
+    """With the command that does it all the same."""
+    write(Broker(tmp_path / "store"), b'{"id": 1, "name": "a", "at": "2026-11-23 10:00:00"}')
+    ingested(tmp_path)
+    declared = '[topic.Orders]\nformat = "json"\ntime_zone = "Europe/Berlin"\n'
+    typed(tmp_path, declared + 'schema = "id int, name string, at timestamp"\nepoch = "s"')
+    now += "" if "epoch" in now else '\nepoch = "s"'
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+
+    with pytest.raises(DeclarationError) as refused:
+        typed(tmp_path, declared + now)
+
+    command = f"rmq-lake type {tmp_path}/lake --types types.toml --retype Orders"
+    assert (True, command) == (says in str(refused.value), str(refused.value).splitlines()[-1])
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    assert typed(tmp_path, declared + now, retype=["Orders"]).topics[0].retyped
+
+
+def test_dead_letters_that_the_declaration_accepts_now_become_rows(tmp_path: Path) -> None:
+    """Those of other topics stay, and so do those that still do not fit, or are superseded by the log."""
+    broker = Broker(tmp_path / "store")
+    write(broker, b"no", topic="Payments")
+    write(broker, b'{"id": 1, "at": 1795428000}', b'{"id": 2}', b'{"at": "2026-11-23 10:00:00"}', b"x")
+    at = broker.offset
+    write(broker, b'{"id": 9, "at": 9}')
+    ingested(tmp_path)
+    declared = '[topic.{}]\nformat = "json"\nschema = "id int{}, at timestamp"\n'
+    typed(tmp_path, declared.format("Orders", " NOT NULL") + declared.format("Payments", ""))
+    broker.truncate(at)
+    write(broker, b'{"id": 31, "at": 1}', *[b'{"id": 4}'] * 40)
+    ingested(tmp_path)
+    loose = declared.format("Orders", "") + 'epoch = "s"\ntime_zone = "UTC"\n'
+
+    kept = typed(tmp_path, loose)
+    tried = typed(tmp_path, loose, retries=True)
+    again = typed(tmp_path, loose, retries=True)
+
+    assert [(41, 0), (0, 2)] == [(one.rows, one.accepted) for one in (kept, tried)]
+    assert again.number is None
+    good, dead = typed_and_dead(tmp_path / "lake")
+    assert (44, 1) == (len(good), len(dead))
+    assert {None, 1, 2, 31, 4} == {row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
+    assert [b"no", b"x"] == sorted(row["body"] for row in rows_of(tmp_path / "lake", "dead_letters"))
 
 
 @pytest.mark.parametrize("topic", ["../x", "/etc", "%2F..", "a.b", "%RETRY%group", "Ü", "messages", "."])

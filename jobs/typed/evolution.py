@@ -1,0 +1,62 @@
+"""
+A declaration that was changed: what its table keeps, and what would be lost.
+
+Three things may happen to a table without a word of the user. It keeps its rows where the new declaration reads each
+of them as the old one did, and may read more; it gets columns; it is made again where a type is wider.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from jobs.typed.ddl import narrowed, parse_columns
+from jobs.typed.declaration import TopicType
+
+_BY_COLUMN = ("columns", "from", "properties")
+_MORE = ("epoch", "time_zone")  # given later, they make no row another one: without them such a body is a dead letter
+
+
+class Change(Enum):
+    """What a declaration means for a table that was made by an earlier one."""
+
+    NOTHING = "its rows are as they are declared"
+    MORE = "bodies may fit now that did not before"
+    WIDER = "it is to be made again"
+
+
+class LosingError(Exception):
+    """The table of an earlier declaration has values that the new one has no place for; the message says which."""
+
+
+def change_of(type_: TopicType, declared: Mapping[str, object]) -> Change:
+    """Return what becomes of a table that was *declared* before; `LosingError` where values would be lost."""
+    now = type_.described()
+    if now == declared:
+        return Change.NOTHING
+    old = {column.name: column for column in parse_columns(str(declared["columns"]))}
+    new = {column.name: column for column in type_.all_columns}
+    if lost := narrowed(list(new.values()), list(old.values())):
+        raise LosingError(f"without, or with another type of: {', '.join(lost)}")
+    changed = {name for name in ("from", "properties") if _of(old, now[name]) != _of(old, declared[name])}
+    changed |= {
+        key
+        for key in now.keys() | declared.keys()
+        if key not in _BY_COLUMN
+        and now.get(key) != declared.get(key)
+        and not (key in _MORE and declared.get(key) is None)
+    }
+    if changed:
+        raise LosingError(f"with another {', '.join(sorted(changed))}")
+    demanded = [
+        one.name for one in new.values() if not one.nullable and (one.name not in old or old[one.name].nullable)
+    ]
+    if demanded:
+        raise LosingError(f"where this may be NULL: {', '.join(demanded)}")
+    is_wider = any(new[name].type != column.type for name, column in old.items())
+    return Change.WIDER if is_wider else Change.MORE
+
+
+def _of(columns: Mapping[str, object], named: object) -> object:
+    """Return what is said of these columns."""
+    if isinstance(named, Mapping):
+        return {name: source for name, source in named.items() if name in columns}
+    return {name for name in named if name in columns} if isinstance(named, list) else named
