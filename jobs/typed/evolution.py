@@ -59,4 +59,4 @@ def _of(columns: Mapping[str, object], named: object) -> object:
     """Return what is said of these columns."""
     if isinstance(named, Mapping):
         return {name: source for name, source in named.items() if name in columns}
-    return {name for name in named if name in columns} if isinstance(named, list) else named
+    return {one for one in named if one.partition("=")[0] in columns} if isinstance(named, list) else named
