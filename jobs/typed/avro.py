@@ -18,7 +18,7 @@ from jobs.typed import wire
 from jobs.typed.ddl import SchemaError, is_wider, type_text
 from jobs.typed.refusal import Refusal, RefusedBodyError
 from jobs.typed.values import Times, exactly, member
-from jobs.typed.wire import Read, at_byte
+from jobs.typed.wire import Read, at_byte, then
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _MOST_DIGITS = 38
@@ -201,7 +201,7 @@ class _Record:
         if len(types) > 1:
             numbers = iter(range(len(types)))
             names = {at: f"member{next(numbers)}" for at, branch in enumerate(branches) if branch.type is not None}
-            reads = [_then(read, _named(names[at])) if at in names else read for at, read in enumerate(reads)]
+            reads = [then(read, _named(names[at])) if at in names else read for at, read in enumerate(reads)]
             types = [pa.struct([(f"member{number}", type_) for number, type_ in enumerate(types)])]
 
         def read(body: bytes, at: int) -> tuple[object, int]:
@@ -219,13 +219,13 @@ class _Record:
         factor, times = _FACTORS.get(unit, 1), self._times
         instant = wire.nanosecond_instant if unit == "nanos" else lambda value: wire.instant(value * factor)
         if kind == "timestamp":
-            return _Reading(_INSTANT, _then(_long, instant))
-        return _Reading(_INSTANT, _then(_long, lambda value: wire.local_instant(instant(value), times)))
+            return _Reading(_INSTANT, then(_long, instant))
+        return _Reading(_INSTANT, then(_long, lambda value: wire.local_instant(instant(value), times)))
 
 
 def _int_or_date(schema: Any) -> _Reading:  # noqa: ANN401
     if schema.get("logicalType") == "date":
-        return _Reading(pa.date32(), _then(_int, wire.day))
+        return _Reading(pa.date32(), then(_int, wire.day))
     return _Reading(pa.int32(), _int)
 
 
@@ -238,7 +238,7 @@ def _fixed(schema: Any) -> _Reading:  # noqa: ANN401
         return wire.piece(body, at, size)
 
     if schema.get("logicalType") == "uuid" and size == 16:  # noqa: PLR2004 - bytes of a UUID
-        return _Reading(pa.string(), _then(read, lambda data: str(uuid.UUID(bytes=data))))
+        return _Reading(pa.string(), then(read, lambda data: str(uuid.UUID(bytes=data))))
     return _bytes_or_decimal(schema, read)
 
 
@@ -247,15 +247,7 @@ def _bytes_or_decimal(schema: Any, read: Read | None = None) -> _Reading:  # noq
     if schema.get("logicalType") != "decimal" or schema["precision"] > _MOST_DIGITS:
         return _Reading(pa.binary(), read)
     type_ = pa.decimal128(schema["precision"], schema.get("scale", 0))
-    return _Reading(type_, _then(read, _decimal(type_)))
-
-
-def _then(read: Read, convert: Callable[[Any], object]) -> Read:
-    def both(body: bytes, at: int) -> tuple[object, int]:
-        value, at = read(body, at)
-        return convert(value), at
-
-    return both
+    return _Reading(type_, then(read, _decimal(type_)))
 
 
 def _named(name: str) -> Callable[[object], object]:

@@ -16,7 +16,11 @@ from jobs.typed.values import Times
 
 _KEYS: Mapping[str, tuple[type, ...]] = {"from": (dict,), "properties": (list, dict)}  # the others are texts
 _OF_ALL = ("format", "from", "properties")
-_OF_FORMAT = {"json": ("schema", "epoch", "time_zone"), "avro": ("schema_file", "schemas", "time_zone")}
+_OF_FORMAT = {
+    "json": ("schema", "epoch", "time_zone"),
+    "avro": ("schema_file", "schemas", "time_zone"),
+    "protobuf": ("descriptors", "message"),
+}
 _EPOCHS = ("s", "ms", "us")
 
 
@@ -143,7 +147,7 @@ class _Declared:
                 raise self._error(key, f"must be a {_KEYS.get(key, (str,))[0].__name__}")
         if not self._topic or len(folder_of(self._topic)) > LONGEST_FOLDER:
             raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters")
-        of_format = {"json": self._json, "avro": self._avro}
+        of_format = {"json": self._json, "avro": self._avro, "protobuf": self._protobuf}
         format_, columns = of_format[format_]()
         found = TopicType(self._topic, format_, columns, self._sources(columns), self._properties(), self._times())
         self._columns("properties", lambda: columns_text(found.all_columns))
@@ -164,6 +168,13 @@ class _Declared:
             if strange or not paths:
                 raise self._error(key, f"must be a folder of files like 7.avsc, of the registry's numbers{strange[:1]}")
             format_ = Avro({int(path.stem): self._file(key, path).decode(errors="replace") for path in paths})
+        return format_, self._columns(key, lambda: self._declared(format_.columns()))
+
+    def _protobuf(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
+        from jobs.typed.protobuf import Protobuf
+
+        key = "descriptors"
+        format_ = Protobuf(self._file(key, self._path(key)), self._text("message"))
         return format_, self._columns(key, lambda: self._declared(format_.columns()))
 
     def _declared(self, columns: Sequence[pa.Field]) -> str:

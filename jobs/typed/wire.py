@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from struct import Struct
+from typing import Any
 
 from jobs.typed.refusal import RefusedBodyError
 from jobs.typed.values import EPOCH, Times, in_zone
@@ -40,6 +41,16 @@ def varint(body: bytes, at: int) -> tuple[int, int]:
     if byte >= 128 or found >> _BITS:  # noqa: PLR2004
         raise at_byte("a number of more than 64 bits", begin)
     return found, at
+
+
+def then(read: Read, convert: Callable[[Any], object]) -> Read:
+    """Return a reading whose values are converted."""
+
+    def both(body: bytes, at: int) -> tuple[object, int]:
+        value, at = read(body, at)
+        return convert(value), at
+
+    return both
 
 
 def zigzag(unsigned: int) -> int:

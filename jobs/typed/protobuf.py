@@ -1,0 +1,330 @@
+"""
+Bodies of Protobuf: each is one message that a set of descriptors describes, with or without Confluent's header.
+
+Fields are read by their declared types; what the format would overwrite, cut or leave aside is refused. A field that
+is not declared is left out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from struct import Struct
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from jobs.typed import wire
+from jobs.typed.ddl import SchemaError
+from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.values import Times, member
+from jobs.typed.wire import Read, at_byte, then, varint
+
+_VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
+_DEEPEST = 100  # unknown groups in each other
+_MOST = (1 << 29) - 1  # number of a field
+_HEADER = 5  # bytes: Confluent's is 0x00 and the number of a schema; no message begins with 0x00
+_WRAPPERS = {f"google.protobuf.{one}Value" for one in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool",
+                                                       "String", "Bytes")}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Protobuf:
+    """The format: a message of a set of descriptors, as `protoc --include_imports --descriptor_set_out` writes it."""
+
+    descriptors: bytes
+    message: str
+    name: ClassVar = "protobuf"
+
+    def columns(self) -> tuple[pa.Field, ...]:
+        """Return the columns: one for each field."""
+        return tuple(pa.field(one.name, one.type) for one in _Message(self._descriptor()).fields.values())
+
+    def described(self) -> Mapping[str, object]:
+        """Return all that decides which rows a body gives, beside the columns."""
+        return {"message": self.message}
+
+    def reader(self, columns: Sequence[pa.Field], _times: Times) -> "ProtobufReader":
+        """Return a reader of such bodies."""
+        return ProtobufReader(self._descriptor(), [field.name for field in columns])
+
+    def _descriptor(self) -> Descriptor:
+        pool = DescriptorPool()
+        try:
+            for file in FileDescriptorSet.FromString(self.descriptors).file:
+                pool.Add(file)
+        except (DecodeError, TypeError, ValueError) as error:
+            raise SchemaError(f"no set of descriptors with all that they import: {error}") from error
+        try:
+            found: Descriptor = pool.FindMessageTypeByName(self.message)
+        except KeyError as error:
+            raise SchemaError(f"describes no message {self.message!r}") from error
+        return found
+
+
+class ProtobufReader:
+    """Reads the bodies of one type."""
+
+    def __init__(self, descriptor: Descriptor, names: Sequence[str]) -> None:
+        self._message, self._indexes, self._names = _Message(descriptor), _indexes(descriptor), names
+
+    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
+        """Return a row, or the refusal, of each body."""
+        return [self._row(body) for body in bodies]
+
+    def _row(self, body: bytes) -> tuple[object, ...] | Refusal:
+        try:
+            values = self._message.read(body, self._after_header(body) if body[:1] == b"\0" else 0, len(body))
+        except RefusedBodyError as error:
+            return error.of_body
+        except IndexError:
+            return Refusal(wire.CUT, f"byte {len(body)}")
+        return tuple(map(values.get, self._names))
+
+    def _after_header(self, body: bytes) -> int:
+        """Return the byte after the path to the message in its file: how many indexes, then each; nothing is [0]."""
+        count, at = varint(body, _HEADER)
+        indexes = []
+        for _ in range(min(wire.zigzag(count), _DEEPEST)):
+            index, at = varint(body, at)
+            indexes.append(wire.zigzag(index))
+        if (indexes or [0]) != self._indexes:
+            raise at_byte("another message of the registry's schema", _HEADER)
+        return at
+
+
+def _indexes(descriptor: Descriptor) -> list[int]:
+    parent = descriptor.containing_type
+    siblings = parent.nested_types if parent else descriptor.file.message_types_by_name.values()
+    index = [one.full_name for one in siblings].index(descriptor.full_name)
+    return [*(_indexes(parent) if parent else ()), index]
+
+
+class _Scalar(NamedTuple):
+    """A type of a field: its column, how it is written, how it is read, and its value where nothing is written."""
+
+    type: pa.DataType
+    wire: int
+    read: Read
+    default: object
+
+
+class _Field(NamedTuple):
+    """A field of a message."""
+
+    name: str
+    type: pa.DataType
+    scalar: _Scalar
+    default: object
+    is_repeated: bool
+    is_map: bool
+    is_required: bool
+    oneof: str | None
+
+    def take(self, found: dict[str, Any], body: bytes, at: int, wire_type: int) -> int:
+        """Read one occurrence of the field, and return the byte after it."""
+        scalar, begin = self.scalar, at
+        if self.is_repeated and wire_type == _SIZED != scalar.wire:
+            items = found.setdefault(self.name, [])
+            size, at = varint(body, at)
+            end = at + size
+            while at < end:
+                value, at = scalar.read(body, at)
+                items.append(value)
+            if at > end:
+                raise at_byte(wire.CUT, end)
+            return at
+        if wire_type != scalar.wire:
+            raise at_byte("another wire type than the field's", begin)
+        value, at = scalar.read(body, at)
+        if self.is_map:
+            entries = found.setdefault(self.name, {})
+            key = value["key"]  # type: ignore[index]
+            key = str(key).lower() if isinstance(key, bool) else str(key)
+            if key in entries:
+                raise at_byte(wire.TWICE, begin)
+            entries[key] = value["value"]  # type: ignore[index]
+        elif self.is_repeated:
+            found.setdefault(self.name, []).append(value)
+        elif self.name in found:
+            raise at_byte("a field occurs twice in one message", begin)
+        else:
+            found[self.name] = value
+        return at
+
+
+class _Message:
+    """The fields of a message."""
+
+    def __init__(self, descriptor: Descriptor, outer: tuple[str, ...] = ()) -> None:
+        inner = (*outer, descriptor.full_name)
+        self.fields = {one.number: _field(one, inner) for one in descriptor.fields}
+        self._missing = {one.name: one.default for one in self.fields.values()}
+
+    def read(self, body: bytes, at: int, end: int) -> dict[str, Any]:
+        """Return the values of a message between two bytes."""
+        fields = self.fields
+        found: dict[str, Any] = {}
+        while at < end:
+            begin = at
+            tag, at = varint(body, at)
+            number = tag >> 3
+            if not 0 < number <= _MOST:
+                raise at_byte("no number of a field", begin)
+            field = fields.get(number)
+            if field is None:
+                at = _skipped(body, at, tag)
+            else:
+                try:
+                    at = field.take(found, body, at, tag & 7)
+                except RefusedBodyError as error:
+                    raise error.within(member("", field.name)) from None
+            if at > end:
+                raise at_byte(wire.CUT, end)
+        self._check(found, end)
+        return {**self._missing, **found}
+
+    def _check(self, found: Mapping[str, object], end: int) -> None:
+        oneofs = set()
+        for field in self.fields.values():
+            if field.is_required and field.name not in found:
+                raise at_byte("a value that must be there is missing", end).within(member("", field.name))
+            if field.oneof is not None and field.name in found:
+                if field.oneof in oneofs:
+                    raise at_byte("two fields of a oneof", end).within(member("", field.name))
+                oneofs.add(field.oneof)
+
+
+def _skipped(body: bytes, at: int, tag: int) -> int:
+    """Return the byte after a field that is not declared."""
+    groups: list[int] = []
+    while True:
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == _GROUP and len(groups) < _DEEPEST:
+            groups.append(number)
+        elif wire_type == _VARINT:
+            _, at = varint(body, at)
+        elif wire_type == _SIZED:
+            size, at = varint(body, at)
+            at += size
+        elif wire_type in {_EIGHT, _FOUR}:
+            at += 8 if wire_type == _EIGHT else 4
+        elif wire_type != _END or not groups or groups.pop() != number:
+            raise at_byte(f"nested deeper than {_DEEPEST}" if wire_type == _GROUP else "no wire type", at)
+        if not groups:
+            return at
+        tag, at = varint(body, at)
+
+
+def _field(field: FieldDescriptor, outer: tuple[str, ...]) -> _Field:
+    scalar = _scalar(field, outer)
+    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+    type_, default = scalar.type, None if field.has_presence else scalar.default
+    if is_map:
+        type_, default = pa.map_(pa.string(), scalar.type.field("value").type), {}
+    elif field.is_repeated:
+        type_, default = pa.list_(scalar.type), []
+    elif field.containing_type.GetOptions().map_entry:
+        default = scalar.default
+    oneof = field.containing_oneof
+    return _Field(field.name, type_, scalar, default, field.is_repeated, is_map, field.is_required,
+                  None if oneof is None else oneof.name)  # fmt: skip
+
+
+def _scalar(field: FieldDescriptor, outer: tuple[str, ...]) -> _Scalar:
+    if field.type == FieldDescriptor.TYPE_GROUP:
+        raise SchemaError(f"{field.full_name}: a group")
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        names = {one.number: one.name for one in field.enum_type.values}
+        return _Scalar(pa.string(), _VARINT, then(varint, _enum(names)), names.get(0))
+    message = field.message_type
+    if message is None:
+        return _SCALARS[field.type]
+    if message.full_name in outer or not message.fields:
+        return _SCALARS[FieldDescriptor.TYPE_BYTES]._replace(default=None)
+    fields = _Message(message, outer)
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        size, at = varint(body, at)
+        if at + size > len(body):
+            raise at_byte(wire.CUT, at)
+        return fields.read(body, at, at + size), at + size
+
+    if message.full_name == "google.protobuf.Timestamp":
+        return _Scalar(pa.timestamp("us", "UTC"), _SIZED, then(read, _instant), 0)
+    if message.full_name in _WRAPPERS:
+        inner = fields.fields[1]
+        return _Scalar(inner.type, _SIZED, then(read, lambda values: values["value"]), inner.default)
+    type_ = pa.struct([(one.name, one.type) for one in fields.fields.values()])
+    return _Scalar(type_, _SIZED, read, None)
+
+
+def _instant(values: Mapping[str, int]) -> int:
+    if not 0 <= values["nanos"] < 10**9:
+        raise RefusedBodyError("a time that no calendar has", "")
+    return wire.nanosecond_instant(values["seconds"] * 10**9 + values["nanos"])
+
+
+def _enum(names: Mapping[int, str]) -> Callable[[int], str]:
+    def convert(number: int) -> str:
+        name = names.get(_signed(number))
+        if name is None:
+            raise RefusedBodyError("an enum has no such number", "")
+        return name
+
+    return convert
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _within(low: int, high: int, name: str, of: Callable[[int], int]) -> Callable[[int], int]:
+    def convert(number: int) -> int:
+        found = of(number)
+        if not low <= found <= high:
+            raise RefusedBodyError(wire.TOO_LARGE.format(name), "")
+        return found
+
+    return convert
+
+
+def _boolean(number: int) -> bool:
+    if number > 1:
+        raise RefusedBodyError("no boolean", "")
+    return number == 1
+
+
+def _bytes(body: bytes, at: int) -> tuple[bytes, int]:
+    size, at = varint(body, at)
+    return wire.piece(body, at, size)
+
+
+def _string(body: bytes, at: int) -> tuple[str, int]:
+    data, at = _bytes(body, at)
+    return wire.text(data, at), at
+
+
+_INT = (-(1 << 31), (1 << 31) - 1, "int")
+_UNSIGNED = pa.decimal128(20, 0)
+_F = FieldDescriptor
+_SCALARS = {
+    _F.TYPE_DOUBLE: _Scalar(pa.float64(), _EIGHT, wire.DOUBLE, 0.0),
+    _F.TYPE_FLOAT: _Scalar(pa.float32(), _FOUR, wire.FLOAT, 0.0),
+    _F.TYPE_INT64: _Scalar(pa.int64(), _VARINT, then(varint, _signed), 0),
+    _F.TYPE_UINT64: _Scalar(_UNSIGNED, _VARINT, then(varint, Decimal), Decimal(0)),
+    _F.TYPE_INT32: _Scalar(pa.int32(), _VARINT, then(varint, _within(*_INT, _signed)), 0),
+    _F.TYPE_FIXED64: _Scalar(_UNSIGNED, _EIGHT, then(wire.number(Struct("<Q")), Decimal), Decimal(0)),
+    _F.TYPE_FIXED32: _Scalar(pa.int64(), _FOUR, wire.number(Struct("<I")), 0),
+    _F.TYPE_BOOL: _Scalar(pa.bool_(), _VARINT, then(varint, _boolean), False),  # noqa: FBT003 - the value
+    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, _string, ""),
+    _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, _bytes, b""),
+    _F.TYPE_UINT32: _Scalar(pa.int64(), _VARINT, then(varint, _within(0, (1 << 32) - 1, "a field of 32 bits", int)), 0),
+    _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, wire.number(Struct("<i")), 0),
+    _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, wire.number(Struct("<q")), 0),
+    _F.TYPE_SINT32: _Scalar(pa.int32(), _VARINT, then(varint, _within(*_INT, wire.zigzag)), 0),
+    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, then(varint, wire.zigzag), 0),
+}

@@ -1,0 +1,242 @@
+"""Bodies of Protobuf: bytes written by hand, and Google's package as the judge of any other."""
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2, wrappers_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.typed.ddl import columns_text
+from jobs.typed.declaration import DeclarationError
+from jobs.typed.protobuf import Protobuf
+from jobs.typed.refusal import Refusal
+from jobs.typed.values import Times
+from tests.jobs.typed.test_json import cells_of
+from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead, write
+from tests.support.broker import Broker
+from tests.support.lakes import rows_of
+
+_F = descriptor_pb2.FieldDescriptorProto
+_NUMBERS = {
+    "double": "d", "float": "f", "int64": "i8", "uint64": "u8", "int32": "i4", "fixed64": "x8", "fixed32": "x4",
+    "bool": "b", "string": "s", "bytes": "y", "uint32": "u4", "sfixed32": "s4", "sfixed64": "s8", "sint32": "z4",
+    "sint64": "z8",
+}  # fmt: skip
+
+
+def _descriptors() -> bytes:
+    """Return what protoc makes of a file of proto3 with a field of each type, from 1 on, and then all else."""
+    file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+    file.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"])
+    file.message_type.add(name="Other")
+    order = file.message_type.add(name="Order")
+    who = order.nested_type.add(name="Who")
+    who.field.add(name="name", number=1, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL)
+    who.field.add(name="self", number=2, type=_F.TYPE_MESSAGE, type_name=".shop.Order.Who", label=_F.LABEL_OPTIONAL)
+    entry = order.nested_type.add(name="MEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=_F.TYPE_INT32, label=_F.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL)
+    kind = order.enum_type.add(name="Kind")
+    kind.value.add(name="NEW", number=0)
+    kind.value.add(name="OLD", number=-2)
+    for number, (type_, name) in enumerate(_NUMBERS.items(), 1):
+        order.field.add(name=name, number=number, type=_F.Type.Value(f"TYPE_{type_.upper()}"), label=_F.LABEL_OPTIONAL)
+    order.oneof_decl.add(name="way")
+    order.oneof_decl.add(name="_o")
+    for name, number, type_, of in (
+        ("k", 20, ".shop.Order.Kind", {}), ("who", 21, ".shop.Order.Who", {}), ("m", 22, ".shop.Order.MEntry", {}),
+        ("r", 23, "sint32", {}), ("rs", 24, "string", {}), ("rw", 25, ".shop.Order.Who", {}),
+        ("at", 26, ".google.protobuf.Timestamp", {}), ("w", 27, ".google.protobuf.Int64Value", {}),
+        ("l", 28, "int32", {"oneof_index": 0}), ("q", 29, "string", {"oneof_index": 0}),
+        ("o", 30, "int32", {"oneof_index": 1, "proto3_optional": True}),
+    ):  # fmt: skip
+        label = _F.LABEL_REPEATED if name in {"m", "r", "rs", "rw"} else _F.LABEL_OPTIONAL
+        proto_type = (
+            _F.TYPE_ENUM if name == "k" else _F.TYPE_MESSAGE if "." in type_ else _F.Type.Value(f"TYPE_{type_.upper()}")
+        )
+        order.field.add(
+            name=name, number=number, label=label, type=proto_type, type_name=type_ if "." in type_ else None, **of
+        )
+    found = descriptor_pb2.FileDescriptorSet(file=[file])
+    for module in (wrappers_pb2, timestamp_pb2):
+        module.DESCRIPTOR.CopyToProto(found.file.add())
+    found.file.reverse()
+    return bytes(found.SerializeToString())
+
+
+_SET = _descriptors()
+_FORMAT = Protobuf(_SET, "shop.Order")
+_COLUMNS = _FORMAT.columns()
+_READER = _FORMAT.reader(_COLUMNS, Times())
+_POOL = DescriptorPool()
+for _file in descriptor_pb2.FileDescriptorSet.FromString(_SET).file:
+    _POOL.Add(_file)
+_ORDER: Any = GetMessageClass(_POOL.FindMessageTypeByName("shop.Order"))
+
+
+def read(body: bytes) -> dict[str, object] | Refusal:
+    found = cells_of(_READER.read([body])[0], _COLUMNS)
+    return found if isinstance(found, Refusal) else {one.name: v for one, v in zip(_COLUMNS, found, strict=True)}
+
+
+def test_a_message_gives_the_columns() -> None:
+    assert columns_text(_COLUMNS) == (
+        "d double, f float, i8 bigint, u8 decimal(20,0), i4 int, x8 decimal(20,0), x4 bigint, b boolean, s string, "
+        "y binary, u4 bigint, s4 int, s8 bigint, z4 int, z8 bigint, k string, who struct<name: string, self: binary>, "
+        "m map<string,string>, r array<int>, rs array<string>, rw array<struct<name: string, self: binary>>, "
+        "at timestamp, w bigint, l int, q string, o int"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("", {"i8": 0, "s": "", "k": "NEW", "who": None, "m": [], "r": [], "at": None, "w": None, "o": None}),
+        ("18 ff ff ff ff ff ff ff ff ff 01", {"i8": -1}),
+        ("20 ff ff ff ff ff ff ff ff ff 01", {"u8": Decimal(2**64 - 1)}),
+        ("18 ff ff ff ff ff ff ff ff ff 02", ("a number of more than 64 bits", "$.i8 at byte 1")),
+        ("28 80 80 80 80 08", ("a number is too large for int", "$.i4")),
+        ("58 80 80 80 80 10", ("a number is too large for a field of 32 bits", "$.u4")),
+        ("40 02", ("no boolean", "$.b")),
+        ("18 01 18 02", ("a field occurs twice in one message", "$.i8 at byte 3")),
+        ("1d 00 00 00 00", ("another wire type than the field's", "$.i8 at byte 1")),
+        ("4a 02 c3 28", ("invalid UTF-8", "$.s at byte 2")),
+        ("4a 05 61", ("cut off", "$.s at byte 2")),
+        ("09 00", ("cut off", "$.d at byte 1")),
+        ("80", ("cut off", "byte 1")),
+        ("4a ff ff ff ff ff ff ff ff 7f", ("cut off", "$.s at byte 10")),
+        ("a0 01 07", ("an enum has no such number", "$.k")),
+        ("a0 01 fe ff ff ff ff ff ff ff ff 01", {"k": "OLD"}),
+        ("aa 01 04 0a 02 68 69", {"who": {"name": "hi", "self": None}}),
+        ("aa 01 02 12 00", {"who": {"name": "", "self": b""}}),
+        ("aa 01 03 0a 02 68 69", ("cut off", "$.who at byte 6")),
+        ("b2 01 04 08 05 12 00 b2 01 00", {"m": [("5", ""), ("0", "")]}),
+        ("b2 01 00 b2 01 02 08 00", ("a key occurs twice in one object", "$.m at byte 5")),
+        ("ba 01 02 01 04 b8 01 06", {"r": [-1, 2, 3]}),
+        ("ba 01 02 01 80", ("cut off", "byte 5")),
+        ("d2 01 04 08 01 10 7b", ("a time finer than a microsecond", "$.at")),
+        ("d2 01 04 08 01 10 e8 07", ("cut off", "$.at at byte 7")),
+        ("d2 01 05 08 01 10 e8 07", {"at": dt.datetime(1970, 1, 1, 0, 0, 1, 1, dt.UTC)}),
+        ("d2 01 06 10 80 94 eb dc 03", ("a time that no calendar has", "$.at")),
+        ("da 01 00", {"w": 0}),
+        ("e0 01 01 ea 01 00", ("two fields of a oneof", "$.q at byte 6")),
+        ("f0 01 00", {"o": 0}),
+        ("c0 3e 01 c3 3e c3 3e c4 3e c4 3e", {"i8": 0}),
+        ("c3 3e" * 101, ("nested deeper than 100", "byte 202")),
+        ("c3 3e cc 3e", ("no wire type", "byte 4")),
+        ("c7 3e", ("no wire type", "byte 2")),
+        ("c2 3e 05", ("cut off", "byte 3")),
+        ("00 00 00 00 07 02 02 18 05", {"i8": 5}),  # the second message of a file, by Confluent's header
+        ("00 00 00 00 07 00 18 05", ("another message of the registry's schema", "byte 5")),
+        ("00 00 00 00 07 fe ff ff ff 0f", ("cut off", "byte 10")),
+        ("00 00", ("cut off", "byte 2")),
+    ],
+)  # fmt: skip
+def test_a_message_is_read_exactly_or_refused_with_its_place(body: str, expected: object) -> None:
+    found = read(bytes.fromhex(body))
+
+    if isinstance(expected, tuple):
+        assert Refusal(*expected) == found
+    else:
+        assert isinstance(found, dict)
+        assert {**found, **expected} == found  # type: ignore[dict-item]
+
+
+def _judged(body: bytes) -> Message | None:
+    """Return the message that Google's package reads; None where it reads none, or leaves a part aside."""
+    try:
+        message: Message = _ORDER.FromString(body)
+    except DecodeError:
+        return None
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    return message if size == message.ByteSize() else None
+
+
+def _as_columns(message: Any) -> dict[str, object]:  # noqa: ANN401
+    found: dict[str, object] = {}
+    for one in message.DESCRIPTOR.fields:
+        value = getattr(message, one.name)
+        if one.name in {"at", "w"}:
+            at = dt.timedelta(seconds=getattr(value, "seconds", 0), microseconds=getattr(value, "nanos", 0) // 1000)
+            value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + at if one.name == "at" else value.value
+        elif one.name in {"who", "rw"}:
+            values = [_who(who) for who in ([value] if one.name == "who" else value)]
+            value = values[0] if one.name == "who" else values
+        elif one.name == "k":
+            value = {0: "NEW", -2: "OLD"}[value]
+        elif one.name == "m":
+            value = {str(key): text for key, text in value.items()}
+        elif one.name in {"r", "rs"}:
+            value = list(value)
+        found[one.name] = value if not one.has_presence or message.HasField(one.name) else None
+    return found
+
+
+def _who(who: Any) -> dict[str, object]:  # noqa: ANN401
+    return {"name": who.name, "self": who.self.SerializeToString() if who.HasField("self") else None}
+
+
+_INT = st.integers(-(2**31), 2**31 - 1)
+_LONG = st.integers(-(2**63), 2**63 - 1)
+_UNSIGNED = st.integers(0, 2**64 - 1)
+_DRAWN = {
+    "d": st.floats(allow_nan=False), "f": st.floats(width=32, allow_nan=False), "i8": _LONG, "u8": _UNSIGNED,
+    "i4": _INT,
+    "x8": _UNSIGNED, "x4": st.integers(0, 2**32 - 1), "b": st.booleans(), "s": st.text(max_size=5),
+    "y": st.binary(max_size=5), "u4": st.integers(0, 2**32 - 1), "s4": _INT, "s8": _LONG, "z4": _INT, "z8": _LONG,
+    "k": st.sampled_from([0, -2]), "who": st.just({"name": "a", "self": {"name": "b"}}),
+    "m": st.dictionaries(_INT, st.text(max_size=2), max_size=2), "r": st.lists(_INT, max_size=3),
+    "rs": st.lists(st.text(max_size=2), max_size=2), "rw": st.just([{"name": "c"}, {}]),
+    "at": st.integers(-(10**9), 10**9).map(lambda at: {"seconds": at, "nanos": 1000}),
+    "w": st.just({"value": 7}), "l": _INT, "o": _INT,
+}  # fmt: skip
+_BODIES = st.fixed_dictionaries({}, optional=_DRAWN).map(lambda fields: _ORDER(**fields).SerializeToString())
+_STRICTER = {
+    "a field occurs twice in one message", "two fields of a oneof", "a key occurs twice in one object", "no boolean",
+    "a number is too large for int", "a number is too large for a field of 32 bits", "an enum has no such number",
+    "a time that no calendar has", "a time finer than a microsecond", "a number of more than 64 bits",
+}  # fmt: skip
+
+
+@given(_BODIES, st.integers(0, 300), st.binary(max_size=3), st.integers(0, 3))
+def test_a_body_is_read_as_the_package_reads_it_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
+    at %= len(good) + 1
+    for body in (good, good[:at] + new + good[at + size :], good[:at]):
+        found = read(body)
+        if body[:1] == b"\0":
+            continue
+        if isinstance(found, Refusal):
+            assert _judged(body) is None or found.reason in _STRICTER
+            assert body is not good
+        else:
+            message = _ORDER.FromString(body)
+            expected = {**found, "m": dict(found["m"])}  # type: ignore[call-overload]
+            assert expected == _as_columns(message) or "nan" in repr(found)
+
+
+def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
+    (tmp_path / "shop.desc").write_bytes(_SET)
+    write(Broker(tmp_path / "store"), _ORDER(i8=5, s="a").SerializeToString(), b"\x18", b"")
+    ingested(tmp_path)
+    declared = '[topic.Orders]\nformat = "protobuf"\ndescriptors = "shop.desc"\nmessage = "shop.Order"\n'
+
+    typed(tmp_path, declared)
+
+    assert (2, 1) == tuple(map(len, typed_and_dead(tmp_path / "lake")))
+    assert [(5, "a"), (0, "")] == [(row["i8"], row["s"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
+    for old, new, says in (
+        ("shop.Order", "shop.Nothing", "descriptors: describes no message 'shop.Nothing'"),
+        ("shop.Order", "shop.Other", "descriptors: "),
+        ("shop.desc", "types.toml", "descriptors: no set of descriptors"),
+    ):
+        with pytest.raises(DeclarationError, match=says):
+            typed(tmp_path, declared.replace(old, new))
