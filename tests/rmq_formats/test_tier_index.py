@@ -82,16 +82,18 @@ def test_a_file_without_its_end_says_how_long_it_should_be(place: Path) -> None:
     assert index.position_of(len(index.entries)) == len(data) - 2 * ENTRY.size
 
 
-@pytest.mark.parametrize("raw", [b"\xbc\xc5\x02\x89", bytes(4)])
-def test_a_file_that_is_not_full_is_none(place: Path, raw: bytes) -> None:
-    with pytest.raises(CorruptData, match="magic"):
-        read_tier_index(changed(files(place)[0], 0, raw))
-
-
-@pytest.mark.parametrize("raw", [bytes(4), HEADER.size.to_bytes(4, "big"), (HEADER.size + 1).to_bytes(4, "big")])
-def test_a_first_slot_that_leads_nowhere_is_damage(place: Path, raw: bytes) -> None:
-    with pytest.raises(CorruptData, match="cannot begin"):
-        read_tier_index(changed(files(place)[0], HEADER.size, raw))
+@pytest.mark.parametrize(
+    ("position", "raw", "why"),
+    [
+        *((0, raw, "magic") for raw in (b"\xbc\xc5\x02\x89", bytes(4))),
+        *((HEADER.size, slot.to_bytes(4, "big"), "cannot begin") for slot in (0, HEADER.size, HEADER.size + 1)),
+    ],
+)
+def test_a_file_that_is_not_full_or_whose_first_slot_leads_nowhere_is_refused(
+    place: Path, position: int, raw: bytes, why: str
+) -> None:
+    with pytest.raises(CorruptData, match=why):
+        read_tier_index(changed(files(place)[0], position, raw))
 
 
 @pytest.mark.parametrize("size", [0, HEADER.size, HEADER.size + SLOT.size - 1, HEADER.size + SLOT.size * _SLOTS - 1])

@@ -86,55 +86,42 @@ def test_each_failure_has_its_exit_code_and_no_traceback(
     assert "Traceback" not in output.err
 
 
-def test_damaged_bytes_are_named_by_file_and_offset(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    probe(raising(CorruptData("total_size 7 is too small", 4096, "/store/commitlog/00000000000000000000")))
-
-    cli.main(["probe"])
-
-    expected = "rmq-lake: /store/commitlog/00000000000000000000: total_size 7 is too small at offset 4096\n"
-    assert expected == capsys.readouterr().err
-
-
-def test_a_file_error_names_the_file_first(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    probe(raising(PermissionError(13, "Permission denied", "/store/commitlog")))
-
-    cli.main(["probe"])
-
-    assert "rmq-lake: /store/commitlog: Permission denied\n" == capsys.readouterr().err
+_ON_A_WORKER = (
+    "An error occurred while calling o7.collect.\n"
+    ": org.apache.spark.SparkException: Job aborted: org.apache.spark.api.python.PythonException: "
+    "Traceback (most recent call last):\n"
+    '  File "worker.py", line 1, in main\n'
+    "    process()\n"
+    "OSError: [Errno 28] No space left on device: '/lake/messages/part-0.parquet'\n\n"
+    "\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)\n"
+)
 
 
-def test_what_failed_on_a_worker_is_said_as_if_it_had_failed_here(
-    probe: Probe,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CorruptData("too small", 4096, "/store/commitlog/0"), "/store/commitlog/0: too small at offset 4096"),
+        (PermissionError(13, "Permission denied", "/store/commitlog"), "/store/commitlog: Permission denied"),
+        (Py4JError(_ON_A_WORKER), "/lake/messages/part-0.parquet: No space left on device"),
+        (
+            Py4JError("An error occurred while calling o38.count.\n: java.io.IOException: no such bucket\n\tat a"),
+            "java.io.IOException: no such bucket",
+        ),
+        # py4j is loaded here, as by a verb that uses Spark: this is no dead JVM.
+        (
+            ConnectionRefusedError(111, "Connection refused", "hdfs://node/store"),
+            "hdfs://node/store: Connection refused",
+        ),
+    ],
+    ids=["damage", "file", "worker", "JVM", "refused"],
+)
+def test_an_error_is_one_line_that_names_the_place_first(
+    probe: Probe, capsys: pytest.CaptureFixture[str], error: BaseException, said: str
 ) -> None:
-    text = (
-        "An error occurred while calling o7.collect.\n"
-        ": org.apache.spark.SparkException: Job aborted: org.apache.spark.api.python.PythonException: "
-        "Traceback (most recent call last):\n"
-        '  File "worker.py", line 1, in main\n'
-        "    process()\n"
-        "OSError: [Errno 28] No space left on device: '/lake/messages/part-0.parquet'\n\n"
-        "\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)\n"
-    )
-    probe(raising(Py4JError(text)))
+    probe(raising(error))
 
     assert ExitCode.FAILED == cli.main(["probe"])
-
-    expected = "rmq-lake: /lake/messages/part-0.parquet: No space left on device\n"
-    assert expected == capsys.readouterr().err
-
-
-def test_what_failed_in_the_jvm_is_said_without_pythons_frame(
-    probe: Probe,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    probe(
-        raising(Py4JError("An error occurred while calling o38.count.\n: java.io.IOException: no such bucket\n\tat a"))
-    )
-
-    cli.main(["probe"])
-
-    assert "rmq-lake: java.io.IOException: no such bucket\n" == capsys.readouterr().err
+    assert f"rmq-lake: {said}\n" == capsys.readouterr().err
 
 
 def on_a_worker(spark: "SparkSession", task: Callable[[int], None]) -> Callable[[], ExitCode | None]:
@@ -227,17 +214,6 @@ def test_a_jvm_that_dies_is_said_to_have_died(
         assert ExitCode.FAILED == cli.main(["probe"])
 
     assert capfd.readouterr().err.startswith("rmq-lake: Spark's JVM has died (killed by SIGKILL; ")
-
-
-def test_a_refused_connection_to_something_else_is_not_called_a_dead_jvm(
-    probe: Probe, capfd: pytest.CaptureFixture[str]
-) -> None:
-    import py4j.protocol  # noqa: F401 - a verb that uses Spark has it
-
-    probe(raising(ConnectionRefusedError(111, "Connection refused", "hdfs://node/store")))
-
-    assert ExitCode.FAILED == cli.main(["probe"])
-    assert "rmq-lake: hdfs://node/store: Connection refused\n" == capfd.readouterr().err
 
 
 _OF_SPARK = (

@@ -8,23 +8,20 @@ import pytest
 from jobs.launch.arguments import configured, divide, names_s3, value_of
 
 
-def test_sparks_options_stand_before_the_verb() -> None:
-    line = divide(["--master", "local[2]", "--conf=a=b", "--verbose", "ingest", "--name", "x", "--conf", "y"])
-
-    assert ("--master", "local[2]", "--conf", "a=b", "--verbose") == line.spark_options
-    assert ("ingest", "--name", "x", "--conf", "y") == line.own
-
-
-def test_our_own_options_may_stand_among_sparks() -> None:
-    line = divide(["--traceback", "--master", "local", "dump", "file"])
-
-    assert (("--master", "local"), ("--traceback", "dump", "file")) == line
-
-
-def test_an_option_of_ours_may_have_a_value() -> None:
-    line = divide(["--pack-environment", "file", "--master=local"])
-
-    assert (("--master", "local"), ("--pack-environment", "file")) == line
+@pytest.mark.parametrize(
+    ("line", "spark", "own"),
+    [
+        (
+            "--master local[2] --conf=a=b --verbose ingest --name x --conf y",
+            "--master local[2] --conf a=b --verbose",
+            "ingest --name x --conf y",
+        ),
+        ("--traceback --master local dump file", "--master local", "--traceback dump file"),
+        ("--pack-environment file --master=local", "--master local", "--pack-environment file"),
+    ],
+)
+def test_sparks_options_stand_before_the_verb_and_ours_among_them(line: str, spark: str, own: str) -> None:
+    assert (tuple(spark.split()), tuple(own.split())) == divide(line.split())
 
 
 @pytest.mark.parametrize(

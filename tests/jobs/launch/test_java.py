@@ -29,14 +29,6 @@ def install(home: Path, version: str | None) -> Path:
     return home
 
 
-def test_java_home_comes_first(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(machine / "jvm" / "a", "17.0.1")
-    expected = install(machine / "mine", "21.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(expected))
-
-    assert expected == find_java_home()
-
-
 def test_a_java_on_the_path_is_followed_to_its_home(machine: Path) -> None:
     expected = install(machine / "somewhere" / "jdk", "17.0.1")
     (machine / "bin").mkdir()
@@ -45,35 +37,29 @@ def test_a_java_on_the_path_is_followed_to_its_home(machine: Path) -> None:
     assert expected == find_java_home()
 
 
-def test_too_old_ones_are_passed_over(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RocketMQ's own machines often have JAVA_HOME at Java 8."""
-    monkeypatch.setenv("JAVA_HOME", str(install(machine / "old", "1.8.0_412")))
-    install(machine / "jvm" / "a", "11.0.20")
-    expected = install(machine / "jvm" / "b", "17")
+@pytest.mark.parametrize(
+    ("java_home", "installed", "expected"),
+    [
+        ("mine", {"jvm/a": "17.0.1", "mine": "21.0.1"}, "mine"),
+        ("old", {"old": "1.8.0_412", "jvm/a": "11.0.20", "jvm/b": "17"}, "jvm/b"),  # as on RocketMQ's own machines
+        (None, {"jvm/a": "25", "jvm/b": "17.0.2"}, "jvm/b"),  # the newest Java may be newer than Spark
+        ("mine", {"mine": None}, "mine"),  # it is asked
+        ("gone", {"jvm/a": "17.0.1"}, "jvm/a"),
+    ],
+)
+def test_java_home_comes_first_then_the_oldest_that_suits(
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    java_home: str | None,
+    installed: dict[str, str | None],
+    expected: str,
+) -> None:
+    if java_home is not None:
+        monkeypatch.setenv("JAVA_HOME", str(machine / java_home))
+    for home, version in installed.items():
+        install(machine / home, version)
 
-    assert expected == find_java_home()
-
-
-def test_of_several_in_the_usual_directories_the_oldest_that_suits_is_taken(machine: Path) -> None:
-    """Spark is tested on the long-term releases it names; the newest Java may be newer than Spark."""
-    install(machine / "jvm" / "a", "25")
-    expected = install(machine / "jvm" / "b", "17.0.2")
-
-    assert expected == find_java_home()
-
-
-def test_a_java_without_a_release_file_is_asked(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = install(machine / "mine", None)
-    monkeypatch.setenv("JAVA_HOME", str(expected))
-
-    assert expected == find_java_home()
-
-
-def test_a_java_home_that_holds_none_does_not_stop_the_search(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(machine / "gone"))
-    expected = install(machine / "jvm" / "a", "17.0.1")
-
-    assert expected == find_java_home()
+    assert machine / expected == find_java_home()
 
 
 @pytest.mark.usefixtures("machine")

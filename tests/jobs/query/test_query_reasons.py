@@ -53,16 +53,23 @@ def _is(answer: Answer, kind: ReasonKind, *named: str) -> None:
         assert name in answer.reason.text
 
 
-def test_a_topic_that_was_never_seen_brings_names_like_it(opened: Opened) -> None:
-    source = opened([Sent(keys=("4711",))])
-
-    _is(lookups.by_key(source, "Ordres", "4711"), ReasonKind.TOPIC_UNKNOWN, "Ordres", "did you mean Orders")
-
-
-def test_a_key_under_another_topic_is_found_there(opened: Opened) -> None:
-    source = opened([Sent(keys=("4711",)), Sent(topic="Bills", keys=("1",))])
-
-    _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, "is under Orders, not under Bills")
+@pytest.mark.parametrize(
+    ("sent", "topic", "key", "expected"),
+    [
+        ([Sent(keys=("4711",))], "Ordres", "4711", (ReasonKind.TOPIC_UNKNOWN, "did you mean Orders")),
+        ([Sent(keys=("4711",)), Sent(topic="Bills")], "Bills", "4711", (ReasonKind.OTHER_TOPIC, "under Orders, not")),
+        ([Sent(tags="paid")], "Orders", "paid", (ReasonKind.ONLY_TAG, "-p T")),
+        *(
+            ([Sent(keys=("1",)), Sent(topic=waiting, keys=("4711",), properties=ORDERS)], "Orders", "4711",
+             (ReasonKind.DELAYED, waiting))
+            for waiting in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+        ),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_not_there_is_named_where_it_is(
+    opened: Opened, sent: list[Sent], topic: str, key: str, expected: tuple[ReasonKind, str]
+) -> None:
+    _is(lookups.by_key(opened(sent), topic, key), *expected)
 
 
 def test_a_key_that_is_only_a_unique_key_is_told(opened: Opened) -> None:
@@ -70,12 +77,6 @@ def test_a_key_that_is_only_a_unique_key_is_told(opened: Opened) -> None:
 
     _is(lookups.by_key(source, "Orders", UNIQUE), ReasonKind.ONLY_UNIQUE_KEY, "by-unique-key")
     _is(lookups.by_unique_key(source, "Orders", "4711"), ReasonKind.ONLY_IN_KEYS, "by-key")
-
-
-def test_a_key_that_is_only_a_tag_is_told(opened: Opened) -> None:
-    source = opened([Sent(tags="paid")])
-
-    _is(lookups.by_key(source, "Orders", "paid"), ReasonKind.ONLY_TAG, "-p T")
 
 
 def test_a_key_outside_the_times_asked_for_is_told_with_its_times(opened: Opened) -> None:
@@ -156,13 +157,6 @@ def test_a_rollback_of_an_old_release_is_told(opened: Opened) -> None:
     source = opened([Sent(keys=("1",)), back], release=Release.of("4.2.0"))
 
     _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.ROLLED_BACK, "rolled back")
-
-
-@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
-def test_a_delayed_message_is_told(opened: Opened, topic: str) -> None:
-    source = opened([Sent(keys=("1",)), Sent(topic=topic, keys=("4711",), properties=ORDERS)])
-
-    _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.DELAYED, topic)
 
 
 def test_an_offset_id_of_another_broker_is_never_answered_silently(opened: Opened) -> None:
