@@ -46,12 +46,6 @@ PROGRAMS: dict[str, Program] = {
         small=("--mib", "256", "--runs", "1"),
         tiny=("--mib", "4", "--runs", "1"),
     ),
-    "ingest-256": Program(
-        "ingest",
-        full=("--record-size", "256", "--mib", "1024", *_IN_MEMORY),
-        small=("--record-size", "256", "--mib", "128", "--runs", "1"),
-        tiny=("--record-size", "256", "--mib", "2", "--runs", "1"),
-    ),
     "verbs": Program("verbs", small=("--runs", "1"), tiny=("--runs", "1", "--engines", "here")),
     "small-run": Program("small_run", small=("--runs", "2"), tiny=("--runs", "1")),
     "stages": Program(
@@ -105,7 +99,6 @@ PROGRAMS: dict[str, Program] = {
         small=("--release", RELEASE, "--seconds", "15"),
         tiny=("--release", RELEASE, "--rates", "50", "--seconds", "5"),
     ),
-    "commits": Program("commits", small=("--commits", "5"), tiny=("--commits", "1", "--files", "1")),
     "inflation": Program("inflation", small=("--runs", "1"), tiny=("--messages", "100", "--runs", "1")),
     "memory": Program("memory", small=("64",), tiny=("8",)),
     "planning": Program("planning", small=("1000", "2000"), tiny=("10", "20")),

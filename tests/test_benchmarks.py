@@ -28,11 +28,6 @@ _LONG = (
 )
 
 
-def _programs(*, are_long: bool) -> list[str]:
-    modules = {program.module: name for name, program in reversed(PROGRAMS.items())}
-    return [name for name in modules.values() if (name in _LONG) is are_long]
-
-
 def _answer(name: str, folder: Path) -> dict[str, object]:
     environment = {**os.environ, "TMPDIR": str(folder)}
     done = run(PROGRAMS[name].command("tiny"), cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -41,17 +36,17 @@ def _answer(name: str, folder: Path) -> dict[str, object]:
     return answer
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", _programs(are_long=False))
+_MODULES = {program.module: name for name, program in reversed(PROGRAMS.items())}  # each once, by its first name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.campaign if name in _LONG else pytest.mark.slow)
+        for name in _MODULES.values()
+    ],
+)
 def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
-    answer = _answer(name, tmp_path)
-
-    assert {"machine", "command", "commit"} < answer.keys()
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("name", _programs(are_long=True))
-def test_a_long_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
     answer = _answer(name, tmp_path)
 
     assert {"machine", "command", "commit"} < answer.keys()
