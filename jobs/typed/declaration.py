@@ -20,6 +20,7 @@ _OF_FORMAT = {
     "json": ("schema", "epoch", "time_zone"),
     "avro": ("schema_file", "schemas", "time_zone"),
     "protobuf": ("descriptors", "message"),
+    "text": ("pattern", "schema", "epoch", "time_zone"),
 }
 _EPOCHS = ("s", "ms", "us")
 
@@ -147,7 +148,7 @@ class _Declared:
                 raise self._error(key, f"must be a {_KEYS.get(key, (str,))[0].__name__}")
         if not self._topic or len(folder_of(self._topic)) > LONGEST_FOLDER:
             raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters")
-        of_format = {"json": self._json, "avro": self._avro, "protobuf": self._protobuf}
+        of_format = {"json": self._json, "avro": self._avro, "protobuf": self._protobuf, "text": self._text_format}
         format_, columns = of_format[format_]()
         found = TopicType(self._topic, format_, columns, self._sources(columns), self._properties(), self._times())
         self._columns("properties", lambda: columns_text(found.all_columns))
@@ -176,6 +177,17 @@ class _Declared:
         key = "descriptors"
         format_ = Protobuf(self._file(key, self._path(key)), self._text("message"))
         return format_, self._columns(key, lambda: self._declared(format_.columns()))
+
+    def _text_format(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
+        from jobs.typed.text import Text
+
+        format_, columns = Text(self._text("pattern")), self._columns("schema", lambda: self._text("schema"))
+        sources = self._sources(columns)
+        try:
+            format_.check([one.with_name(sources.get(one.name, one.name)) for one in columns])
+        except SchemaError as error:
+            raise self._error("pattern", str(error)) from error
+        return format_, columns
 
     def _declared(self, columns: Sequence[pa.Field]) -> str:
         """Return the text that declares columns of bodies, under the names that `from` gives them."""

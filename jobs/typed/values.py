@@ -22,7 +22,7 @@ from jobs.typed.ddl import type_text
 from jobs.typed.refusal import RefusedBodyError
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
-_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?")
+DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _INSTANT = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
@@ -152,7 +152,7 @@ def real(value: Value, type_: pa.DataType) -> float:
 
 def decimal(value: Value, type_: pa.DataType) -> Decimal:
     """Return a number, or a text that is one, with all of its digits."""
-    if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
+    if not isinstance(value, str) or not DECIMAL.fullmatch(value):
         raise RefusedBodyError(f"no {type_text(type_)}")
     number = Decimal(value)
     try:
