@@ -62,6 +62,11 @@ PROGRAMS: dict[str, Program] = {
     ),
     "query-store": Program("query_store", tiny=("--records", "900", "--entries", "1000")),
     "query-lake": Program("query_lake", small=("--entries", "1000000"), tiny=("--entries", "10000", "--no-peers")),
+    "browse": Program(
+        "browse",
+        small=("--entries", "1000000", "--mib", "64"),
+        tiny=("--entries", "200000", "--mib", "8"),
+    ),
     "growth": Program("growth", small=("--gib", "1"), tiny=("--gib", "0.004", "0.008", "--cores", "1")),
     "costs": Program(
         "costs", full=(*_IN_MEMORY,), small=("--mib", "128", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")

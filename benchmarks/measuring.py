@@ -52,10 +52,11 @@ def medians(runs: Sequence[Measured]) -> dict[str, float]:
 def _cpu_by_process() -> dict[int, float]:
     """Return the CPU seconds of this process and of each one below it, without those of children that ended."""
     own = {0: time.process_time()}
-    return own | {process: cpu for process in processes_below(os.getpid()) if (cpu := _cpu_of(process)) is not None}
+    return own | {process: cpu for process in processes_below(os.getpid()) if (cpu := cpu_of(process)) is not None}
 
 
-def _cpu_of(process: int) -> float | None:
+def cpu_of(process: int) -> float | None:
+    """Return the CPU seconds of a process; None of one that has ended."""
     try:
         values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -16,6 +16,7 @@ _ROOT = Path(__file__).parents[1]
 # A dozen whole commands, engines or brokers, however little they do.
 _LONG = (
     "beside-broker",
+    "browse",
     "costs",
     "growth",
     "ingest",

@@ -254,14 +254,18 @@ class LakeSource:
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that have messages."""
         condition = self._where(f"topic = {text(topic)}", _WITH_UNIT)
-        rows = self._tables.rows(f"SELECT DISTINCT queue_id FROM {MESSAGES} WHERE {condition}")  # noqa: S608 - quoted
-        return sorted(row["queue_id"] for row in rows)
+        return sorted(self._tables.values("queue_id", condition))
 
     # the lake as a whole
 
     def topics(self) -> frozenset[str]:
         """Name every topic that has messages."""
-        rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {self._where(_OURS)}")  # noqa: S608 - quoted
+        return frozenset(self._tables.values("topic", self._where(_OURS)))
+
+    def topics_of(self, unique_key: str) -> frozenset[str]:
+        """Name the topics that have a message with a producer's id."""
+        condition = self._where(f"uniq_key = {text(unique_key)}", _OURS)
+        rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {condition}")  # noqa: S608 - quoted
         return frozenset(row["topic"] for row in rows)
 
     @property
@@ -301,8 +305,7 @@ class LakeSource:
 
     def hosts(self) -> list[Host]:
         """Return every store host."""
-        rows = self._tables.rows(f"SELECT DISTINCT store_host FROM {MESSAGES} WHERE {self._where(_OURS)}")  # noqa: S608 - quoted
-        return sorted(parse_host(row["store_host"]) for row in rows)
+        return sorted(map(parse_host, self._tables.values("store_host", self._where(_OURS))))
 
     def coverage(self) -> Coverage:
         """Return the first and last offset and time of the lake's messages."""

@@ -32,8 +32,8 @@ _SETTINGS = {"datafusion.optimizer.enable_leaf_expression_pushdown": "false"}
 _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
 
 
-class MessageFile(NamedTuple):
-    """One file of messages: the limits of its store times (ms) and its rows, where they are known."""
+class TableFile(NamedTuple):
+    """One file of a table: the limits of a column of whole numbers and its rows, where they are known."""
 
     low: int | None
     high: int | None
@@ -50,8 +50,9 @@ class LakeTables:
         self._builder = QueryBuilder(_SETTINGS)
         self._messages = self._table(MESSAGES)
         self._register(MESSAGES, self._messages)
-        self._versions: dict[str, int | None] = {MESSAGES: self._messages.version()}
-        self._files: list[MessageFile] | None = None
+        self._opened: dict[str, DeltaTable | None] = {MESSAGES: self._messages}
+        self._files: dict[tuple[str, str], list[TableFile]] = {}
+        self._values: dict[str, list[Any]] = {}
 
     def _table(self, name: str) -> DeltaTable:
         location = join(self._lake, name)
@@ -81,15 +82,16 @@ class LakeTables:
         known = [row[column] for row in rows if row.get(column) is not None]
         return max(known, default=0)
 
-    @property
-    def message_files(self) -> Sequence[MessageFile]:
-        """The files of messages by the Delta log, the newest first."""
-        if self._files is None:
-            low, high = "min.store_timestamp", "max.store_timestamp"
-            actions = plain_rows(self._messages.get_add_actions(flatten=True))
-            found = (MessageFile(row.get(low), row.get(high), row.get("num_records")) for row in actions)
-            self._files = sorted(found, key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
-        return self._files
+    def files(self, name: str, column: str) -> Sequence[TableFile]:
+        """Return the files of a table by the Delta log, those with the highest values of *column* first."""
+        known = self._files.get((name, column))
+        if known is None:
+            table = self._opened[name] if self.has(name) else None
+            actions = [] if table is None else plain_rows(table.get_add_actions(flatten=True))
+            found = (_file_of(row, column) for row in actions)
+            known = sorted(found, key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
+            self._files[name, column] = known
+        return known
 
     @property
     def has_index_entries(self) -> bool:
@@ -98,19 +100,20 @@ class LakeTables:
 
     def has(self, name: str) -> bool:
         """Return whether the lake has a table, which SQL then knows."""
-        if name not in self._versions:
+        if name not in self._opened:
             try:
                 table = self._table(name)
             except NotAStore:
-                self._versions[name] = None
+                self._opened[name] = None
             else:
                 self._register(name, table)
-                self._versions[name] = table.version()
-        return self._versions[name] is not None
+                self._opened[name] = table
+        return self._opened[name] is not None
 
     def version(self, name: str) -> int | None:
         """Return the version of a table that answers are of; None where the lake lacks it."""
-        return self._versions[name] if self.has(name) else None
+        table = self._opened[name] if self.has(name) else None
+        return None if table is None else int(table.version())
 
     def quarantined(self, condition: str) -> int:
         """Return how many damaged places the lake's runs have found; 0 where it has no such table."""
@@ -122,15 +125,30 @@ class LakeTables:
         """Return the columns of a query, and Arrow's name of each one's type."""
         return {field.name: str(field.type) for field in pa.schema(self._builder.execute(f"{sql} LIMIT 0").schema)}
 
+    def values(self, column: str, condition: str) -> Sequence[Any]:
+        """Return the values of a column of messages, each once; the column is read once."""
+        sql = f"SELECT DISTINCT {column} FROM {MESSAGES} WHERE {condition}"  # noqa: S608 - quoted
+        if sql not in self._values:
+            self._values[sql] = [row[column] for row in self.rows(sql)]
+        return self._values[sql]
+
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; `OSError` where a file that Delta's log names is gone or damaged."""
         try:
-            return plain_rows(self._builder.execute(sql).read_all())
+            # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
+            return plain_rows(self._builder.execute(sql))
         except Exception as error:
             found = _FILE.search(str(error))
             if found is None:
                 raise
             raise OSError(f"{self._lake}: cannot read {found[0]}: {str(error).rpartition(': ')[2]}") from error
+
+
+def _file_of(row: Mapping[str, Any], column: str) -> TableFile:
+    rows = row.get("num_records")
+    if row.get(f"null_count.{column}") != 0:  # a row without a value is within no limits
+        return TableFile(None, None, rows)
+    return TableFile(row.get(f"min.{column}"), row.get(f"max.{column}"), rows)
 
 
 def _refuse_other_types(table: DeltaTable) -> None:

@@ -103,16 +103,28 @@ def by_unique_key(
 
 def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer:
     """Find the message that an offset id names; another broker's id is never answered unless *any_host*."""
+    found = _at_offset_id(source, text, any_host=any_host)
+    return Answer(reason=_no_offset_id(source, text, any_host=any_host)) if found is None else Answer([found])
+
+
+def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | None:
     try:
         named = decode_offset_id(text)
     except FormatError:
-        return Answer(reason=reasons.no_id(text))
+        return None
     message = source.at(named.physical_offset, None if any_host else named.host)
-    if message and (any_host or message.record.store_host == named.host):
-        return Answer([message])
+    return message if any_host or message is None or message.record.store_host == named.host else None
+
+
+def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
+    try:
+        named = decode_offset_id(text)
+    except FormatError:
+        return reasons.no_id(text)
+    message = None if any_host else source.at(named.physical_offset, named.host)
     if not any_host and not _is_this_broker(source, named, message):
-        return Answer(reason=reasons.other_broker(named, _known_hosts(source, message)))
-    return Answer(reason=source.place(named.physical_offset))
+        return reasons.other_broker(named, _known_hosts(source, message))
+    return source.place(named.physical_offset)
 
 
 def _is_this_broker(source: Source, named: OffsetId, message: Message | None) -> bool:
@@ -125,20 +137,20 @@ def _known_hosts(source: Source, message: Message | None) -> list[Host]:
 
 def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
     """Find the message that an id names, read as an offset id, and where this leads nowhere, as a producer's id."""
-    answer = by_offset_id(source, text, any_host=any_host)
-    if answer.messages:
-        return answer
-    topics = [topic] if topic else sorted(source.topics())
-    for candidate in topics:
+    at_offset = _at_offset_id(source, text, any_host=any_host)
+    if at_offset is not None:
+        return Answer([at_offset])
+    for candidate in [topic] if topic else sorted(source.topics_of(text)):
         found = _in_log_order(
             islice(source.find(KeyKind.UNIQUE, candidate, text, MIN_TIME, MAX_TIME), UNIQUE_KEY_LIMIT)
         )
         if found:
             return Answer(found[:1])
-    if topic and not reasons.is_offset_reading(answer.reason):
-        reason = reasons.no_key(source, topic, text, KeyKind.UNIQUE, MIN_TIME, MAX_TIME)
-        return Answer(reason=reasons.no_message_has_id(text, reason))
-    return answer
+    reason = _no_offset_id(source, text, any_host=any_host)
+    if topic and not reasons.is_offset_reading(reason):
+        of_topic = reasons.no_key(source, topic, text, KeyKind.UNIQUE, MIN_TIME, MAX_TIME)
+        return Answer(reason=reasons.no_message_has_id(text, of_topic))
+    return Answer(reason=reason)
 
 
 def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int) -> Answer:

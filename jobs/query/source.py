@@ -110,6 +110,10 @@ class Source(Protocol):
     def topics(self) -> frozenset[str]:
         """Name every topic that is known."""
 
+    def topics_of(self, unique_key: str) -> frozenset[str]:
+        """Name the topics that can have a message with a producer's id."""
+        ...
+
     @property
     def knows_topics(self) -> bool:
         """Whether every topic is known, those without a message among them."""

@@ -128,6 +128,11 @@ class StoreSource:
         """Name every topic that has queue files, or that the broker's own table has; else those of the log."""
         return self._topics
 
+    def topics_of(self, unique_key: str) -> frozenset[str]:
+        """Name every topic: the index has a key under its topic."""
+        del unique_key
+        return self._topics
+
     @cached_property
     def _topics(self) -> frozenset[str]:
         known = {topic for topic, _ in self.reader.queues} | set(self.reader.topic_config)

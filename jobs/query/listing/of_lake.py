@@ -7,13 +7,13 @@ newest files alone.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from jobs.lake.views import views
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, one_of, text
+from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, TableFile, one_of, text
 from jobs.query.listing.model import (
     CHAIN_SHOWN,
     Cell,
@@ -30,7 +30,7 @@ from jobs.query.listing.model import (
     slots_of,
 )
 from jobs.query.message import Message
-from jobs.query.source import MIN_TIME
+from jobs.query.source import MAX_TIME, MIN_TIME
 from jobs.query.story.lake_evidence import LakeEvidence
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.flags import COMPRESSED
@@ -42,6 +42,7 @@ _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogr
 _MOST_JOINED = 5_000_000  # messages over which views with joins are run: they hold much of them in memory
 _DECOMPRESSED = 500  # messages that are looked at together for words in their bodies
 _MOST_SKIPPED = 1_000_000
+_MOST_SORTED = 3_000_000  # rows of a table that are sorted for a page of the newest
 # Every table but messages, and but dead_letters, whose name a view has, too; to import them would load the compiler.
 LISTED = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
@@ -95,6 +96,13 @@ class _Position(NamedTuple):
         return cls(number_of(parts[0]), number_of(parts[1]), parts[2])
 
 
+class _Part(NamedTuple):
+    """The newest rows of a table: the least value in the column that orders them, and how many there are."""
+
+    low: int | None
+    rows: int
+
+
 class LakeListing:
     """A lake's tables, listed."""
 
@@ -118,6 +126,10 @@ class LakeListing:
     def _rows(self, columns: str, table: str, condition: str, rest: str = "") -> list[dict[str, Cell]]:
         where = self.source.condition(condition)
         return self._tables.rows(f"SELECT {columns} FROM {table} WHERE {where} {rest}")  # noqa: S608 - texts are quoted
+
+    @property
+    def _files(self) -> Sequence[TableFile]:
+        return self._tables.files(MESSAGES, "store_timestamp")
 
     # pages
 
@@ -208,7 +220,7 @@ class LakeListing:
 
     def _windows(self, high: int) -> Iterator[tuple[int | None, int]]:
         """Yield windows of store times (after the first, up to the second), the newest first, each larger."""
-        files = [file for file in self._tables.message_files if file.low is None or file.low <= high]
+        files = [file for file in self._files if file.low is None or file.low <= high]
         wanted, rows, at = _FIRST_ROWS, 0, 0
         while at < len(files):
             rows += files[at].rows or 0
@@ -225,7 +237,7 @@ class LakeListing:
     def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
         """Return how many messages of a topic, or of all, were stored when; of a very large lake an estimate."""
         del deadline
-        files = [file for file in self._tables.message_files if file.low is not None and file.high is not None]
+        files = [file for file in self._files if file.low is not None and file.high is not None]
         inside = [file for file in files if (file.high or 0) >= wanted.begin and (file.low or 0) <= wanted.end]
         if not inside:
             return None
@@ -254,7 +266,7 @@ class LakeListing:
     @property
     def messages(self) -> int:
         """How many messages the lake has, by the statistics of its files."""
-        return sum(file.rows or 0 for file in self._tables.message_files)
+        return sum(file.rows or 0 for file in self._files)
 
     def stores(self) -> Rows:
         """Return each store of the lake, with what runs have read of it."""
@@ -366,26 +378,37 @@ class LakeListing:
         if not self._tables.has_index_entries:
             return
         offset = message.record.physical_offset
-        for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):
-            key_hash = index_key_hash(key.text)
-            at = f"key_hash = {key_hash} AND physical_offset = {offset}"
-            for own in self._rows("DISTINCT store_id, index_file, slot", INDEX_ENTRIES, at):
-                same = " AND ".join(
-                    f"{name} = {text(value) if isinstance(value, str) else value}" for name, value in own.items()
-                )
-                rest = f"ORDER BY entry DESC LIMIT {CHAIN_SHOWN + 1}"
-                rows = self._rows("entry, physical_offset, key_hash", INDEX_ENTRIES, same, rest)
+        keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
+        of_keys = f"{one_of('key_hash', keys)} AND physical_offset = {offset}"
+        own = self._rows("DISTINCT store_id, index_file, slot, key_hash", INDEX_ENTRIES, of_keys) if keys else []
+        for store_id, file in sorted({(str(row["store_id"]), int(row["index_file"] or 0)) for row in own}):
+            of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
+            newest = self._newest_of_slots(store_id, file, {int(row["slot"] or 0) for row in of_file})
+            for row in of_file:
+                slot = int(row["slot"] or 0)
                 links = [
                     Link(
-                        int(row["entry"] or 0),
-                        int(row["physical_offset"] or 0),
-                        row["physical_offset"] == offset,
-                        row["key_hash"] == key_hash,
+                        link["entry"], at := link["physical_offset"], at == offset, link["key_hash"] == row["key_hash"]
                     )
-                    for row in rows[:CHAIN_SHOWN]
+                    for link in newest[slot]
                 ]
-                is_longer = len(rows) > CHAIN_SHOWN
-                yield Chain(key.key, f"{own['index_file']}", int(own["slot"] or 0), links, is_longer)
+                key = keys[int(row["key_hash"] or 0)]
+                yield Chain(key, str(file), slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
+
+    def _newest_of_slots(self, store_id: str, file: int, slots: Iterable[int]) -> dict[int, list[dict[str, int]]]:
+        """Return the newest entries of slots of an index file; all slots at once, for it takes the whole column."""
+        inside = self.source.condition(
+            f"store_id = {text(store_id)} AND index_file = {file} AND {one_of('slot', slots)}"
+        )
+        sql = (
+            "SELECT * FROM (SELECT slot, entry, physical_offset, key_hash, row_number() OVER "  # noqa: S608 - numbers, and a text quoted
+            f"(PARTITION BY slot ORDER BY entry DESC) AS age FROM {INDEX_ENTRIES} WHERE {inside}) AS aged "
+            f"WHERE age <= {CHAIN_SHOWN + 1} ORDER BY age"
+        )
+        found: dict[int, list[dict[str, int]]] = {}
+        for row in self._tables.rows(sql):
+            found.setdefault(row["slot"], []).append(row)
+        return found
 
     def tables(self) -> Sequence[str]:
         """Name the lake's tables but that of messages, and the views over them."""
@@ -408,12 +431,43 @@ class LakeListing:
             raise UnsupportedFormat(reason)
         columns = [column for column in kinds if column not in _LARGE]
         shown = ", ".join(_shown(column, kinds[column]) for column in columns)
-        conditions = [f'contains(CAST("{column}" AS VARCHAR), {text(part)})' for column, part in filters.items()]
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        conditions = [_holds(column, kinds[column], part) for column, part in filters.items()]
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
+        note = ""
+        if newest is not None and name not in by_name:
+            part = self._newest_part(name, newest, None if filters else skip + limit)
+            if part.rows > _MOST_SORTED:
+                newest, note = (
+                    None,
+                    f"{part.rows:,} rows are too many to be sorted here: in no order, and pages may repeat rows",
+                )
+            elif part.low is not None:
+                conditions.append(f"{newest} >= {part.low}")
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         rest = f"{where}{f' ORDER BY {newest} DESC' if newest else ''} LIMIT {limit} OFFSET {skip}"
         rows = self._tables.rows(f"SELECT {shown} FROM (SELECT * FROM {origin}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
-        return Rows(columns, [tuple(row.values()) for row in rows], f"SELECT * FROM {name}{rest}")  # noqa: S608 - the same
+        return Rows(columns, [tuple(row.values()) for row in rows], f"SELECT * FROM {name}{rest}", note)  # noqa: S608 - the same
+
+    def _newest_part(self, name: str, column: str, wanted: int | None) -> _Part:
+        """Return the least value that the newest *wanted* rows can have, and how many rows have such: None of all."""
+        files = self._tables.files(name, column)
+        every = sum(file.rows or 0 for file in files)
+        if wanted is None or any(file.low is None or file.high is None for file in files):
+            return _Part(None, every)
+        have = 0
+        for file in sorted(files, key=lambda file: file.low or 0, reverse=True):
+            have += file.rows or 0
+            if have >= wanted:
+                low = file.low or 0
+                return _Part(low, sum(one.rows or 0 for one in files if (one.high or 0) >= low))
+        return _Part(None, every)
+
+
+def _holds(column: str, kind: str, part: str) -> str:
+    """Return the condition that a column holds a text; of whole numbers, that it is this one: files tell where."""
+    if kind.startswith(("int", "uint")) and part.isascii() and part.isdigit() and len(part) < len(str(MAX_TIME)):
+        return f'"{column}" = {int(part)}'
+    return f'contains(CAST("{column}" AS VARCHAR), {text(part)})'
 
 
 def _shown(column: str, kind: str) -> str:

@@ -305,7 +305,7 @@ class StoreListing:
                     Link(hop.number, at := hop.entry.physical_offset, at == offset, hop.entry.key_hash == key_hash)
                     for hop in islice(_unbroken(file.chain(slot)), _LONGEST_CHAIN)
                 ]
-                if any(link.leads_here for link in links):  # keys of one message may be in two files
+                if any(link.leads_here and link.has_hash for link in links):  # its keys may be in two files
                     name = (file.file or "").rpartition("/")[2]
                     yield Chain(key.key, name, slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
 

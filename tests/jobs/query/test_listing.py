@@ -119,7 +119,9 @@ def test_topics_and_groups_are_those_of_the_log(listings: tuple[list[MessageReco
 
 
 def test_a_position_leads_to_its_message(listings: tuple[list[MessageRecord], list[Listing]]) -> None:
+    shown: list[set[tuple[object, ...]]] = []
     for listing in listings[1]:
+        shown.append(set())
         for found in listing.page(Wanted(), None, 20, Deadline(60)).messages:
             again = listing.at(found.position)
             assert found.position == listing.position(found.message)
@@ -128,6 +130,9 @@ def test_a_position_leads_to_its_message(listings: tuple[list[MessageRecord], li
             chains = list(listing.chains(found.message))
             assert chains
             assert all(chain.is_longer or any(link.leads_here for link in chain.links) for chain in chains)
+            at = found.message.record.physical_offset
+            shown[-1] |= {(at, chain.key, chain.slot, tuple(chain.links)) for chain in chains}
+    assert shown[0] == shown[1]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +144,24 @@ def test_what_is_no_position_is_refused(listings: tuple[list[MessageRecord], lis
             listing.at(position)
         with pytest.raises(UnsupportedFormat, match="is no position"):
             listing.page(Wanted(), position, 5, Deadline(1))
+
+
+@pytest.mark.parametrize("most_sorted", [0, 1_000_000])
+def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
+    listings: tuple[list[MessageRecord], list[Listing]], monkeypatch: pytest.MonkeyPatch, most_sorted: int
+) -> None:
+    """The rows of the queues are one for each record that has a unit: the last ones are those of the last records."""
+    monkeypatch.setattr("jobs.query.listing.of_lake._MOST_SORTED", most_sorted)
+    records, (_, lake) = listings
+    table = lake.table("consume_queue", {}, 2, 7)
+    of_queue = lake.table("consume_queue", {"queue_id": "1", "topic": "T1"}, 0, 1000)
+
+    at = table.columns.index("physical_offset")
+    newest = [one.physical_offset for one in reversed(records)][2:9]
+    assert (most_sorted > 0) is ([row[at] for row in table.rows] == newest)
+    assert (most_sorted == 0) is ("too many to be sorted" in table.note)
+    of_t1 = [one.physical_offset for one in records if (one.topic, one.queue_id) == ("T1", 1)]
+    assert of_t1 == sorted(int(row[at] or 0) for row in of_queue.rows) != []
 
 
 def test_every_table_of_a_lake_is_listed() -> None:
