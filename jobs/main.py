@@ -1,4 +1,4 @@
-"""Where a process begins: `rmq-lake`, spark-submit.sh, `spark-submit jobs/main.py`, and a driver on a cluster."""
+"""The entry point of a process: `rmq-lake`, spark-submit.sh, `spark-submit jobs/main.py`, and a driver on a cluster."""
 
 import os
 import sys

@@ -46,7 +46,7 @@ class StopKind(Enum):
 
 
 class Stop(NamedTuple):
-    """Where a broker stops in a segment."""
+    """The place in a segment at which a broker stops."""
 
     kind: StopKind
     position: int
@@ -159,7 +159,7 @@ def _crc(read: Read, position: int, length: int) -> int:
 
 
 def read_on(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> Stop:
-    """Return where a broker stops that reads a segment of *size* bytes from *position* on; at *limit* at the latest."""
+    """Return the end of a broker's reading of a segment of *size* bytes from *position* on, at most *limit*."""
     while limit is None or position < limit:
         advance = message_size(read, position, size - position, release)
         if not advance:

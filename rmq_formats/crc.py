@@ -43,7 +43,7 @@ _TABLES = _tables()
 
 @inlined
 def _of_four(four: int, table: int) -> int:
-    """Return what four bytes (the first one lowest) do to the CRC; *table* is that of the last of them."""
+    """Return the CRC after four bytes (the first one lowest); *table* is that of the last of them."""
     at = table << 8
     return (
         number_at(_TABLES, at + 768 + (four & 0xFF))
@@ -55,7 +55,7 @@ def _of_four(four: int, table: int) -> int:
 
 @inlined
 def _of_step(low: int, high: int) -> int:
-    """Return what sixteen bytes, as two integers with the first byte lowest, do to a CRC that they contain already."""
+    """Return the CRC after sixteen bytes, two integers with the first byte lowest, that contain the CRC before."""
     return (
         _of_four(high >> 32, 0)
         ^ _of_four(high & _LOW_32, 4)

@@ -68,6 +68,8 @@ class TierIndex(NamedTuple):
 
     def differences(self) -> Iterator["Difference"]:
         """Yield the first slot and the first entry that contradict the rest of the file."""
+        # The entries of all slots lie side by side in the slots' order: each begins after the sizes before it.
+        # Entries are compared with their slots only when every size is sound: a wrong one moves all that follow.
         sizes = self.slots["size"].astype(np.int64)
         starts = self.entries_at + np.cumsum(sizes) - sizes
         odd = np.flatnonzero((self.slots["position"] != starts) | (sizes < 0) | (sizes % ENTRY.size != 0))

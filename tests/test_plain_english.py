@@ -43,7 +43,7 @@ _UNNAMED = re.compile(
     r'"""(?:(?:return|yield|say|note|print|read|collect|find|plan|name) )?(?:what(?:ever)?|where|who(?:ever)?)\b',
     re.IGNORECASE,
 )
-_LEFT = 180
+_LEFT = 110
 
 
 def test_docstrings_name_the_thing(texts: dict[str, str]) -> None:

@@ -126,7 +126,7 @@ def check_places(ctx: click.Context) -> None:
 
 
 def _lacks_store(root: Path) -> str | None:
-    """Return what is wrong where none of the first files below *root* is one that a broker writes."""
+    """Return the problem if none of the first files below *root* is one that a broker writes."""
     pending, looked_at = [root], 0
     while pending and looked_at < _MOST_LOOKED_AT:
         for path in pending.pop().iterdir():
@@ -139,13 +139,13 @@ def _lacks_store(root: Path) -> str | None:
 
 
 def _lacks_tables(root: Path) -> str | None:
-    """Return what is wrong where no directory below *root* is a Delta table."""
+    """Return the problem if no directory below *root* is a Delta table."""
     has_table = any((path / "_delta_log").is_dir() for path in root.iterdir())
     return None if has_table else "no lake: it has none of our tables"
 
 
 def _lacks_both(root: Path) -> str | None:
-    """Return what is wrong where a directory is neither a lake nor a store."""
+    """Return the problem if a directory is neither a lake nor a store."""
     if _lacks_tables(root) is None or _lacks_store(root) is None:
         return None
     return "neither a RocketMQ store (commitlog, consumequeue, index) nor a lake (Delta tables)"

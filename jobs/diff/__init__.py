@@ -1,1 +1,1 @@
-"""What a store and a lake have of the same log: record by record, and why one lacks what the other has."""
+"""A store and a lake compared, record by record: what only one of them has, and why."""

@@ -38,7 +38,7 @@ class NotInLakeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DiffRequest(StoreRequest):
-    """What a user asked for."""
+    """The request of a user."""
 
     lake: Lake
     broker: str | None = None
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class DiffSummary:
-    """What was compared, and what differs."""
+    """The result of a comparison: its figures, and the differences."""
 
     store: str
     lake: str
@@ -81,7 +81,7 @@ class DiffSummary:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What scripts branch on: 4 for other records at the same place, 3 for what is lost on a side."""
+        """The exit code: 4 for other records at the same place, 3 for records that a side has lost."""
         return self.severity.exit_code
 
     def describe(self) -> dict[str, object]:
@@ -91,7 +91,7 @@ class DiffSummary:
         return {**values, "severity": str(self.severity), "differences": differences}
 
     def result(self, seconds: float) -> Result:
-        """Return what the comparison came to."""
+        """Return the result line of the comparison."""
         what = f"{counted(self.equal, 'equal record')}"
         return Result(self.severity, what, seconds, self.to_offset - self.from_offset)
 
@@ -173,7 +173,7 @@ def _base(work: DiffWork) -> int:
 
 
 class _Sides(NamedTuple):
-    """What is known about the two sides of a run."""
+    """The known facts about the two sides of a run of records."""
 
     store: Store
     plan: Plan | None
@@ -183,7 +183,7 @@ class _Sides(NamedTuple):
 
 
 def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
-    """Return what a run means, and why one side lacks it."""
+    """Return the kind of a run of records, and the reason why one side lacks it."""
     if run.what == ONLY_IN_STORE:
         return _lacking_in_lake(run, sides)
     damage = _damage(run)
@@ -199,7 +199,7 @@ def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
 
 
 def _damage(run: Run) -> str:
-    """Return what has happened to records since they were read; nothing where that does not show."""
+    """Return in words how records changed after they were read; empty if that does not show."""
     if run.what == CHANGED:
         return "another engine has changed the row since a run wrote it"
     if run.what == TWICE:

@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
 
 class SegmentDiff(NamedTuple):
-    """What a segment has turned out to be."""
+    """The result of comparing a segment."""
 
     runs: tuple[Run, ...]
     equal: int  # records that are the same on both sides
@@ -149,7 +149,7 @@ def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _D
 
 
 def _of_store(range_: Range | None) -> tuple[_Places, list[Piece], bool]:
-    """Return where the store has records, and what else it has."""
+    """Return the places of the store's records, and its other pieces."""
     places, others = _Places(), list[Piece]()
     if range_ is None:
         return places, others, False
@@ -174,7 +174,7 @@ class _Rest:
 
 
 def _of_lake(work: DiffWork) -> tuple[_Places, _Rest]:
-    """Return where the lake has records, which of them are the store's own bytes, and rows that make no record."""
+    """Return the places of the lake's records, which of them are the store's bytes, and rows that make no record."""
     places, rest = _Places(), _Rest()
     if work.lake is None:
         return places, rest

@@ -21,7 +21,7 @@ FORMAT = "rocketmq-candidates"
 
 
 class Plan(NamedTuple):
-    """What is read, for whom the items themselves are only bytes."""
+    """The items to read, pickled: Spark need not know their types."""
 
     items: tuple[bytes, ...]
     bounds: tuple[Mapping[str, tuple[Any, Any]], ...]  # of each item
@@ -109,7 +109,7 @@ class CandidatesReader(datasource.DataSourceReader):
         return self._plan.rows(partition.number)
 
     def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:
-        """Note what is asked for; Spark filters the rows all the same."""
+        """Note the filters; Spark applies them to the rows all the same."""
         self._filters = [*filters]
         yield from filters
 

@@ -31,7 +31,7 @@ _LABEL = "default"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What messages are exported from: a store, or a lake."""
+    """The source of an export: a store or a lake."""
 
     store: str | None = None
     lake: str | None = None
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What is written."""
+    """The file to write, its format, and the largest body."""
 
     out: Path
     kind: Format = Format.NDJSON
@@ -52,14 +52,14 @@ class Output:
 
 
 class Planned(NamedTuple):
-    """What is read, and where the log has no file."""
+    """The items to read, and the gaps of the log."""
 
     items: list[Item]
     gaps: list[LeftOut]
 
 
 class Summary(NamedTuple):
-    """What an export wrote, and what it left out."""
+    """The result of an export: its figures, and everything that was left out."""
 
     messages: int
     bytes: int
@@ -74,7 +74,7 @@ Choose = Callable[[Sequence[Item], Path, int], None]
 
 
 def plan(source: Source, options: Mapping[str, str]) -> Planned:
-    """Return what has to be read."""
+    """Return the items to read."""
     if source.lake is not None:
         return Planned(_lake_items(source, Lake(normalise(source.lake), options)), [])
     store = list_store(source.store or "", commitlog=source.commitlog, options=options)

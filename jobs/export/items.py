@@ -41,7 +41,7 @@ class Item(Protocol):
 
     @property
     def bounds(self) -> Bounds:
-        """What is known of the values in it, so that it need not be read."""
+        """The known limits of the values in it, by which it may be left out unread."""
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the wanted rows of `messages`, some columns of them, and what of the log is no message."""
@@ -64,7 +64,7 @@ class LogItem:
 
     @property
     def bounds(self) -> Bounds:
-        """What is known of the values in it."""
+        """The known limits of the values in it."""
         return {**self.known, "physical_offset": (self.range.start_offset, self.range.end_offset - 1)}
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
@@ -83,7 +83,7 @@ class LogItem:
     def _rows(
         self, group: Records, columns: Sequence[str], takes: Callable[[str], bool] | None
     ) -> Iterator[pa.RecordBatch | Piece]:
-        """Yield what a group of records is; its batch is let go before the next group is read."""
+        """Yield the rows and the damage of a group of records; its batch is let go before the next group is read."""
         batch, bad = message_batch(group, self.parser, with_body="body" in columns, takes=takes)
         yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
         yield table_rows(batch, self.range.base_offset, self.broker).select(columns)
@@ -133,7 +133,7 @@ class LakeItem:
 
     @property
     def bounds(self) -> Bounds:
-        """What Delta's log says of the values in it."""
+        """The limits of the values in it, from Delta's log."""
         return {name: (self.file.low(name, None), self.file.high(name, None)) for name in STORED_MESSAGES.statistics}
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:

@@ -43,7 +43,7 @@ _CHUNK = 4 << 20
 
 @unique
 class Format(StrEnum):
-    """What a file of messages is."""
+    """The format of a file of messages."""
 
     NDJSON = "ndjson"
     JSON = "json"

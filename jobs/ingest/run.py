@@ -186,7 +186,7 @@ class _Run:
         self._compare_with_earlier_runs()
 
     def _compare_with_earlier_runs(self) -> None:
-        """Say where this run is asked for something that earlier ones have settled otherwise."""
+        """Warn if this run asks for another broker name or other topics than earlier runs."""
         request, newest, summary = self.request, self.known.newest, self.summary
         if request.broker is not None and request.broker != self.known.broker:
             say(

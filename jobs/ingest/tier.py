@@ -141,7 +141,7 @@ class _TierRun:
         return tables
 
     def _planned(self) -> list[_QueuePlan]:
-        """Plan what is new in each queue that is wanted; tasks look, for each look opens a file or two."""
+        """Plan the new ranges of each wanted queue; tasks do it, because each queue takes opening a file or two."""
         states, request = queue_states(self.known), self.request
         wanted = [
             (queue, states.get((queue.topic, queue.queue_id)))

@@ -70,7 +70,7 @@ class Saved(NamedTuple):
     inflated: int = 0  # compressed bodies that got `body_inflated`, or the reason why not
 
     def and_then(self, later: "Saved") -> "Saved":
-        """Return what two rewrites of the table did together."""
+        """Return the sum of two rewrites of the table."""
         return self._replace(
             merged=self.merged + later.merged,
             written=self.written + later.written,

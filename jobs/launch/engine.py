@@ -125,7 +125,7 @@ def lacking_spark() -> str:
 
 
 def _require_spark(verb: str, size: int | None, limit: int) -> None:
-    """Say what a missing Java or pyspark would give, and how to do without."""
+    """Name the gain of a missing Java or pyspark, and the way to do without."""
     lacking = lacking_spark()
     if lacking:
         amount = "it is not known how much" if size is None else size_text(size)

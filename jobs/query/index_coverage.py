@@ -29,7 +29,7 @@ class UncoveredSpan(NamedTuple):
 
 
 def covered(file: IndexReader) -> CoveredSpan | None:
-    """Return what a file covers, None of one without entries; `CorruptData` where header and entries disagree."""
+    """Return the span of a file, None of one without entries; `CorruptData` where header and entries disagree."""
     header = file.header
     if not header.entry_count:
         return None

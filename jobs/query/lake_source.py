@@ -189,7 +189,7 @@ class LakeSource:
         return next(iter(own or found), None)
 
     def place(self, physical_offset: int) -> Reason:
-        """Say what is at an offset where no message begins."""
+        """Return the reason why no message begins at an offset."""
         before = self._tables.rows(
             f"SELECT physical_offset, total_size, offset_msg_id FROM {MESSAGES} "  # noqa: S608 - numbers alone
             f"WHERE {self._where(f'physical_offset < {physical_offset}')} ORDER BY physical_offset DESC LIMIT 1"

@@ -163,4 +163,4 @@ class Source(Protocol):
         """Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer."""
 
     def place(self, physical_offset: int) -> Reason:
-        """Say what is at an offset where no message begins."""
+        """Return the reason why no message begins at an offset."""

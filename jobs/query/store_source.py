@@ -74,7 +74,7 @@ class StoreSource:
         return self._view.at(physical_offset)
 
     def place(self, physical_offset: int) -> Reason:
-        """Say what is at an offset where no message begins."""
+        """Return the reason why no message begins at an offset."""
         store = self.reader.store
         if physical_offset < store.start_offset:
             text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"

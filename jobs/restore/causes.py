@@ -40,13 +40,13 @@ class Causes:
 
 
 def causes_of(lake: Lake, known: KnownStore, messages: Source, quarantine: Source) -> Causes:
-    """Return what is known about the parts of a log that the lake lacks."""
+    """Return the known causes of the parts of a log that the lake lacks."""
     noted = [*_gaps(lake, known), *_damage(quarantine, known), *_lost(messages), *_not_chosen(known)]
     return Causes(tuple(noted))
 
 
 def _gaps(lake: Lake, known: KnownStore) -> Iterator[Cause]:
-    """Yield what runs did not find in the store."""
+    """Yield the gaps that runs found in the store."""
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
     for row in rows(lake, RUNS.name, ["detail"], wanted):
         for gap in json.loads(row["detail"] or "{}").get("gaps", ()):

@@ -40,6 +40,6 @@ class Coverage:
 
 
 def missing(covered: Iterable[Interval], start: int, end: int) -> Iterator[Interval]:
-    """Yield what of [start, end) the ascending intervals leave out."""
+    """Yield the parts of [start, end) that the ascending intervals do not cover."""
     edges = [(start, start), *((max(a, start), min(b, end)) for a, b in covered if b > start and a < end), (end, end)]
     yield from ((left[1], right[0]) for left, right in pairwise(edges) if right[0] > left[1])

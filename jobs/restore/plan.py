@@ -1,4 +1,4 @@
-"""What a restore makes: which segments, of which rows, and how long each file is."""
+"""The plan of a restore: which segments, of which rows, and how long each file is."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class Plan:
 def plan_log(
     lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
 ) -> Plan:
-    """Return what there is to make of [start, until); a log begins with a whole file, so *start* is rounded down."""
+    """Return the segments to make of [start, until); a log begins with a whole file, so *start* is rounded down."""
     messages, pieces, quarantine = (source_of(lake, table, known.store_id) for table in _TABLES)
     end = known.newest.to_offset if known.newest else 0
     end = end if until is None else min(until, end)
@@ -101,7 +101,7 @@ def _reaches(file: StoredFile, base: int, size: int) -> bool:
 
 
 def _path(base_offset: int, noted: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return where a file lies below a store: where it lay, if that is known and harmless."""
+    """Return the path of a file below a store: the one that it had, if that is known and harmless."""
     name = f"{base_offset:020d}"
     path = noted[base_offset]["path"] if base_offset in noted else None
     parts = (path or "").split("/")

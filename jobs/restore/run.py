@@ -45,12 +45,12 @@ _WALKED_AT_START = 3  # files of the log, by a broker that was stopped in order
 
 
 class NotResumableError(ValueError):
-    """What lies in the directory is of another restore, or of none."""
+    """The files in the directory are of another restore, or of none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """What a user asked for."""
+    """The request of a user."""
 
     lake: Lake
     out: Path
@@ -67,7 +67,7 @@ class RestoreRequest:
 
 @dataclass(slots=True)
 class Summary:
-    """What was made, and what the lake could not give back."""
+    """The files that were made, and the parts that the lake could not give back."""
 
     lake: str
     out: str
@@ -99,11 +99,11 @@ class Summary:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What is missing is a gap; the rest is restored all the same."""
+        """The exit code: a missing part is a gap; the rest is restored all the same."""
         return self.severity.exit_code
 
     def result(self, seconds: float) -> Result:
-        """Return what the run came to."""
+        """Return the result line of the run."""
         verdict = "done, nothing missing" if self.severity is Severity.NOT_VERIFIED else ""
         missing = sum(end - start for start, end in self.missing)
         size = max(self.to_offset - self.from_offset - missing, 0)
@@ -239,7 +239,7 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
 
 
 def _finished(unfinished: Path, paths: Mapping[int, Path]) -> list[dict[str, Any]]:
-    """Return what is said of the segments that are there; a note on one that somebody deleted goes."""
+    """Return the notes on the segments that are there; drop the note on one that somebody deleted."""
     states = []
     for path in sorted(unfinished.glob("*.json")):
         if path.name == _PLAN:
@@ -297,7 +297,7 @@ def _summary(
 
 
 def _of_gaps(plan: Plan, gaps: Sequence[Interval]) -> list[str]:
-    """Say what a broker does that starts on such a log: it walks its newest files."""
+    """Note how a broker starts on such a log: it walks its newest files."""
     walked = plan.segments[-_WALKED_AT_START:][0].base_offset
     first = min((start for start, end in gaps if end > walked), default=None)
     if first is None:

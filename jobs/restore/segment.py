@@ -37,7 +37,7 @@ _BLOCK = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """What one segment is made of."""
+    """The sources of one segment."""
 
     lake: Lake
     store_id: str
@@ -60,7 +60,7 @@ class SegmentWork:
 
 
 class RestoredSegment(NamedTuple):
-    """What a segment has become."""
+    """The result of making a segment."""
 
     base_offset: int
     size: int
@@ -211,7 +211,7 @@ def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.Rec
 
 
 def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield what the lake keeps of the segment beside messages."""
+    """Yield the pieces of the segment between its messages, as the lake keeps them."""
     for file in work.pieces:
         for batch in _readable(work, LOG_PIECES, file, unreadable):
             for row in batch.filter(_wanted(work, batch)).to_pylist():
@@ -220,7 +220,7 @@ def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, A
 
 
 def _units(work: SegmentWork) -> Iterator[pa.RecordBatch]:
-    """Yield what queues say of the segment's records; rows that cannot be read say nothing."""
+    """Yield the queue units of the segment's records; rows that cannot be read are left out."""
     limit = min(work.base_offset + work.size, work.end)
     for file in work.units:
         if file.low("physical_offset", 0) < limit and file.high("physical_offset", limit) >= work.base_offset:
