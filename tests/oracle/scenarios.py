@@ -473,3 +473,22 @@ def _key_with_hash(topic: str, java_hash: int) -> str:
         rest, digit = divmod(rest, 31)
         digits.append(chr(ord("0") + digit))
     return "".join(reversed(digits))
+
+
+def _orders(stage: Stage) -> None:
+    """Send the orders that the demo types: texts of JSON, one of them cut off."""
+    bodies = (
+        b'{"id": 1, "customer": "Ada", "total": 12.50}',
+        b'{"id": 2, "customer": "Grace", "total": 7.25}',
+        b'{"id": 3, "customer": "Ada", "to',
+        b'{"id": 4, "customer": "Grace", "total": "30.00", "note": "gift"}',
+        b'{"id": 5, "customer": "Ada", "total": 1}',
+    )
+    with stage.broker() as broker:
+        broker.make_topic("Orders")
+        for number, body in enumerate(bodies, 1):
+            broker.send(f"order-{number}", ClientMessage("Orders", body, keys=f"order{number}"))
+
+
+ORDERS: Final = Scenario("orders", (_orders.__doc__ or "").strip(), _orders, "5.5.1", SMALL_GEOMETRY)
+"""What the demo bundles beside `b551-base`; no part of the matrix."""

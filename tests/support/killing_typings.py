@@ -1,22 +1,30 @@
 """
-Typings that are killed and run again: `python -m tests.support.killing_typings FOLDER STRIDE`.
+Typings that are killed and run again: `python -m tests.support.killing_typings SCENARIO FOLDER NUMBER`.
 
-Kills one after each *stride*-th of its effects, while it has all to do: new messages, superseded ones, a topic whose
-types are wider now. Nothing here touches a lake before it forks.
+`effects` kills one after each NUMBER-th of its effects, while it has all to do: new messages, superseded ones, a topic
+whose types are wider now, dead letters that fit now. `moments` kills NUMBER of them at any moment, while an ingest goes
+on and the broker takes back some of its log. Nothing here touches a lake before it forks.
 """
 
 import json
+import os
 import signal
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from random import Random
 from shutil import copytree, rmtree
 from typing import Any
 
+from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
+from jobs.store.retention import CutBackError
 from jobs.store.workers import OneByOne
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, type_lake
@@ -25,22 +33,47 @@ from tests.support.broker import Broker
 from tests.support.killing import EFFECTS, counted_effects, ended, forked
 from tests.support.lakes import rows_of
 
-_TYPES = '[topic.Orders]\nformat = "json"\nschema = "id {id}"\n[topic.Payments]\nformat = "json"\nschema = "id int"\n'
+_TYPES = """
+[topic.Orders]
+format = "json"
+schema = "id {id}"
+[topic.Payments]
+format = "json"
+schema = "id int, at timestamp"
+{epoch}
+"""
+_TAKES_BACK = 0.15  # of bursts
+_JUDGED = 10  # kills between two judgements
 _TABLES = {"Orders": "typed/Orders", "Payments": "typed/Payments"}
 
 
-def _run(root: Path, id_type: str) -> None:
-    (root / "types.toml").write_text(_TYPES.format(id=id_type))
-    type_lake(TypeRequest(Lake(str(root / "lake")), read_types(root / "types.toml")), OneByOne())
+def _run(root: Path, *, is_later: bool = True, retries: bool = True) -> None:
+    """Type; later with a wider type of one topic, and times of the other that were dead letters before."""
+    declared = _TYPES.format(id="bigint", epoch='epoch = "s"') if is_later else _TYPES.format(id="int", epoch="")
+    (root / "types.toml").write_text(declared)
+    types = read_types(root / "types.toml")
+    type_lake(TypeRequest(Lake(str(root / "lake")), types, retries=retries), OneByOne())
 
 
-def _ingest(root: Path) -> None:
-    ingest(IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096), OneByOne())
+def _ingest(root: Path) -> int:
+    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
+    try:
+        return int(ingest(request, OneByOne()).exit_code)
+    except CutBackError:
+        return int(ExitCode.FAILED)
 
 
 def _write(broker: Broker, start: int, messages: int) -> None:
-    bodies = (b"x" if number % 5 == 0 else b'{"id": %d}' % number for number in range(start, start + messages))
-    broker.append(a_record(body, topic=("Orders", "Payments")[n % 2]) for n, body in enumerate(bodies))
+    broker.append(
+        a_record(_body(number), topic=("Orders", "Payments")[number % 2], store_timestamp=1_795_000_000_000 + number)
+        for number in range(start, start + messages)
+    )
+
+
+def _body(number: int) -> bytes:
+    if number % 5 == 0:
+        return b"x"
+    return b'{"id": %d%b}' % (number, b', "at": %d' % number if number % 3 == 0 else b"")
 
 
 def _prepare(root: Path) -> None:
@@ -50,15 +83,16 @@ def _prepare(root: Path) -> None:
     at = broker.offset
     _write(broker, 100, 20)
     _ingest(root)
-    _run(root, "int")
+    _run(root, is_later=False)
     broker.truncate(at)
     _write(broker, 200, 60)
     _ingest(root)
+    (root / "offset.json").write_text(json.dumps(broker.offset))
 
 
 def _killed_at(effect: int, root: Path) -> None:
     with counted_effects(EFFECTS, effect, signal.SIGKILL):
-        _run(root, "bigint")
+        _run(root)
 
 
 def _judged(root: Path) -> None:
@@ -66,18 +100,18 @@ def _judged(root: Path) -> None:
     wrong = []
     for topic, table in _TABLES.items():
         messages = {row["physical_offset"]: row["body"] for row in rows_of(root / "lake") if row["topic"] == topic}
-        rows = {row["physical_offset"]: row["id"] for row in rows_of(root / "lake", table)}
+        rows = [(row["physical_offset"], row["id"]) for row in rows_of(root / "lake", table)]
         dead = [row["physical_offset"] for row in rows_of(root / "lake", "dead_letters") if row["topic"] == topic]
-        if sorted([*rows, *dead]) != sorted(messages) or len(rows) != len(rows_of(root / "lake", table)):
+        ids = [(at, json.loads(body)["id"]) for at, body in messages.items() if body != b"x"]
+        if sorted(rows) != sorted(ids) or sorted(dead) != sorted(at for at, body in messages.items() if body == b"x"):
             wrong.append(f"{topic}: {len(messages)} messages, {len(rows)} rows, {len(dead)} dead letters")
-        wrong += [f"{at}: {messages[at]!r}" for at, id_ in rows.items() if messages.get(at) != b'{"id": %d}' % id_]
     for table in (*_TABLES.values(), "dead_letters", "typings"):
         log = "".join(path.read_text() for path in (root / "lake" / table / "_delta_log").glob("*.json"))
         wrong += [path.name for path in (root / "lake" / table).glob("*.parquet") if path.name not in log]
     (root / "wrong.json").write_text(json.dumps(wrong))
 
 
-def campaign(folder: Path, stride: int) -> dict[str, Any]:
+def effects(folder: Path, stride: int) -> dict[str, Any]:
     base, root = folder / "base", folder / "here"
     base.mkdir(parents=True, exist_ok=True)
     assert ended(forked(partial(_prepare, base))) == 0
@@ -89,13 +123,50 @@ def campaign(folder: Path, stride: int) -> dict[str, Any]:
         if code != -signal.SIGKILL:
             break
         reached += 1
-        code = ended(forked(partial(_run, root, "bigint")))
-        assert ended(forked(partial(_judged, root))) == 0
-        wrong = json.loads((root / "wrong.json").read_text())
-        if code or wrong:
-            bad.append({"effect": effect, "code": code, "wrong": wrong})
+        bad += _finished(root)
     return {"reached": reached, "bad": bad}
 
 
+def _finished(root: Path) -> list[str]:
+    """Type to the end; return what is wrong with the lake then."""
+    code = ended(forked(partial(_run, root)))
+    assert ended(forked(partial(_judged, root))) == 0
+    wrong: list[str] = json.loads((root / "wrong.json").read_text())
+    return [f"exit code {code}"] * (code != 0) + wrong
+
+
+def moments(folder: Path, kills: int) -> dict[str, Any]:
+    """Kill typings at any moment, each beside an ingest; now and then the broker has taken back some of its log."""
+    random = Random(int(os.environ.get("SEED", "1000")))
+    folder.mkdir(parents=True, exist_ok=True)
+    assert ended(forked(partial(_prepare, folder))) == 0
+    broker = Broker(folder / "store", offset=json.loads((folder / "offset.json").read_text()))
+    number, longest, killed, took_back, bad, ends = 1000, 1.0, 0, 0, [], [broker.offset]
+    while killed < kills:
+        if random.random() < _TAKES_BACK:
+            broker.truncate(ends.pop(random.randrange(max(0, len(ends) - 4), len(ends))))
+            ends = [end for end in ends if end < broker.offset] or [broker.offset]
+            took_back += 1
+        ends.append(broker.offset)
+        messages = random.randrange(5, 60)
+        _write(broker, number, messages)
+        number += messages
+        ingesting = forked(partial(_ingest, folder))
+        began = time.monotonic()
+        typing = forked(partial(_run, folder, retries=random.random() < 0.5))
+        time.sleep(random.random() * longest)
+        with suppress(ProcessLookupError):
+            os.killpg(typing, signal.SIGKILL)
+        code = ended(typing)
+        killed += code == -signal.SIGKILL
+        longest = (longest + 1.5 * (time.monotonic() - began)) / 2 if code >= 0 else longest * 1.05
+        ended(ingesting)
+        if killed and killed % _JUDGED == 0:
+            bad += _finished(folder)
+    return {"killed": killed, "took_back": took_back, "messages": number - 1000, "bad": bad + _finished(folder)}
+
+
+SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {"effects": effects, "moments": moments}
+
 if __name__ == "__main__":
-    print(json.dumps(campaign(Path(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(SCENARIOS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))))

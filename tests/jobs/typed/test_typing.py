@@ -1,6 +1,7 @@
 """`type`: each message of a topic is one typed row or one dead letter, whatever happens in between."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -275,17 +276,26 @@ def test_the_command_says_what_it_did(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 def test_typings_that_are_killed_leave_each_message_in_one_table(tmp_path: Path) -> None:
     """Killed after any of its effects: the next one finishes it, and leaves nothing over."""
-    result = result_of("tests.support.killing_typings", tmp_path, 7)
+    result = result_of("tests.support.killing_typings", "effects", tmp_path, 11)
 
-    assert result["reached"] > 0
+    assert result["reached"] > 2
+    assert [] == result["bad"]
+
+
+def test_typings_that_are_killed_at_any_moment_beside_an_ingest_leave_each_message_in_one_table(tmp_path: Path) -> None:
+    result = result_of("tests.support.killing_typings", "moments", tmp_path, 3)
+
     assert [] == result["bad"]
 
 
 @pytest.mark.campaign
-def test_typings_that_are_killed_after_each_effect_leave_each_message_in_one_table(tmp_path: Path) -> None:
-    result = result_of("tests.support.killing_typings", tmp_path, 1)
+@pytest.mark.parametrize(("scenario", "number"), [("effects", 1), ("moments", int(os.environ.get("KILLS", "100")))])
+def test_typings_that_are_killed_often_leave_each_message_in_one_table(
+    scenario: str, number: int, tmp_path: Path
+) -> None:
+    result = result_of("tests.support.killing_typings", scenario, tmp_path, number)
 
-    assert result["reached"] > 30
+    assert result["reached" if scenario == "effects" else "killed"] > 30
     assert [] == result["bad"]
 
 
