@@ -1,5 +1,5 @@
 """
-`demo`: the whole tour on a small store that a real broker (Apache RocketMQ 5.5.1) wrote.
+`demo`: the whole tour on small stores that real brokers (Apache RocketMQ 5.5.1) wrote.
 
 Each step is an ordinary command line, printed as one would type it and then run. What a step must end with is checked:
 a tour that goes wrong says so.
@@ -22,10 +22,18 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.program import program
+from jobs.typed.installed import is_installed
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
+ORDERS, ORDERS_ARCHIVE = "b551-orders", "orders.tar.xz"
 TOPIC, KEY = "T1", "k1"
+TYPES = """\
+[topic."Orders"]
+format = "json"
+schema = "id bigint NOT NULL, customer string, total decimal(10,2)"
+"""
+QUERY = "SELECT customer, count(*) AS orders, sum(total) AS total FROM orders GROUP BY customer ORDER BY customer"
 LOST = 7  # the index file that gets lost, counted from the oldest
 
 
@@ -58,6 +66,21 @@ class Tour:
     def lake(self) -> Path:
         """The lake."""
         return self.folder / "lake"
+
+    @property
+    def orders(self) -> Path:
+        """The store of another broker, whose bodies are JSON."""
+        return self.folder / "orders"
+
+    @property
+    def orders_lake(self) -> Path:
+        """The lake of that store."""
+        return self.folder / "orders-lake"
+
+    @property
+    def types(self) -> Path:
+        """The file that declares its types."""
+        return self.folder / "types.toml"
 
     @property
     def report(self) -> Path:
@@ -103,6 +126,32 @@ class Tour:
         yield Step(
             "lake", "From the tables, too, long after the broker has deleted its files.", (*query, "--lake", lake)
         )
+        if is_installed():
+            yield from self._typing()
+
+    def _typing(self) -> Iterator[Step]:
+        lake = str(self.orders_lake)
+        yield Step("orders", "The bodies of another broker are JSON.", ("ingest", str(self.orders), "--lake", lake))
+        yield Step("declare", "A file says which columns they are to be.", act=self._declare)
+        yield Step(
+            "type",
+            "Each is a row of a table now; a broken one is a dead letter, with the reason.",
+            ("type", lake, "--types", str(self.types)),
+        )
+        yield Step("ask", "One line of SQL, which Spark, DuckDB, Polars and the rest answer alike.", act=self._ask)
+
+    def _declare(self) -> str:
+        self.types.write_text(TYPES, encoding="utf-8")
+        return f"{self.types}:\n\n{TYPES.rstrip()}"
+
+    def _ask(self) -> str:
+        """Ask in this process, by the engine that `deltalake` brings."""
+        from deltalake import DeltaTable, QueryBuilder
+
+        table = DeltaTable(str(self.orders_lake / "typed" / "Orders"))
+        found = QueryBuilder().register("orders", table).execute(QUERY).read_all()
+        lines = [found.column_names, *zip(*(column.to_pylist() for column in found.columns), strict=True)]
+        return "\n".join([QUERY, *("  ".join(f"{value!s:<8}" for value in line).rstrip() for line in lines)])
 
     def _lose(self) -> str:
         lost = sorted((self.store / "index").iterdir())[LOST]
@@ -120,11 +169,12 @@ class Tour:
 
 
 def unpack(folder: Path) -> Tour:
-    """Put the bundled store into *folder*."""
+    """Put the bundled stores into *folder*."""
     tour = Tour(folder)
-    with as_file(files(__package__) / ARCHIVE) as path:
-        extract(path, folder)
-    (folder / STORE).rename(tour.store)
+    for archive, name, place in ((ARCHIVE, STORE, tour.store), (ORDERS_ARCHIVE, ORDERS, tour.orders)):
+        with as_file(files(__package__) / archive) as path:
+            extract(path, folder)
+        (folder / name).rename(place)
     return tour
 
 

@@ -8,9 +8,14 @@ INSTALL = "pip install 'rocketmq-lake[types]'"
 _LIBRARIES = ("msgspec", "fastavro", "google.protobuf")
 
 
+def is_installed() -> bool:
+    """Return whether the libraries of the extra are there."""
+    return all(map(_is_there, _LIBRARIES))
+
+
 def check_installed(location: str) -> None:
     """Raise `UnsupportedFormat` where a library of the extra is missing."""
-    if not all(map(_is_there, _LIBRARIES)):
+    if not is_installed():
         reason = f"types of bodies; to read them: {INSTALL}"
         raise UnsupportedFormat(reason, None, location)
 

@@ -20,7 +20,7 @@ from typing import Final
 from tests.oracle.judge import by_scalar, differences
 from tests.oracle.plays import Played, fill_store
 from tests.oracle.releases import MATRIX, class_path_of
-from tests.oracle.scenarios import SCENARIOS, UPGRADES, Scenario
+from tests.oracle.scenarios import ORDERS, SCENARIOS, UPGRADES, Scenario
 
 _NOT_KEPT: Final = ("lock", "compaction", "rocksdbstore", "timerlog", "timerwheel")
 
@@ -103,9 +103,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--release", action="append", choices=MATRIX)
-    parser.add_argument("--scenario", action="append", choices=list(SCENARIOS))
+    parser.add_argument("--scenario", action="append", choices=[*SCENARIOS, ORDERS.name])
     chosen = parser.parse_args()
-    wanted = [SCENARIOS[name] for name in chosen.scenario or SCENARIOS]
+    known = {**SCENARIOS, ORDERS.name: ORDERS}
+    wanted = [known[name] for name in chosen.scenario or SCENARIOS]
     plays = [(one, release) for release in chosen.release or MATRIX for one in wanted if one.runs_on(release)]
     if not (chosen.release or chosen.scenario):
         plays += [(upgrade, upgrade.since) for upgrade in UPGRADES]

@@ -26,6 +26,10 @@ SHOWN = {
     "compare": "byte for byte: a78fbdbeb7df6834",  # the first of the file's SHA-256 in the store's PROVENANCE
     "find": "0A010203075F4E0E2F2A6380678E0019",
     "lake": "0A010203075F4E0E2F2A6380678E0019",
+    "orders": "5 messages",
+    "declare": '[topic."Orders"]',
+    "type": "Orders → typed/Orders: 4 rows, 1 dead letter\n    1 times: invalid JSON",
+    "ask": "Ada       2         13.50\nGrace     2         37.25\n",
 }
 
 

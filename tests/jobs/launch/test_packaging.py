@@ -61,6 +61,7 @@ def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path
         f"rocketmq_lake/{name}"
         for name in (
             "_conf/jars.lock",
+            "demo/orders.tar.xz",
             "demo/store.tar.xz",
             "report/page.css",
             "browse/templates/base.html",
