@@ -4,14 +4,14 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from jobs.typed.ddl import SchemaError, columns_text, parse_columns
 from jobs.typed.refusal import Refusal
-from jobs.typed.tables import LONGEST_FOLDER, folder_of, refuse_reserved
+from jobs.typed.tables import FOLDER, LONGEST_FOLDER, refuse_reserved, table_name
 from jobs.typed.values import Times
 
 _KEYS: Mapping[str, tuple[type, ...]] = {"from": (dict,), "properties": (list, dict)}  # the others are texts
@@ -22,6 +22,7 @@ _OF_FORMAT = {
     "protobuf": ("descriptors", "message"),
     "text": ("pattern", "schema", "epoch", "time_zone"),
 }
+_SOURCES = ("tag", "property", "field")
 _EPOCHS = ("s", "ms", "us")
 
 
@@ -70,9 +71,19 @@ class Json:
         return FastJson(columns, times)
 
 
+class Discriminator(NamedTuple):
+    """The tag, property or field that names the type of a message, in a topic of several."""
+
+    source: str  # tag, property or field
+    name: str  # of the property or field
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.name}".strip()
+
+
 @dataclass(frozen=True)
 class TopicType:
-    """How the bodies of a topic are read."""
+    """How the bodies of a topic, or those of one of its types, are read."""
 
     topic: str
     format: BodyFormat
@@ -80,6 +91,19 @@ class TopicType:
     sources: Mapping[str, str] = field(default_factory=dict)  # the field of the body, where it has another name
     properties: Mapping[str, str] = field(default_factory=dict)  # of the message, by the names of their columns
     times: Times = field(default_factory=Times)
+    name: str | None = None  # of the type, in a topic of several
+    by: Discriminator | None = None  # in a topic of several types, which has its columns by these
+    types: Mapping[str, "TopicType"] = field(default_factory=dict)
+
+    @property
+    def table(self) -> str:
+        """The name of the table of such bodies."""
+        return table_name(self.topic, self.name)
+
+    @property
+    def tables(self) -> dict[str, str]:
+        """The tables of the topic, and the columns of each as text."""
+        return {one.table: columns_text(one.all_columns) for one in (self.types.values() if self.by else (self,))}
 
     @property
     def all_columns(self) -> tuple[pa.Field, ...]:
@@ -97,6 +121,8 @@ class TopicType:
 
     def described(self) -> dict[str, object]:
         """Return all that decides which rows a body gives: a change of it is a new type."""
+        if self.by is not None:
+            return {"by": str(self.by), "types": {name: one.described() for name, one in sorted(self.types.items())}}
         zone = None if self.times.zone is None else str(self.times.zone)
         return {
             "format": self.format.name,
@@ -127,9 +153,9 @@ def read_types(path: Path) -> tuple[TopicType, ...]:
 class _Declared:
     """One topic of a file, whose keys are checked one by one."""
 
-    def __init__(self, path: Path, topic: str, values: object) -> None:
-        self._place = f'{path}: [topic."{topic}"]'
-        self._folder = path.parent
+    def __init__(self, path: Path, topic: str, values: object, name: str | None = None) -> None:
+        self._place = f'{path}: [topic."{topic}"' + ("]" if name is None else f'.types."{name}"]')
+        self._path_of_types, self._name = path, name
         self._topic = topic
         if not isinstance(values, dict):
             raise DeclarationError(f"{self._place}: no table of keys")
@@ -137,6 +163,8 @@ class _Declared:
 
     def type(self) -> TopicType:
         """Return the type; `DeclarationError` names the first key that is wrong."""
+        if "by" in self._values or "types" in self._values:
+            return self._several()
         format_ = self._values.get("format")
         if not isinstance(format_, str) or format_ not in _OF_FORMAT:
             raise self._error("format", f"must be one of {', '.join(_OF_FORMAT)}")
@@ -146,13 +174,29 @@ class _Declared:
                 raise self._error(key, f"no such key of {format_} ({', '.join(known)})")
             if not isinstance(value, _KEYS.get(key, str)):
                 raise self._error(key, f"must be a {_KEYS.get(key, (str,))[0].__name__}")
-        if not self._topic or len(folder_of(self._topic)) > LONGEST_FOLDER:
-            raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters")
+        folder = table_name(self._topic, self._name).removeprefix(f"{FOLDER}/")
+        if not self._topic or self._name == "" or len(folder) > LONGEST_FOLDER:
+            raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters, with its type")
         of_format = {"json": self._json, "avro": self._avro, "protobuf": self._protobuf, "text": self._text_format}
         format_, columns = of_format[format_]()
-        found = TopicType(self._topic, format_, columns, self._sources(columns), self._properties(), self._times())
+        found = TopicType(
+            self._topic, format_, columns, self._sources(columns), self._properties(), self._times(), self._name
+        )
         self._columns("properties", lambda: columns_text(found.all_columns))
         return found
+
+    def _several(self) -> TopicType:
+        """Return a topic of several types."""
+        source, _, name = str(self._values.get("by", "")).partition(" ")
+        types = self._values.get("types")
+        if source not in _SOURCES or bool(name) == (source == "tag"):
+            raise self._error("by", 'must be "tag", "property NAME", or of JSON "field NAME"')
+        if not isinstance(types, dict) or not types or len(self._values) > len(("by", "types")):
+            raise self._error("types", 'must be tables [topic."…".types."…"], and all that there is beside `by`')
+        read = {one: _Declared(self._path_of_types, self._topic, values, one).type() for one, values in types.items()}
+        if any(one.by is not None or (source == "field" and one.format.name != "json") for one in read.values()):
+            raise self._error("types", "a type has one format, by a field that of JSON")
+        return TopicType(self._topic, Json(), (), by=Discriminator(source, name), types=read)
 
     def _json(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
         return Json(), self._columns("schema", lambda: self._text("schema"))
@@ -203,7 +247,7 @@ class _Declared:
         return columns
 
     def _path(self, key: str) -> Path:
-        return self._folder / self._text(key)
+        return self._path_of_types.parent / self._text(key)
 
     def _file(self, key: str, path: Path) -> bytes:
         try:

@@ -32,6 +32,8 @@ def change_of(type_: TopicType, declared: Mapping[str, object]) -> Change:
     now = type_.described()
     if now == declared:
         return Change.NOTHING
+    if "by" in now or "by" in declared:
+        return _change_of_several(type_, now, declared)
     old = {column.name: column for column in parse_columns(str(declared["columns"]))}
     new = {column.name: column for column in type_.all_columns}
     if lost := narrowed(list(new.values()), list(old.values())):
@@ -53,6 +55,17 @@ def change_of(type_: TopicType, declared: Mapping[str, object]) -> Change:
         raise LosingError(f"where this may be NULL: {', '.join(demanded)}")
     is_wider = any(new[name].type != column.type for name, column in old.items())
     return Change.WIDER if is_wider else Change.MORE
+
+
+def _change_of_several(type_: TopicType, now: Mapping[str, object], declared: Mapping[str, object]) -> Change:
+    """Return the greatest change of a type; one that is added has dead letters that are its rows."""
+    types = declared.get("types")
+    if now.get("by") != declared.get("by") or not isinstance(types, Mapping):
+        raise LosingError("with another by")
+    if types.keys() - type_.types.keys():
+        raise LosingError(f"without these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
+    changes = [change_of(one, types[name]) if name in types else Change.WIDER for name, one in type_.types.items()]
+    return max(changes, key=list(Change).index)
 
 
 def _of(columns: Mapping[str, object], named: object) -> object:

@@ -20,10 +20,8 @@ from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.table_file import Action
 from jobs.lake.tables import DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.store.workers import Workers
-from jobs.typed.ddl import columns_text
 from jobs.typed.declaration import DeclarationError, TopicType
 from jobs.typed.evolution import Change, LosingError, change_of
-from jobs.typed.tables import table_name
 from jobs.typed.task import FromOffset, TypedFile, TypingTask
 from jobs.typed.typings import (
     TYPING,
@@ -97,10 +95,6 @@ class _Topic(NamedTuple):
     replaces: bool
 
     @property
-    def table(self) -> str:
-        return table_name(self.type.topic, None)
-
-    @property
     def wanted(self) -> FromOffset:
         return FromOffset(self.type, {store: one.to_offset for store, one in self.state.stores.items()})
 
@@ -168,7 +162,7 @@ class _Cuts:
 
 def _topic(request: TypeRequest, type_: TopicType, before: Typing | None, cuts: _Cuts) -> _Topic:
     """Return a topic's part in this typing."""
-    tables = {table_name(type_.topic, None): columns_text(type_.all_columns)}
+    tables = type_.tables
     old = before.topics.get(type_.topic) if before is not None else None
     if old is None:
         return _Topic(type_, TopicState(type_.described(), {}, tables), (), replaces=False)
@@ -193,7 +187,7 @@ def _is_made_again(request: TypeRequest, type_: TopicType, old: TopicState) -> b
     except LosingError as error:
         words = [program(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
         raise DeclarationError(
-            f'{request.source}: [topic."{type_.topic}"]: the table {table_name(type_.topic, None)} was made {error}; '
+            f'{request.source}: [topic."{type_.topic}"]: the table {", ".join(old.tables)} was made {error}; '
             "values would be lost, and nothing was written. To make it again from all messages:\n"
             f"{words[0]} {join(words[1:])}"
         ) from error
@@ -264,12 +258,14 @@ def _changes(
     for topic in topics:
         of_topic = (RemovedRows(),) if replaces_dead else topic.removed
         dead_removed += [replace(one, topic=topic.type.topic) for one in of_topic]
-        added = _added(done, topic.table)
-        columns = topic.state.tables[topic.table]
         old = before.topics.get(topic.type.topic) if before is not None else None
-        if added or topic.removed or old is None or old.tables != topic.state.tables:
-            removed = () if topic.replaces else topic.removed
-            yield TableChange(topic.table, columns, added, removed, topic.replaces)
+        known = old.tables if old is not None else {}
+        for table, columns in topic.state.tables.items():
+            added = _added(done, table)
+            if added or topic.removed or known.get(table) != columns:
+                yield TableChange(table, columns, added, () if topic.replaces else topic.removed, topic.replaces)
+        for table in known.keys() - topic.state.tables.keys():  # of a type that is none any more: no row is left
+            yield TableChange(table, known[table], replaces=True)
     dead = _added(done, DEAD_LETTERS.name)
     if dead or dead_removed or before is None:
         yield TableChange(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
@@ -286,7 +282,7 @@ def _summary(topic: _Topic, done: Iterable[TypedFile], retried: Iterable[TypedFi
         reasons.update(file.reasons.get(name, {}))
     return TopicSummary(
         name,
-        topic.table,
+        ", ".join(topic.state.tables),
         sum(file.rows.get(name, 0) for file in done),
         reasons.total(),
         dict(reasons.most_common()),

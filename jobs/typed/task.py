@@ -18,15 +18,17 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
-from jobs.typed.declaration import Reader, TopicType
+from jobs.typed.declaration import Discriminator, Json, Reader, TopicType
 from jobs.typed.refusal import Refusal
-from jobs.typed.tables import array_of, table_name, typed_table
+from jobs.typed.tables import array_of, typed_table
+from jobs.typed.values import Times
 
 TYPING = "typing"  # in the place of a store's id in the names of files
 _WHOSE = ("broker", "store_id")
 _KEPT = (*_WHOSE, *(one.name for one in PROVENANCE))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
+_LONGEST_NAME = 60  # of a type, in a place
 _SLICE = 4096  # rows whose values Python holds at once
 _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
@@ -113,18 +115,30 @@ class _Work:
                     self._type_rows(topic.type, some.slice(start, _SLICE))
 
     def _type_rows(self, type_: TopicType, rows: pa.RecordBatch) -> None:
-        """Write each row into one of two tables."""
-        reader = self.readers.setdefault(type_.topic, type_.reader())
-        results = _results(reader, rows)
+        """Write each row into the table of its type, or into `dead_letters`."""
+        if type_.by is None:
+            reader = self.readers.setdefault(type_.table, type_.reader())
+            self._write(type_, rows, _results(reader, rows))
+            return
+        names = _names(type_.by, rows)
+        for name, one in type_.types.items():
+            chosen = [number for number, found in enumerate(names) if found == name]
+            if chosen:
+                self._type_rows(one, rows.take(pa.array(chosen)))
+        refused = {number: _unknown(type_.by, name) for number, name in enumerate(names) if name not in type_.types}
+        self._write(type_, rows.take(pa.array(list(refused), pa.int64())), list(refused.values()))
+
+    def _write(self, type_: TopicType, rows: pa.RecordBatch, results: Sequence[tuple[object, ...] | Refusal]) -> None:
         typed = [number for number, result in enumerate(results) if not isinstance(result, Refusal)]
         refused = {number: result for number, result in enumerate(results) if isinstance(result, Refusal)}
         if typed:
-            table = typed_table(table_name(type_.topic, None), type_.all_columns)
+            table = typed_table(type_.table, type_.all_columns)
             values = [results[number] for number in typed]
             self._file(table).write(_typed_rows(type_, rows.take(pa.array(typed)), values))
             self.rows[type_.topic] += len(typed)
         if refused:
-            self._file(DEAD_LETTERS).write(_dead_rows(rows.take(pa.array(list(refused))), list(refused.values())))
+            dead = _dead_rows(type_, rows.take(pa.array(list(refused))), list(refused.values()))
+            self._file(DEAD_LETTERS).write(dead)
             reasons = self.reasons.setdefault(type_.topic, Counter())
             reasons.update(refusal.reason for refusal in refused.values())
 
@@ -148,6 +162,22 @@ def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iter
             for start in range(0, some.num_rows, _SLICE):
                 for result in _results(reader, some.slice(start, _SLICE)):
                     yield result if isinstance(result, Refusal) else None
+
+
+def _names(by: Discriminator, rows: pa.RecordBatch) -> list[object]:
+    """Return the name of each message's type; a refusal where its body is no JSON that could have a field."""
+    if by.source == "tag":
+        return list(rows.column("tags").to_pylist())
+    if by.source == "property":
+        return list(pc.map_lookup(rows.column("properties"), by.name, "first").to_pylist())
+    results = _results(Json().reader((pa.field(by.name, pa.string()),), Times()), rows)
+    return [result if isinstance(result, Refusal) else result[0] for result in results]
+
+
+def _unknown(by: Discriminator, name: object) -> Refusal:
+    if isinstance(name, Refusal):
+        return name
+    return Refusal("its type is not declared", f"{by}: {'none' if name is None else str(name)[:_LONGEST_NAME]!r}")
 
 
 def _results(reader: Reader, rows: pa.RecordBatch) -> list[tuple[object, ...] | Refusal]:
@@ -188,10 +218,10 @@ def _typed_rows(type_: TopicType, rows: pa.RecordBatch, values: Sequence[Sequenc
     return kept
 
 
-def _dead_rows(rows: pa.RecordBatch, refusals: Sequence[Refusal]) -> pa.RecordBatch:
+def _dead_rows(type_: TopicType, rows: pa.RecordBatch, refusals: Sequence[Refusal]) -> pa.RecordBatch:
     columns = {
         "topic": rows.column("topic"),
-        "type": pa.nulls(rows.num_rows, pa.string()),
+        "type": pa.array([type_.name] * rows.num_rows, pa.string()),
         "reason": pa.array([refusal.reason for refusal in refusals], pa.string()),
         "place": pa.array([refusal.place for refusal in refusals], pa.string()),
         "properties": rows.column("properties"),

@@ -212,6 +212,15 @@ def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
         ('topic.a = {format = "json", schema = "id bigit"}', "schema: character 4: expected a type"),
         ('topic.a = {format = "json", schema = "id int, ID int"}', "two columns of one name"),
         ('topic.a = {format = "json", schema = "store_id int"}', 'from = { body_store_id = "store_id" }'),
+        ('topic.a = {by = "body", types = {b = {}}}', 'by: must be "tag"'),
+        ('topic.a = {by = "tag", types = {}}', "types: must be tables"),
+        ('topic.a = {by = "tag", types = {b = {}}, from = {}}', "types: must be tables"),
+        ('topic.a = {by = "tag", types = {b = {}}}', '[topic."a".types."b"]: format: must be one of'),
+        ('topic.a = {by = "tag", types = {"" = {format = "json", schema = "a int"}}}', "a topic has 1 to 200"),
+        (
+            'topic.a = {by = "field k", types = {b = {format = "text", pattern = "(?P<a>.)", schema = "a int"}}}',
+            "types: a type has one format",
+        ),
         ('topic.a = {format = "json", schema = "`a b` int"}', "no space"),
         ('topic.a = {format = "json", schema = "m map<int,int>"}', "the keys of a map are texts"),
         ('topic.a = {format = "json", schema = "d decimal(39,1)"}', "at most 38 digits"),
@@ -234,6 +243,48 @@ def test_a_file_of_types_that_is_wrong_is_refused_with_its_line_or_key(text: str
 
     assert says in str(refused.value)
     assert str(refused.value).startswith(f"{tmp_path / 'types.toml'}: ")
+
+
+def test_types_of_one_topic_are_tables_of_their_own(tmp_path: Path) -> None:
+    """By tag, property or field; a message of another type, or of none, is a dead letter until its type is declared."""
+    broker = Broker(tmp_path / "store")
+    bodies = (
+        b'{"kind": "new", "id": 1}',
+        b'{"kind": "old", "at": 2}',
+        b'{"kind": "x"}',
+        b'{"kind": "old"}',
+        b"",
+        b"{}",
+    )
+    broker.append(a_record(body, topic="Orders", properties={"kind": "new", "TAGS": "new"}) for body in bodies)
+    ingested(tmp_path)
+    new = '[topic.Orders.types.new]\nformat = "json"\nschema = "id bigint"\n'
+    old = '[topic.Orders.types.old]\nformat = "json"\nschema = "at int NOT NULL"\n'
+    by = '[topic.Orders]\nby = "{}"\n'
+
+    typed(tmp_path, by.format("field kind") + new)
+    assert (1, 5) == tuple(map(len, typed_and_dead(tmp_path / "lake", "typed/Orders.new")))
+    typed(tmp_path, by.format("field kind") + new + old)  # its messages were dead letters
+
+    lake = tmp_path / "lake"
+    assert [1] == [row["id"] for row in rows_of(lake, "typed/Orders.new")]
+    assert [2] == [row["at"] for row in rows_of(lake, "typed/Orders.old")]
+    assert [
+        (None, "its type is not declared", "field kind: 'x'"),
+        ("old", "a value that must be there is missing", "$.at"),
+        (None, "an empty body", "byte 0"),
+        (None, "its type is not declared", "field kind: 'none'"),
+    ] == [(row["type"], row["reason"], row["place"]) for row in rows_of(lake, "dead_letters")]
+    assert typed(tmp_path, by.format("field kind") + old + new).number is None
+    for declared in (by.format("tag") + new + old, by.format("field kind") + new, ORDERS):
+        with pytest.raises(DeclarationError, match=r"was made with another|without these types: old"):
+            typed(tmp_path, declared)
+    for source in ("tag", "property kind"):
+        typed(tmp_path, by.format(source) + new, retype=["Orders"])
+        assert (5, 1) == tuple(map(len, typed_and_dead(lake, "typed/Orders.new")))
+    assert [] == rows_of(lake, "typed/Orders.old")
+    assert 5 == typed(tmp_path, ORDERS, retype=["Orders"]).rows
+    assert [] == rows_of(lake, "typed/Orders.new")
 
 
 def test_columns_of_reserved_names_come_from_other_fields(tmp_path: Path) -> None:
