@@ -11,6 +11,7 @@ commit comes between, the files must still be there, each with the deletion vect
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -51,6 +52,18 @@ CONFIGURATION = {
     FILES_KEPT: "interval 7 days",
 }
 A_DAY = "interval 1 days"
+_MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
+
+
+def minutes(number: int) -> str:
+    """Return how Delta's properties name so many minutes."""
+    return f"interval {number} minutes"
+
+
+def has_many_commits(snapshot: DeltaTable) -> bool:
+    """Return whether replaced files of a table are kept for some minutes or hours alone, because it is followed."""
+    kept = snapshot.metadata().configuration.get(FILES_KEPT, "")
+    return kept == A_DAY or _MINUTES.fullmatch(kept) is not None
 
 
 class TransactionTakenError(Exception):

@@ -19,10 +19,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from jobs.lake.commit import (
-    A_DAY,
-    FILES_KEPT,
     TransactionTakenError,
     commit_layout,
+    has_many_commits,
     open_table,
     own_table,
     paths,
@@ -282,13 +281,32 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
         return 0
     hours = _retention(snapshot)
     found = snapshot.vacuum(hours, dry_run=True, full=True)
-    vectors, own = has_vectors(snapshot), _own_files(lake.locate(table.name))
-    names = [name for name in found if not (vectors and is_vector_file(name)) and (own is None or name in own)]
-    if not vectors and len(names) == len(found) and not needs_spark(snapshot):
+    names = _deletable(lake, table, snapshot, found)
+    if len(names) == len(found) and not needs_spark(snapshot):
         return len(snapshot.vacuum(hours, dry_run=dry_run, full=True))
     for name in () if dry_run else names:
         lake.delete(f"{table.name}/{name}")
     return len(names)
+
+
+def vacuum_own(lake: Lake, table: Table, store_id: str) -> None:
+    """
+    Delete the obsolete files of one store as soon as its table allows, for a run of it that has just ended.
+
+    `vacuum` waits for a day: what no version names may be what a first run of another store wrote hours ago.
+    """
+    snapshot = own_table(lake, table.name)
+    if snapshot is None or not has_many_commits(snapshot):
+        return
+    found = snapshot.vacuum(None, dry_run=True, full=True)
+    for name in _deletable(lake, table, snapshot, (name for name in found if name.startswith(store_id))):
+        lake.delete(f"{table.name}/{name}")
+
+
+def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
+    """Return those of the obsolete files that are no vectors of another engine, and not behind a link."""
+    vectors, own = has_vectors(snapshot), _own_files(lake.locate(table.name))
+    return [name for name in found if not (vectors and is_vector_file(name)) and (own is None or name in own)]
 
 
 def _own_files(table: str) -> set[str] | None:
@@ -301,7 +319,7 @@ def _own_files(table: str) -> set[str] | None:
 
 def _retention(snapshot: DeltaTable) -> int | None:
     """Return how many hours a deleted file is kept: ours, or None for what another engine demands of the table."""
-    hours = 24 if snapshot.metadata().configuration.get(FILES_KEPT) == A_DAY else RETENTION_HOURS
+    hours = 24 if has_many_commits(snapshot) else RETENTION_HOURS
     try:
         snapshot.vacuum(hours, dry_run=True)
     except DeltaError:  # the table demands more

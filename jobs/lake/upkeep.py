@@ -1,21 +1,36 @@
 """Upkeep of a lake while runs follow each other for months: done every now and then, after a run."""
 
+import re
 from contextlib import suppress
 from math import ceil
 
 from deltalake.exceptions import CommitFailedError
 
-from jobs.lake.commit import A_DAY, CONFIGURATION, FILES_KEPT, LOG_KEPT, open_table, own_table, paths
-from jobs.lake.compaction import MANY, Saved, compact, vacuum
+from jobs.lake.commit import (
+    A_DAY,
+    CONFIGURATION,
+    FILES_KEPT,
+    LOG_KEPT,
+    has_many_commits,
+    minutes,
+    open_table,
+    own_table,
+    paths,
+)
+from jobs.lake.compaction import MANY, Saved, compact, vacuum, vacuum_own
+from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, forget, known_stores, unfinished
 from jobs.lake.table_file import FileNaming
-from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS
-from jobs.lake.writers import writer_of
+from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
+from jobs.lake.writers import CHECKPOINT_INTERVAL, writer_of
 
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
 _HOURS = 24
+_KEPT_SHORTER = (RUNS, INDEX_FILES)  # nobody reads them for long: a quarter of the time is enough
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
 _ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 
 
@@ -28,11 +43,32 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
     for table in WRITTEN_BY_RUNS:
         spared = newest_rows(lake) if table is RUNS else ()
         saved.append(compact(lake, table, many=MANY, of=naming, spared=spared))
-    if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 and not any(unfinished(lake, store) for store in known_stores(lake)):
+    if manifest.run % _RUNS_BETWEEN_VACUUMS == 0:
+        is_any_at_work = any(unfinished(lake, store) for store in known_stores(lake))
         for table in WRITTEN_BY_RUNS:
-            vacuum(lake, table)
+            vacuum_own(lake, table, manifest.store_id)
+            _thin_checkpoints(lake, table)
+            if not is_any_at_work:
+                vacuum(lake, table)
     forget(lake, manifest, _MANIFESTS_KEPT)
     return saved
+
+
+def _thin_checkpoints(lake: Lake, table: Table) -> None:
+    """
+    Delete three of four older checkpoints of a log that gets a commit every few seconds.
+
+    Each one names every file that was replaced and is still kept. Readers need the newest one; who travels back
+    replays more commits. What another engine writes has other names, or is a log that it owns.
+    """
+    snapshot = open_table(lake, table.name)
+    if snapshot is None or not has_many_commits(snapshot) or needs_spark(snapshot):
+        return
+    log = f"{table.name}/_delta_log"
+    found = [int(name[1]) for info in lake.list_files(log) if (name := _CHECKPOINT.fullmatch(info.name))]
+    for version in sorted(found)[:-CHECKPOINTS_KEPT]:
+        if version // CHECKPOINT_INTERVAL % CHECKPOINTS_KEPT:
+            lake.delete(f"{log}/{version:020d}.checkpoint.parquet")
 
 
 def expect_many_commits(lake: Lake, every_s: float) -> None:
@@ -40,16 +76,18 @@ def expect_many_commits(lake: Lake, every_s: float) -> None:
     Keep little of what is obsolete in tables that get a commit every few seconds for weeks.
 
     Whoever commits lists the log: it keeps some 3,600 steps, an hour for each second between two, a day at most.
-    Replaced files are kept for a day, as queries that have begun read them.
+    Replaced files are kept as long: a step leaves one in each table.
     """
-    wanted = {LOG_KEPT: f"interval {min(max(ceil(every_s), 1), _HOURS)} hours", FILES_KEPT: A_DAY}
+    hours = min(max(ceil(every_s), 1), _HOURS)
     for table in WRITTEN_BY_RUNS:
         snapshot = own_table(lake, table.name)
         if snapshot is None:
             continue
         there = snapshot.metadata().configuration
-        # Not what somebody has set.
-        short = {name: value for name, value in wanted.items() if there.get(name) == CONFIGURATION[name]}
+        kept = minutes(hours * (15 if table in _KEPT_SHORTER else 60))
+        # Not what somebody has set. Earlier versions kept replaced files for a day.
+        short = {name: kept for name in (LOG_KEPT, FILES_KEPT) if there.get(name) == CONFIGURATION[name]}
+        short |= {FILES_KEPT: kept} if there.get(FILES_KEPT) == A_DAY else {}
         if short:
             with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
                 writer_of(snapshot).set_properties(snapshot, short)

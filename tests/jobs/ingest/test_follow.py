@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
+from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest import follow as following
@@ -25,6 +28,8 @@ from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
+from jobs.lake.commit import FILES_KEPT, LOG_KEPT
+from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError
 from jobs.products.index.entries import EntriesSoFar
 from jobs.store.ranges import plan_ranges
@@ -282,6 +287,59 @@ def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
     first, second, third = kept
     always = (second - first) & (third - second)  # what came once, as counting itself does, is not kept of each step
     assert {kind: more for kind, more in always.items() if more >= STEPS} == {}
+
+
+@pytest.mark.parametrize(("kept", "left"), [("interval 60 minutes", MANY + 1), ("interval 0 minutes", 1)])
+def test_replaced_files_go_when_their_time_is_over_and_other_stores_files_later(
+    kept: str, left: int, tmp_path: Path
+) -> None:
+    broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
+    other = lake / "messages" / f"{uuid4()}-1-of-a-first-run-that-takes-hours.parquet"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"")
+    os.utime(other, (hours_ago := time.time() - 23 * 3600, hours_ago))
+    with patch.multiple(upkeep, MANY=MANY, _RUNS_BETWEEN_VACUUMS=MANY):
+        for number in range(1, MANY + 1):
+            broker.append(some_records(5, seed=number))
+            if number == MANY:
+                upkeep.expect_many_commits(Lake(str(lake)), 1.0)
+                DeltaTable(lake / "messages").alter.set_table_properties({FILES_KEPT: kept})
+            ingest(request(broker), OneByOne())
+    assert len(list((lake / "messages").glob("*.parquet"))) == left + other.exists() == left + 1
+    assert len(rows_of(lake)) == 5 * MANY
+
+
+def test_one_of_four_checkpoints_is_kept_and_every_version_stays_readable(tmp_path: Path) -> None:
+    broker, table = Broker(tmp_path / "store", segment_size=1 << 20), tmp_path / "lake" / "messages"
+    last = 14
+    with patch.multiple(upkeep, CHECKPOINT_INTERVAL=1, MANY=last, _RUNS_BETWEEN_VACUUMS=last):
+        for number in range(1, last + 1):
+            broker.append(some_records(5, seed=number))
+            ingest(request(broker), OneByOne())
+            if number == 1:
+                upkeep.expect_many_commits(Lake(str(table.parent)), 1.0)
+            DeltaTable(table).create_checkpoint()
+    names = sorted(path.name for path in table.glob("_delta_log/*.checkpoint.parquet"))
+    assert [int(name.partition(".")[0]) for name in names] == [4, 8, 11, 12, 13, 14, 16]  # 16 came after the upkeep
+    files = [len(DeltaTable(table, version=version).file_uris()) for version in range(2, last + 1)]
+    assert files == list(range(1, last))
+
+
+def test_what_is_kept_of_a_followed_lake_follows_its_steps_unless_somebody_has_set_it(tmp_path: Path) -> None:
+    broker, lake = Broker(tmp_path / "store", dispatches=True), tmp_path / "lake"
+    broker.append(some_records(5))
+    ingest(request(broker), OneByOne())
+    for name, kept in {"messages": "interval 30 days", "consume_queue": "interval 1 days"}.items():
+        DeltaTable(lake / name).alter.set_table_properties({FILES_KEPT: kept, LOG_KEPT: kept})
+    upkeep.expect_many_commits(Lake(str(lake)), 4.5)
+    names = ("messages", "consume_queue", "index_entries", "runs")
+    found = {name: DeltaTable(lake / name).metadata().configuration for name in names}
+    assert {name: (of[LOG_KEPT], of[FILES_KEPT]) for name, of in found.items()} == {
+        "messages": ("interval 30 days", "interval 30 days"),
+        "consume_queue": ("interval 1 days", "interval 300 minutes"),  # a day is what earlier versions have set
+        "index_entries": ("interval 300 minutes", "interval 300 minutes"),
+        "runs": ("interval 75 minutes", "interval 75 minutes"),
+    }
 
 
 def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
