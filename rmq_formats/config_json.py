@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any
+from collections.abc import Mapping
 
 from rmq_formats.errors import CorruptData
 
@@ -11,7 +11,7 @@ _NUMBER_AS_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(?=\s*:)')
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of a pair, or alone
 
 
-def decode_config(raw: bytes) -> dict[str, Any]:
+def decode_config(raw: bytes) -> dict[str, object]:
     """Return the object in a configuration file; `CorruptData` when it is none."""
     text = raw.decode("utf-8", "replace")
     quoted = _NUMBER_AS_NAME.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
@@ -28,7 +28,7 @@ def decode_config(raw: bytes) -> dict[str, Any]:
     return values
 
 
-def change_counter(config: dict[str, Any]) -> int:
+def change_counter(config: Mapping[str, object]) -> int:
     """Return how many changes a file counts; 0 where it does not, as up to 4.9.3."""
     version = config.get("dataVersion")
     counter = version.get("counter") if isinstance(version, dict) else None

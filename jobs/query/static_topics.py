@@ -58,7 +58,7 @@ class StaticQueue(NamedTuple):
         return OffsetRange(max(minimum, 0), max(self.last.logical(last.maximum), 0))
 
 
-def static_queues(mapping: Mapping[str, Any], topic: str) -> list[StaticQueue]:
+def static_queues(mapping: Mapping[str, object], topic: str) -> list[StaticQueue]:
     """Return the queues of a static topic as a broker's table has them; none of any other topic."""
     table = mapping.get("topicQueueMappingInfoMap")
     about = table.get(topic) if isinstance(table, dict) else None

@@ -98,7 +98,7 @@ def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Pi
             matcher.add(item)
         elif item.kind is PieceKind.DAMAGE:
             damaged.append((item.offset, item.size))
-    matches, _, _ = matcher.finish()
+    matches = matcher.finish().matches
     matches.damaged = damaged
     return matches
 

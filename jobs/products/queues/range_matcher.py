@@ -70,6 +70,14 @@ class RangeMatches:
     damaged: list[tuple[int, int]] = field(default_factory=list)  # offset and size of what is no record
 
 
+class MatchedRange(NamedTuple):
+    """The matches of a range and, where rows are wanted, their blocks and the texts of their tags."""
+
+    matches: RangeMatches
+    blocks: list[RowBlock]
+    tags: list[str]
+
+
 class Matcher:
     """Takes the records of a range and matches their units."""
 
@@ -87,8 +95,8 @@ class Matcher:
         if taken.size:
             self._taken_to = int(offsets[taken[-1]]) + int(records.sizes[taken[-1]])
 
-    def finish(self) -> tuple[RangeMatches, list[RowBlock], list[str]]:
-        """Return the matches, and with rows their blocks and the texts of their tags."""
+    def finish(self) -> MatchedRange:
+        """Match the units of all records."""
         packed = self.collector.finish()
         numbers = _numbers(self._matching.queues)
         matched: list[tuple[int, int, int]] = []
@@ -122,7 +130,7 @@ class Matcher:
             if self._matching.with_rows and found is not None:
                 blocks += _blocks(name, units, tags, found)
         matches.queue_numbers, matches.starts, matches.counts = _arrays(matched)
-        return matches, blocks, packed.tags
+        return MatchedRange(matches, blocks, packed.tags)
 
     def _dispatched(self, name: QueueName, units: Units, place: slice, matches: RangeMatches) -> slice:
         """Return the place of a queue's units that its storage should have by now."""
