@@ -25,8 +25,8 @@ engine_option = click.option(
     type=click.Choice([AUTO, *(engine.value for engine in Engine)]),
     default=AUTO,
     show_default=True,
-    help="Who works: this process (here), or Spark's tasks. auto: Spark where one of its options is given, and from "
-    "the size on at which it is done first, which --show-config says.",
+    help="Work in this process (here), or in Spark's tasks. auto: Spark if one of its options is given, or if the data "
+    "is so large that Spark is done first; --show-config shows the size.",
 )
 
 

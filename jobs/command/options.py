@@ -109,7 +109,7 @@ RELEASES = ReleaseType(is_one=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
-verbose_option = click.option("--verbose", is_flag=True, help="Say, too, by which marks the release is known.")
+verbose_option = click.option("--verbose", is_flag=True, help="Also name the marks by which the release is known.")
 
 report_option = click.option(
     "--report",
@@ -147,7 +147,7 @@ store_options = bundled(
         "--commitlog",
         type=PathListType(),
         metavar="PATH[,PATH…]",
-        help="Where the CommitLog lies when it is not STORE/commitlog; several paths as in storePathCommitLog.",
+        help="Directories of the CommitLog, if it is not in STORE/commitlog; several as in storePathCommitLog.",
     ),
     click.option(
         "--broker-conf",
@@ -199,7 +199,7 @@ _FORM = (
         help="mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.",
     ),
     click.option(
-        "--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
+        "--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, if the store does not show it."
     ),
     click.option(
         "--time-zone",

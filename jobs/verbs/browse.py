@@ -30,7 +30,7 @@ Exit codes: 0 ended by Ctrl-C · 1 failed · 2 usage
 )
 @click.option("--no-open", is_flag=True, help="Only print the address; open no browser.")
 @click.option(
-    "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where a store's CommitLog lies elsewhere."
+    "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="A store's CommitLog, if it lies elsewhere."
 )
 @click.option(
     "--broker-conf",
@@ -40,7 +40,7 @@ Exit codes: 0 ended by Ctrl-C · 1 failed · 2 usage
 )
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake.")
 @click.option(
-    "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
+    "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, if the store does not show it."
 )
 @config_option
 def command(  # noqa: PLR0913 - one argument an option

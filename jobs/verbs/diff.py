@@ -15,7 +15,7 @@ from jobs.store.beside_broker import care_beside
                "rmq-lake diff STORE LAKE --json")  # fmt: skip
 @store_options
 @click.argument("lake", metavar="LAKE", type=LAKE)
-@click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
+@click.option("--broker", metavar="NAME", help="Label of the broker in the lake, if all its bytes expired.")
 @limit_option("differences to print, the worst first")
 @max_rate_option
 @engine_option
@@ -26,8 +26,8 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     Compare the log of STORE with LAKE, record by record and byte for byte, and say why one lacks what the other has.
 
-    Expired, not ingested yet, or not chosen is no finding (exit code 0); what is lost or damaged on a side is (3), and
-    so are other records at the same place (4).
+    Records that are expired, not ingested yet, or not chosen are no finding (exit code 0); lost or damaged ones are
+    (3), and so are other records at the same place (4).
     """
     watch = Stopwatch()
     conf = place.conf()

@@ -34,16 +34,14 @@ Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a fi
 @click.command(epilog=_EPILOG)
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
 @click.option("--from", "start", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at this offset.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print at most so many things of each file.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print at most N items of each file.")
 @click.option("--fields", is_flag=True, help="Name every byte: one line a field.")
 @click.option(
     "--chain", metavar="KEY|SLOT", help="Of an index file: one slot's entries, newest first. KEY is topic#key."
 )
 @click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of an index file.")
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of an index file.")
-@click.option(
-    "--as", "named", type=click.Choice(tuple(NAMES)), help="What the files are, where neither place nor bytes show it."
-)
+@click.option("--as", "named", type=click.Choice(tuple(NAMES)), help="Their kind, if neither place nor bytes show it.")
 @json_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option

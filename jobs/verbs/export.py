@@ -41,10 +41,10 @@ _SHOWN = 5
 )
 @click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
 @click.option("--lake", type=CHANGED_LAKE, metavar="LAKE", help="The lake, instead of a store.")
-@click.option("--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere.")
+@click.option("--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="The CommitLog, if it lies elsewhere.")
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
 @click.option(
-    "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
+    "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, if the store does not show it."
 )
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @click.option(
@@ -71,7 +71,7 @@ _SHOWN = 5
     default=_LARGEST_BODY,
     show_default=True,
     metavar="BYTES",
-    help="A body that is larger when decompressed stays as it is stored; it is named.",
+    help="A body that is larger when decompressed is left as it is stored, and named.",
 )
 @click.option(
     "--verify",

@@ -59,13 +59,13 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     is_flag=True,
     help="Keep each compressed body inflated, too, in body_inflated: every engine then reads its text at once.",
 )
-@click.option("--no-damage", is_flag=True, help="Keep no damaged bytes but their sample: `restore` then lacks them.")
+@click.option("--no-damage", is_flag=True, help="Keep only a sample of damaged bytes: `restore` then lacks them.")
 @click.option(
     "--settle",
     type=MillisecondsType(),
     default=0,
     metavar="TIME",
-    help="Leave what was stored in the newest TIME (5s, 2m; digits are milliseconds) to the next run.",
+    help="Leave messages of the last TIME (5s, 2m; digits are milliseconds) to the next run.",
 )
 @click.option(
     "--tables",
@@ -75,15 +75,15 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files.")
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
-@click.option("--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
+@click.option("--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, if the store does not show it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
 @click.option(
     "--max-bytes-per-step",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Commit whenever so much of the log is read: no more is to read again after an interruption.",
+    help="Commit each time that so much of the log is read; after an interruption no more is read again.",
 )
-@click.option("--follow", is_flag=True, help="Do not end: bring what is new again and again, in one process.")
+@click.option("--follow", is_flag=True, help="Keep running: bring new messages again and again.")
 @click.option("--every", type=DurationType(), metavar="TIME", help="With --follow, how often to look; by default 5s.")
 @click.option(
     "--until",

@@ -105,7 +105,7 @@ _place_options = bundled(
     click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
     click.option("--lake", type=CHANGED_LAKE, metavar="LAKE", help="The lake, instead of a store."),
     click.option(
-        "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere."
+        "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="The CommitLog, if it lies elsewhere."
     ),
     click.option(
         "--broker-conf",
@@ -115,7 +115,7 @@ _place_options = bundled(
     ),
     click.option("--broker", metavar="NAME", help="The broker's name; in a lake, the broker whose messages are meant."),
     click.option(
-        "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
+        "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, if the store does not show it."
     ),
     click.option(
         "--time-zone", type=ZoneType(), metavar="ZONE", help="The zone times are shown in; default: this machine's."

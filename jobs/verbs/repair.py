@@ -35,11 +35,11 @@ _SHOWN = 5
     required=True,
     type=OUTPUT_DIRECTORY,
     metavar="DIR",
-    help="An empty directory, a new one, or that of an earlier repair: what is made, and what was done.",
+    help="The directory of new files and of the journal: empty, new, or that of an earlier repair.",
 )
-@click.option("--lake", type=LAKE, metavar="LAKE", help="Where lost and damaged segments are taken from.")
-@click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
-@click.option("--apply", "applies", is_flag=True, help="Put it into the stopped broker's store; a backup is kept.")
+@click.option("--lake", type=LAKE, metavar="LAKE", help="The lake that lost and damaged segments are taken from.")
+@click.option("--broker", metavar="NAME", help="Label of the broker in the lake, if all its bytes expired.")
+@click.option("--apply", "applies", is_flag=True, help="Put the files into the stopped broker's store; keep a backup.")
 @click.option(
     "--bridge",
     "bridges",
@@ -51,7 +51,7 @@ _SHOWN = 5
     "accepted",
     multiple=True,
     metavar="FILE",
-    help="An undecided file, as the plan names it, of which you know that the log is right; again for more.",
+    help="An undecided file, as the plan names it, for which you know that the log is right; may be repeated.",
 )
 @click.option("--undo", "undoes", is_flag=True, help="Put back what repairs with this DIR have replaced.")
 @read_options

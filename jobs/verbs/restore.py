@@ -38,10 +38,10 @@ def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[
     help="An empty directory, or a new one.",
 )
 @click.option(
-    "--from", "start", type=LogPlaceType(), metavar="OFFSET|TIME", help="Leave out whole segments that end before it."
+    "--from", "start", type=LogPlaceType(), metavar="OFFSET|TIME", help="Leave out segments that end before it."
 )
 @click.option(
-    "--until", type=LogPlaceType(), metavar="OFFSET|TIME", help="End the log before the first record from there."
+    "--until", type=LogPlaceType(), metavar="OFFSET|TIME", help="End the log before the first record at or after it."
 )
 @click.option("-t", "--topic", multiple=True, hidden=True, expose_value=False, callback=_refuse_topics)
 @click.option(

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
                "rmq-lake verify STORE --broker-conf broker.conf --json")  # fmt: skip
 @store_options
 @limit_option("findings to print")
-@click.option("--places", "shows_places", is_flag=True, help="Print every place that follows from each cause, too.")
+@click.option("--places", "shows_places", is_flag=True, help="Also print every place that follows from a cause.")
 @click.option(
     "--scratch",
     type=WRITTEN,
     metavar="DIR",
-    help="Where tasks leave packed keys for each other; on a cluster, a directory or URI that all workers reach.",
+    help="The directory in which tasks exchange packed keys; on a cluster, one (or a URI) that all workers reach.",
 )
 @click.option("--lake", type=WRITTEN, metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")
