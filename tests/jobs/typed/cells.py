@@ -129,6 +129,86 @@ BODIES = (
 )
 
 
+class Spelled(NamedTuple):
+    """A value in each format that has it, and what becomes of it: one thing for all, or another one by format."""
+
+    value: str
+    column: str
+    json: bytes | None  # the value of the field v
+    avro: tuple[object, str] | None  # the type of the field v, and the body in hexadecimal
+    protobuf: tuple[str, str] | None  # the field of shop.Order, and the body in hexadecimal
+    text: bytes | None  # the group v
+    result: object  # by format where it is a dict; a reason is a `Dead`
+
+
+class Dead(str):
+    """Why a body is a dead letter."""
+
+    __slots__ = ()
+
+
+def _logical(type_: str, name: str, **more: int) -> dict[str, object]:
+    return {"type": type_, "logicalType": name, **more}
+
+
+_TIME = b"2026-11-23T10:00:00.%bZ"
+_TOO_LONG = Dead("a number of more than 64 bits")
+SPELLED = (
+    Spelled("9223372036854775807", "bigint", b"9223372036854775807", ("long", "fe ff ff ff ff ff ff ff ff 01"),
+            ("i8", "18 ff ff ff ff ff ff ff ff 7f"), b"9223372036854775807", 2**63 - 1),
+    Spelled("more than 64 bits", "bigint", b"18446744073709551616", ("long", "80 80 80 80 80 80 80 80 80 04"),
+            ("i8", "18 80 80 80 80 80 80 80 80 80 02"), b"18446744073709551616",
+            {"json": Dead("a number is too large for bigint"), "text": Dead("a number is too large for bigint"),
+             "avro": _TOO_LONG, "protobuf": _TOO_LONG}),
+    Spelled("2147483648", "int", b"2147483648", ("int", "80 80 80 80 10"), ("i4", "28 80 80 80 80 08"), b"2147483648",
+            Dead("a number is too large for int")),
+    Spelled("NaN", "double", b"NaN", ("double", "00 00 00 00 00 00 f8 7f"), ("d", "09 00 00 00 00 00 00 f8 7f"), b"NaN",
+            {"json": Dead("NaN is no number of JSON"), "avro": "nan", "protobuf": "nan", "text": Dead("no double")}),
+    Spelled("infinity", "double", b"1e309", ("double", "00 00 00 00 00 00 f0 7f"), ("d", "09 00 00 00 00 00 00 f0 7f"),
+            b"1e309", {"json": Dead("a number is too large for double"), "avro": "inf", "protobuf": "inf",
+                       "text": Dead("a number is too large for double")}),
+    Spelled("2^53 + 1", "double", b"9007199254740993", None, None, b"9007199254740993",
+            Dead("an integer that double does not hold exactly")),
+    Spelled("-1.23", "decimal(3,2)", b"-1.23", (_logical("bytes", "decimal", precision=3, scale=2), "02 85"), None,
+            b"-1.23", Decimal("-1.23")),
+    Spelled("12.34", "decimal(3,2)", b"12.34", (_logical("bytes", "decimal", precision=3, scale=2), "04 04 d2"), None,
+            b"12.34", Dead("a number has more digits than decimal(3,2)")),
+    Spelled("2", "boolean", b"2", ("boolean", "02"), ("b", "40 02"), b"2", Dead("no boolean")),
+    Spelled("the byte 0xff", "string", b'"\xff"', ("string", "02 ff"), ("s", "4a 01 ff"), b"\xff",
+            Dead("invalid UTF-8")),
+    Spelled("one key twice", "map<string,string>", b'{"0": "", "0": ""}',
+            ({"type": "map", "values": "string"}, "04 02 30 00 02 30 00 00"), ("m", "b2 01 00 b2 01 00"), None,
+            Dead("a key occurs twice in one object")),
+    Spelled("2026-11-23 10:00 in UTC", "timestamp", b'"2026-11-23T10:00:00Z"',
+            (_logical("long", "timestamp-millis"), "80 84 c9 fd c0 68"), ("at", "d2 01 06 08 a0 9d 90 d8 06"),
+            b"2026-11-23T10:00:00Z", _at(10)),
+    Spelled("a time with a nanosecond", "timestamp", b'"%b"' % (_TIME % b"000000001"),
+            (_logical("long", "timestamp-nanos"), "02"), ("at", "d2 01 08 08 a0 9d 90 d8 06 10 01"),
+            _TIME % b"000000001", Dead("a time finer than a microsecond")),
+    Spelled("a second before the year 1", "timestamp", b'"0001-01-01T00:00:00+00:01"',
+            (_logical("long", "timestamp-millis"), "cf ef e6 a2 e2 a0 1c"),
+            ("at", "d2 01 0b 08 ff 91 b8 c3 98 fe ff ff ff 01"), b"0001-01-01T00:00:00+00:01", Dead(_NO_CALENDAR)),
+    Spelled("a day that is none", "date", b'"2026-02-30"', (_logical("int", "date"), "fe ff ff ff 0f"), None,
+            b"2026-02-30", Dead("a day that no calendar has")),
+    Spelled("nothing", "bigint", b"null", (["null", "long"], "00"), ("o", "18 01"), b"", None),
+)  # fmt: skip
+
+
+def formats_table() -> str:
+    """Return the table of the formats."""
+    formats = ("json", "avro", "protobuf", "text")
+    lines = ["| value | column | JSON | Avro | Protobuf | text |", "|---|---|---|---|---|---|"]
+    for one in SPELLED:
+        results = one.result if isinstance(one.result, dict) else dict.fromkeys(formats, one.result)
+        shown = [_shown(results[name]) if getattr(one, name) is not None else "-" for name in formats]
+        lines.append(f"| {one.value} | {one.column} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _shown(result: object) -> str:
+    return f"dead letter: {result}" if isinstance(result, Dead) else f"`{'NULL' if result is None else result}`"
+
+
 def table() -> str:
     """Return the cells as docs/typed.md has them: `python -m tests.jobs.typed.cells`."""
     lines = ["| column | value in the body | in the table |", "|---|---|---|"]

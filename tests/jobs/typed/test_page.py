@@ -8,7 +8,7 @@ import duckdb_extension_delta
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from tests.jobs.typed.cells import table
+from tests.jobs.typed.cells import formats_table, table
 from tests.jobs.typed.test_typing import ingested, write
 from tests.support.broker import Broker
 from tests.support.commands import runner
@@ -21,7 +21,8 @@ def _blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def test_the_table_of_values_is_the_tested_one() -> None:
+def test_the_tables_of_values_are_the_tested_ones() -> None:
+    assert f"\n\n{formats_table()}\n\n" in PAGE
     assert PAGE.endswith(f"\n\n{table()}\n")
 
 
