@@ -35,7 +35,6 @@ def main(pictures: Path) -> None:
         for kind, shots in SHOTS.items():
             with served(folder / kind) as pages, browser() as page:
                 page.open(pages.address)
-                page.wait_for_load()
                 for view, path, width, dark in shots:
                     page.resize(width, dark=dark)
                     page.open(f"{pages.base}{path}")

@@ -1,6 +1,5 @@
 """The pages: one function each, which asks, and gives the answer to a template."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -116,13 +115,11 @@ class _Answers:
         wanted, before = _wanted(request), request.query_params.get("before")
         asked = [(name, request.query_params[name]) for name in _MESSAGE_FIELDS if request.query_params.get(name)]
 
-        def counted(listing: Listing) -> Histogram | None:
-            return listing.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
+        def question(listing: Listing) -> tuple[Page, Histogram | None]:
+            histogram = listing.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
+            return listing.page(wanted, before, _PAGE, Deadline(_SECONDS)), histogram
 
-        page, histogram = await asyncio.gather(
-            self._ask(request, "page", lambda listing: listing.page(wanted, before, _PAGE, Deadline(_SECONDS))),
-            self._ask(request, "histogram", counted),
-        )
+        page, histogram = await self._ask(request, "page", question)
         following = "" if page.next is None else f"/messages?{urlencode([*asked, ('before', page.next)])}"
         return self._page(
             request,
@@ -160,7 +157,8 @@ class _Answers:
                 page: Page = await self._ask(
                     request, part, lambda listing: listing.page(wanted, before, _DOWNLOADED, Deadline(_SECONDS))
                 )
-            except BusyError:
+            except BusyError as error:
+                await error.over()
                 continue
             return page
 
@@ -292,10 +290,20 @@ class _Answers:
 
     # what goes wrong
 
-    async def wait(self, request: Request, error: Exception) -> Response:
-        """Show that the answer takes longer; the page asks again by itself."""
-        del error
-        return self._page(request, "waiting.html", HTTPStatus.ACCEPTED)
+    async def wait(self, request: Request, error: BusyError) -> Response:
+        """
+        Show that the answer takes longer, and end the page when it is there.
+
+        A browser that has all of a page with a refresh of 0 seconds asks again: it finds the answer at once.
+        """
+        page = self._page(request, "waiting.html", HTTPStatus.ACCEPTED)
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield bytes(page.body)
+            await error.over()
+
+        headers = {name: value for name, value in page.headers.items() if name != "content-length"}
+        return StreamingResponse(parts(), page.status_code, headers)
 
     async def fail(self, request: Request, error: Exception) -> Response:
         """Show an error that is no bug in one line."""

@@ -12,13 +12,25 @@ from jobs.query.listing.model import Listing
 
 _THREADS = 2
 _MOST_WAITING = 16  # answers; a browser that asks for more is told to wait
-SECONDS = 2.5  # that a page waits for its answer, before it says that it will ask again
+SECONDS = 0.15  # that a page waits for its answer, before it says that the answer will come
+_LONGEST_WAIT = 20.0  # seconds until a browser asks again though the answer is not there
 
 Answer = TypeVar("Answer")
 
 
 class BusyError(Exception):
     """The answer is not there yet; the same question finds it later."""
+
+    def __init__(self, future: Future[Any] | None) -> None:
+        """Wait for *future*; without one there are too many others."""
+        self._future = future
+
+    async def over(self) -> None:
+        """Wait until it is worth to ask again."""
+        if self._future is None:
+            await asyncio.sleep(1)
+        else:
+            await asyncio.wait([asyncio.wrap_future(self._future)], timeout=_LONGEST_WAIT)
 
 
 class Asker:
@@ -55,14 +67,15 @@ class Asker:
             if len(self._pending) >= _MOST_WAITING:
                 self._forget_done()
             if len(self._pending) >= _MOST_WAITING:
-                raise BusyError
+                raise BusyError(None)
             future = self._pending[key] = self._threads.submit(lambda: question(self._listing()))
         try:
             found: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), SECONDS)
         except TimeoutError:
-            if future.done():
-                self._pending.pop(key, None)
-            raise BusyError from None
+            if not future.done():
+                raise BusyError(future) from None
+            self._pending.pop(key, None)
+            found = future.result()  # just in time, or an error of its own
         except Exception:
             self._pending.pop(key, None)
             raise

@@ -32,12 +32,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def opened(request: pytest.FixtureRequest, places: dict[str, Path]) -> Iterator[tuple[Pages, Browser]]:
     with served(places[request.param]) as pages, browser() as page:
         page.open(pages.address)
-        page.wait_for_load()
         yield pages, page
 
 
 def test_the_address_opens_the_pages_and_each_leads_on(opened: tuple[Pages, Browser]) -> None:
     pages, page = opened
+    page.open(pages.address)
     assert f"{pages.base}/" == page.value("location.href")
     gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
     assert [True] * len(gaps) == ["no index file has the keys" in one for one in gaps]
