@@ -102,9 +102,9 @@ class _Server:
             connection = HTTPConnection("127.0.0.1", self._port, timeout=600)
             connection.request("GET", path, headers={"Cookie": self._cookie})
             answer = connection.getresponse()
+            first = first or time.perf_counter() - began
             text = answer.read().decode()
             connection.close()
-            first = first or time.perf_counter() - began
             if answer.status == HTTPStatus.SEE_OTHER:
                 path = answer.headers["Location"]
             elif answer.status == HTTPStatus.OK:

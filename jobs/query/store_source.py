@@ -56,10 +56,14 @@ class StoreSource:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         return self._keys.key_hits(topic, key, begin, end)
 
-    def occurrences(self, text: str) -> Iterator[Occurrence]:
-        """Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer."""
+    def occurrences(self, text: str, searched: int = LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
+        """
+        Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer.
+
+        A log of more than *searched* bytes is not searched for those that no index file leads to.
+        """
         yield from self._keys.indexed(text, self.topics())
-        if self._log_is_searched:
+        if self._view.through_log or self.reader.log_size <= searched:
             yield from self._keys.logged(text)
         else:
             self._view.say("only index files were asked, not the log itself; --through-log searches it")

@@ -32,11 +32,12 @@ from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME
 from jobs.query.store_source import StoreSource
 from jobs.query.story.store_evidence import StoreEvidence
-from jobs.query.transactions import open_halves
+from jobs.query.transactions import OpenHalves, open_halves
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
 from rmq_formats.consumequeue.unit import DLQ_PREFIX
 from rmq_formats.errors import CorruptData, UnsupportedFormat
+from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.indexfile.lookup import Hop
@@ -47,6 +48,7 @@ _MOST_QUEUES = 64  # of which a histogram of all topics counts messages
 _MOST_READ = 1000  # messages of a queue of dead letters, or of half messages
 _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a histogram: of all queues, of one
 _LONGEST_CHAIN = 4096  # entries that are followed
+_SECONDS_OF_HALVES = 2  # that a log is searched for half messages
 _TIME = attrgetter("record.store_timestamp")
 
 
@@ -276,7 +278,8 @@ class StoreListing:
         return Rows(("consumer group", "reason", "origin topic", "messages", "topic"), rows, note=note)
 
     def _open_transactions(self) -> Rows:
-        halves = open_halves(self.source, _MOST_READ)
+        release = self.source.release
+        halves = self._open_in_log() if release.half_message_in_real_topic else open_halves(self.source, _MOST_READ)
         rows = [
             (
                 half.record.store_timestamp,
@@ -286,8 +289,24 @@ class StoreListing:
             )
             for half in halves.messages
         ]
-        note = f"of each queue the newest {_MOST_READ:,} half messages" if halves.was_cut_short else ""
+        part = "as far as the log was searched" if release.half_message_in_real_topic else f"the newest {_MOST_READ:,}"
+        note = f"of each queue {part}" if halves.was_cut_short else ""
         return Rows(("stored", "topic", "producer group", "id"), rows, note=note)
+
+    def _open_in_log(self) -> OpenHalves:
+        """Find the half messages of brokers up to 4.2.0, which no queue has: what ends one is after it in the log."""
+        found: list[Message] = []
+        ended: set[int] = set()
+        deadline = Deadline(_SECONDS_OF_HALVES)
+        for offset, message in self._logged(Wanted(), self._reader.store.end_offset, _LARGEST_SPAN):
+            if message is None:
+                if deadline.is_over and offset > self._reader.store.start_offset:
+                    return OpenHalves(found, was_cut_short=True)
+            elif message.transaction in {TransactionType.COMMIT, TransactionType.ROLLBACK}:
+                ended.add(message.record.prepared_transaction_offset)
+            elif message.transaction is TransactionType.PREPARED and offset not in ended:
+                found.append(message)
+        return OpenHalves(found, was_cut_short=False)
 
     # the index
 

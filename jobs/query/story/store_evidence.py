@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
 
+from jobs.query.log_search import COMPILED_FROM
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import second_text
 from jobs.query.source import MAX_TIME, MIN_TIME
 from jobs.query.store_source import StoreSource
+from jobs.query.store_view import LOG_SEARCHED_UNASKED
 from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
 from jobs.store.broker_config import Progress
 from jobs.store.queue_files import StoredQueue
@@ -35,7 +37,9 @@ class StoreEvidence:
         """Yield the messages under a unique key, topic by topic; of a small log those that no index has, too."""
         for topic in topics:
             yield from self.source.find(KeyKind.UNIQUE, topic, unique_key, MIN_TIME, MAX_TIME)
-        for seen in self.source.occurrences(unique_key):
+        # The index has every copy but a rollback of these releases: a search of the log would only find what it lost.
+        is_whole = not self.source.release.half_message_in_real_topic
+        for seen in self.source.occurrences(unique_key, COMPILED_FROM if is_whole else LOG_SEARCHED_UNASKED):
             if seen.kind is KeyKind.UNIQUE:
                 yield seen.message
 
