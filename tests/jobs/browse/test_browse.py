@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -243,6 +244,17 @@ def test_whatever_is_asked_gives_nothing_and_runs_nothing(lake: Path, of_store: 
     for path in ("/../../../../etc/passwd", "/style.css/../../page.css", "//example.com/", "/tables/..%2f..%2fruns"):
         assert of_lake.get(path).status in {400, 404}
     assert before == tree_state(lake)
+
+
+def test_clients_that_send_half_a_request_or_far_too_much_hold_up_nobody(of_lake: Pages) -> None:
+    with ExitStack() as slow:
+        for _ in range(200):
+            begun = slow.enter_context(socket.create_connection(("127.0.0.1", of_lake.port)))
+            begun.sendall(b"GET / HTTP/1.1\r\nHo")
+        with socket.create_connection(("127.0.0.1", of_lake.port), timeout=60) as endless:
+            endless.sendall(b"GET /messages?topic=" + b"x" * (1 << 18))
+            assert endless.recv(12) == b"HTTP/1.1 400"
+        assert of_lake.get("/topics").status == 200
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
