@@ -5,8 +5,8 @@ What lies in a lake that is followed at one commit a second for days: files, Del
 
 A step is a run as `ingest --follow` does it, five messages into all tables. The clock runs *faster*: what is kept is
 kept for so much shorter a time, so that the lake reaches the size at which it stays. `kept_steps` are the steps that
-fell into that time; what a whole one holds is computed from the last sample. Each sample also looks whether files are
-gone that a reader who had begun less than that time ago still reads.
+fell into that time. Each sample also looks whether files are gone that a reader who had begun less than that time ago
+still reads.
 """
 
 import argparse
@@ -21,8 +21,6 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-import numpy as np
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from benchmarks.incremental_runs import sizes
@@ -32,8 +30,6 @@ from jobs.ingest.run import ingest
 from jobs.lake import upkeep
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import kept_snapshots
-from jobs.lake.upkeep import CHECKPOINTS_KEPT
-from jobs.lake.writers import CHECKPOINT_INTERVAL
 from jobs.products.index.kept_slots import kept_slots
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
@@ -108,27 +104,6 @@ def measure(folder: Path, steps: int, every_s: float, faster: float) -> Iterator
             time.sleep(max(every_s - (time.monotonic() - began), 0))
 
 
-def logs_of(lake: Path, times: float) -> int:
-    """
-    Return how many bytes Delta's logs have where *times* as many steps are kept.
-
-    There are so many more commits; checkpoints as well, but for the newest ones, and each names so many more files: a
-    line through those that are there says how large it is then.
-    """
-    every = CHECKPOINT_INTERVAL * CHECKPOINTS_KEPT
-    found = {log: sorted(log.glob("*.checkpoint.parquet")) for log in lake.glob("*/_delta_log")}
-    rows = {path: pq.read_metadata(path).num_rows for paths in found.values() for path in paths}
-    slope, size_without = np.polyfit(list(rows.values()), [path.stat().st_size for path in rows], 1)
-    size = 0.0
-    for log, paths in found.items():
-        commits = [path.stat().st_size for path in log.glob("*.json")]
-        size += sum(commits) * times
-        if paths:
-            whole = size_without + slope * max(map(rows.__getitem__, paths)) * times
-            size += whole * (CHECKPOINTS_KEPT + len(commits) * times / every)
-    return round(size)
-
-
 def main() -> None:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -141,10 +116,7 @@ def main() -> None:
         for sample in measure(Path(folder), given.steps, given.every, given.faster):
             samples.append(sample)
             print(sample, file=sys.stderr, flush=True)
-        times = _KEPT_STEPS / sample["kept_steps"]
-        whole = {name: round(sample[name] * times) for name in ("data_files", "log_files")}
-        whole["log_mb"] = round(logs_of(Path(folder) / "lake", times) / 1e6)
-    print(json.dumps({**provenance(), "samples": samples, "at_one_commit_a_second": whole}, indent=1))
+    print(json.dumps({**provenance(), "samples": samples}, indent=1))
 
 
 if __name__ == "__main__":
