@@ -14,15 +14,15 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-import pyarrow as pa
+from deltalake import DeltaTable
 
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile
-from jobs.lake.table_file import TableFile
+from jobs.lake.snapshot_files import files
 from jobs.lake.tables import MESSAGES
 from jobs.typed.ddl import parse_columns
 from jobs.typed.declaration import Json, TopicType
 from jobs.typed.task import FromOffset, TypingTask
+from tests.support.typing_campaign import write_messages
 
 _SCHEMA = (
     "id bigint, name string, amount decimal(12,2), price double, at timestamp, ok boolean, labels array<string>, "
@@ -46,38 +46,6 @@ def bodies(count: int, random: Random) -> list[bytes]:
     ]  # fmt: skip
 
 
-def write_messages(lake: Lake, some: list[bytes]) -> StoredFile:
-    """Write a file of messages that have nothing but their bodies."""
-    constants = {
-        field.name: _nothing(field) for field in MESSAGES.schema if field.name not in {"body", "physical_offset"}
-    }
-    constants |= {"topic": "Orders", "broker": "b", "store_id": "s"}
-    with TableFile(lake, MESSAGES, "messages.parquet", {}) as file:
-        for start in range(0, len(some), 4096):
-            part = some[start : start + 4096]
-            columns = [
-                pa.array(part, pa.binary())
-                if field.name == "body"
-                else pa.array(range(start, start + len(part)), pa.int64())
-                if field.name == "physical_offset"
-                else pa.array([constants[field.name]] * len(part), field.type)
-                for field in MESSAGES.schema
-            ]
-            file.write(pa.RecordBatch.from_arrays(columns, schema=MESSAGES.schema))
-        file.close()
-    return StoredFile.not_committed("messages.parquet")
-
-
-def _nothing(field: pa.Field) -> object:
-    if field.nullable:
-        return None
-    if pa.types.is_map(field.type):
-        return []
-    if pa.types.is_boolean(field.type):
-        return False
-    return "" if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type) else 0
-
-
 def seconds(work: Callable[[], object]) -> float:
     """Return how long a second call takes: the first one compiles."""
     work()
@@ -91,7 +59,8 @@ def main(count: int) -> None:
     some = bodies(count, Random(1))
     with TemporaryDirectory() as folder:
         lake = Lake(folder)
-        file = write_messages(lake, some)
+        write_messages(lake, some, 0)
+        (file,) = files(lake, DeltaTable(lake.locate(MESSAGES.name)))
         type_ = TopicType("Orders", Json(), parse_columns(_SCHEMA))
         task = TypingTask(lake, 1, (FromOffset(type_, {}),))
         ours = count / seconds(lambda: task(file))
@@ -104,7 +73,7 @@ def _from_json(folder: Path) -> Callable[[], object]:
     from pyspark.sql import SparkSession, functions
 
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    path = str(folder / "messages" / "messages.parquet")
+    path = str(folder / "messages" / "messages-0.parquet")
     body = functions.col("body").cast("string")
 
     def work() -> None:

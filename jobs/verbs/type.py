@@ -139,7 +139,7 @@ def _lines(summary: "Summary") -> list[str]:
             f"{counted(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
         if topic.accepted:
-            lines.append(f"    {counted(topic.accepted, 'dead letter')} of before: rows now")
+            lines.append(f"    {counted(topic.accepted, 'dead letter')} of before typed")
         shown = list(topic.reasons.items())[:_SHOWN]
         lines += [f"    {count:,} times: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:

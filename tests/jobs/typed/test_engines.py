@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import duckdb
+import duckdb_extension_delta
 import polars as pl
 import pytest
 from pyspark.sql import SparkSession
@@ -11,6 +13,8 @@ from tests.jobs.typed.test_typing import ingested, typed_and_dead, write
 from tests.support.broker import Broker
 from tests.support.commands import runner
 from tests.support.lakes import rows_of, table_of
+
+_DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 
 
 def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +47,10 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, capfd: p
     of_spark = spark.sql(
         f"SELECT physical_offset, id, d, unix_micros(at) AS at, to_json(who) AS who FROM delta.`{path}`"
     )
-    assert ours == of_polars
+    connection = duckdb.connect()
+    connection.execute(f"LOAD '{_DELTA_EXTENSION}'")
+    of_duckdb = connection.sql(f"SELECT {', '.join(columns)} FROM delta_scan('{path}') ORDER BY physical_offset")
+    assert ours == of_polars == of_duckdb.to_arrow_table().to_pylist()
     assert {(1, "1.50", 1795428000000000, '{"n":[1,null]}')} == {
         (row.id, str(row.d), row.at, row.who) for row in of_spark.collect()
     }

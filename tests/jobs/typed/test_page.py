@@ -17,8 +17,7 @@ _DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb
 PAGE = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf-8")
 
 
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```(json|toml|console|sql)\n(.*?)^```\n(?:\n((?:\|[^\n]*\n)+))?", re.DOTALL | re.MULTILINE)
 
 
 def test_the_tables_of_values_are_the_tested_ones() -> None:
@@ -30,21 +29,22 @@ def test_the_tutorial_runs_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (bodies,) = _blocks("json")
-    (declared,) = _blocks("toml")
-    (session,) = _blocks("console")
-    write(Broker(tmp_path / "store"), *bodies.encode().splitlines())
-    ingested(tmp_path)
-    (tmp_path / "types.toml").write_text(declared)
-    command, *lines = session.splitlines()
-
-    outcome = runner(capfd)(*command.split()[2:], "--engine", "here")
-
-    assert ExitCode.CLEAN is outcome.code
-    assert lines == outcome.out.splitlines()[: len(lines)]
-    tables = re.findall(r"^```sql\n.*?^```\n\n((?:\|[^\n]*\n)+)", PAGE, re.DOTALL | re.MULTILINE)
     connection = duckdb.connect()
     connection.execute(f"LOAD '{_DELTA_EXTENSION}'")
-    for query, expected in zip(_blocks("sql"), tables, strict=True):
-        found = connection.sql(query).fetchall()
-        assert [f"| {' | '.join(map(str, row))} |" for row in found] == expected.splitlines()[2:]
+    shown = []
+    for language, text, answer in _BLOCK.findall(PAGE):
+        shown.append(language)
+        if language == "json":
+            write(Broker(tmp_path / "store"), *text.encode().splitlines())
+            ingested(tmp_path)
+        elif language == "toml":
+            (tmp_path / "types.toml").write_text(text)
+        elif language == "console":
+            command, *lines = text.splitlines()
+            outcome = runner(capfd)(*command.split()[2:], "--engine", "here")
+            assert ExitCode.CLEAN is outcome.code
+            assert lines == outcome.out.splitlines()[: len(lines)]
+        else:
+            found = connection.sql(text).fetchall()
+            assert [f"| {' | '.join(map(str, row))} |" for row in found] == answer.splitlines()[2:]
+    assert ["json", "toml", "console", "sql", "sql", "toml", "console", "sql"] == shown
