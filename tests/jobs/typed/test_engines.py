@@ -49,7 +49,8 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, capfd: p
     )
     connection = duckdb.connect()
     connection.execute(f"LOAD '{_DELTA_EXTENSION}'")
-    of_duckdb = connection.sql(f"SELECT {', '.join(columns)} FROM delta_scan('{path}') ORDER BY physical_offset")
+    names = ", ".join(f'"{name}"' for name in columns)
+    of_duckdb = connection.sql(f"SELECT {names} FROM delta_scan('{path}') ORDER BY physical_offset")
     assert ours == of_polars == of_duckdb.to_arrow_table().to_pylist()
     assert {(1, "1.50", 1795428000000000, '{"n":[1,null]}')} == {
         (row.id, str(row.d), row.at, row.who) for row in of_spark.collect()
