@@ -15,6 +15,7 @@ from jobs.console.amounts import counted
 from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
+from jobs.store.log_ends import last_units
 from jobs.store.queue_files import StoredQueue, file_sizes, queues_of_files, undecided_sizes
 from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_size
 from jobs.store.release import Writers
@@ -315,11 +316,8 @@ def _queues(store: Store) -> list[StoredQueue]:
 def _queue_reach(store: Store) -> int:
     """Return the greatest end of a record that the last unit of a queue names; one in the last segment is enough."""
     reach = -1
-    for queue in _queues(store):
-        end = queue.written_end()
-        unit = queue.unit(end - 1) if end > queue.start else None
-        if unit is not None:
-            reach = max(reach, unit.physical_offset + unit.size)
+    for unit in last_units(_queues(store)):
+        reach = max(reach, unit.physical_offset + unit.size)
         if store.segments and reach >= store.segments[-1].base_offset:
             break
     return reach

@@ -20,6 +20,7 @@ from jobs.query.open_store import seeming_writers
 from jobs.query.store_reader import StoreReader
 from jobs.restore.sources import LATER
 from jobs.storage.locations import normalise
+from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
@@ -87,9 +88,9 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
         LogItem(range_, release.property_parser, label, source.topics, {STORE_TIME: between})
         for range_, between in zip(ranges, times, strict=True)
     ]
-    return Planned(
-        items, [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
-    )
+    gaps = [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
+    gaps += [LeftOut(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]
+    return Planned(items, gaps)
 
 
 def _lake_items(source: Source, lake: Lake) -> list[Item]:

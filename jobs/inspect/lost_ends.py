@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from jobs.inspect.report import StoreReport
-from jobs.store.log_ends import has_lost_end, lost_start
+from jobs.store.log_ends import lost_ends
 from jobs.store.store import Store
 
 
@@ -15,13 +15,9 @@ def note_lost_ends(store: Store, report: StoreReport) -> None:
             text = "no segment: the log lies elsewhere (--commitlog, --broker-conf), or all of it was deleted"
             problems.gap(f"{store.root}/commitlog", text)
         return
+    indexed = () if index.last_offset is None else (index.last_offset,)
+    newest = max([*report.queues.known_records(), *indexed], default=-1)
     with suppress(OSError):  # said where queues and index files were looked at
-        started = lost_start(store)
-        if started is not None:
-            problems.gap(store.segments[0].location, f"the log has lost its beginning: {started.text}")
-    newest = max(
-        [*report.queues.known_records(), *(() if index.last_offset is None else (index.last_offset,))], default=-1
-    )
-    if log.end_offset is not None and has_lost_end(store, newest, log.end_offset):
-        text = f"the log has lost its end: it ends at {log.end_offset}, and queues or index files lead to {newest}"
-        problems.gap(store.segments[-1].location, text)
+        for lost in lost_ends(store, newest, log.end_offset):
+            is_start = lost.end == store.start_offset
+            problems.gap(store.segments[0 if is_start else -1].location, lost.text)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from jobs.diagnosis.file_faults import Content, FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
+from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.records import may_be_other_tags
 from jobs.products.queues.classification import BAD_PLACES
 from jobs.products.queues.differences import Difference, DifferenceKind
@@ -24,8 +25,8 @@ from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import QueueSettings
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
-from jobs.store.epochs import promotion_of
 from jobs.store.features import QueueStorage, features_of
+from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_files
 from jobs.store.ranges import holes
 from jobs.store.rocksdb_queues import rocksdb_queues
@@ -83,7 +84,8 @@ def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and w
     topics = topic_table(store)
     has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
-    selected = LostQueues(has_lost_end=_has_lost_end(store, joined))
+    ahead = ahead_of_log(joined)
+    selected = LostQueues(has_lost_end=ahead is not None and has_lost_end(store, ahead, joined.log_end))
     made = {file.sha256 for queue in built for file in queue.files}
     judge = _Judge(store, settings, joined, out, made, {start for start, _ in watch.doubtful})
     verdicts = {file.path: judge.verdict(file, queue, real.get(file.path)) for queue in built for file in queue.files}
@@ -184,10 +186,7 @@ class _Judge:
         """Give a made file the units of the store's own that lead into lost bytes of the log: these cannot be made."""
         made, stored = _units(content, queue.name).copy(), _units(own, queue.name)
         size = min(made.size, stored.size)
-        offsets = stored["physical_offset"][:size]
-        is_lost = np.zeros(size, np.bool_)
-        for start, end in self._lost:
-            is_lost |= (offsets >= start) & (offsets < end)
+        is_lost = self._are_lost(stored["physical_offset"][:size])
         is_lost &= (stored["size"][:size] > 0) & np.isin(made["size"][:size], (0, PRE_BLANK_SIZE))
         if not is_lost.any():
             return content
@@ -198,6 +197,13 @@ class _Judge:
         digest = sha256(data[:written]).hexdigest()
         queue.files[queue.files.index(file)] = file._replace(written=written, sha256=digest)
         return data
+
+    def _are_lost(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which offsets the log has lost."""
+        is_lost = np.zeros(offsets.size, np.bool_)
+        for start, end in self._lost:
+            is_lost |= (offsets >= start) & (offsets < end)
+        return is_lost
 
     def decide_foreign(self, verdicts: dict[str, str]) -> None:
         """Decide whether a file or the segments are foreign that contradict each other: by what else leads to these."""
@@ -282,7 +288,9 @@ class _Judge:
         is_other = bool(written.size) and not np.isin(written, offsets[offsets > 0]).any()
         end = int(np.flatnonzero(stored["size"])[-1]) + 1 if stored["size"].any() else 0
         is_swapped = sha256(stored[:end].tobytes()).hexdigest() in self.made
-        return is_other and (written.size >= _FEW or is_swapped) and bool((offsets > 0).any())
+        # Of a unit that leads into lost bytes nobody knows whether its record was there.
+        is_proven = is_swapped or (written.size >= _FEW and not self._are_lost(written).any())
+        return is_other and is_proven and bool((offsets > 0).any())
 
 
 def path_in_store(path: str) -> str:
@@ -312,13 +320,6 @@ def _files_of(difference: Difference, settings: QueueSettings) -> Iterator[str]:
     size, unit = settings.file_sizes[name.kind], name.kind.layout.size
     first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
     yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
-
-
-def _has_lost_end(store: Store, joined: Joined) -> bool:
-    """Return whether last units lead to records that the log has lost, and that no promotion took back."""
-    offsets = [difference.log_offset for difference in joined.differences if _leads_beyond(difference, joined)]
-    promotion = promotion_of(store, joined.log_end) if offsets else None
-    return any(promotion is None or not promotion.explains(offset) for offset in offsets)
 
 
 def _leads_beyond(difference: Difference, joined: Joined) -> bool:

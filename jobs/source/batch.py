@@ -24,10 +24,11 @@ from pyspark.sql.datasource import (
 
 from jobs.export.items import times_of
 from jobs.query.store_reader import StoreReader
-from jobs.source.log import Place, data_loss, lose_holes
+from jobs.source.log import Place, data_loss, lose, lost_files
 from jobs.source.options import FAILFAST, WHOLE, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import start_of
+from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import Store, list_store
 
@@ -51,8 +52,9 @@ class RocketmqReader(DataSourceReader):
         place, writer = start_of(wanted, store)
         if place.offset < store.start_offset and wanted.fails_on_data_loss:
             raise data_loss(place.offset, store.start_offset, store.root)
-        first, last = max(place.offset, wanted.from_offset), min(store.end_offset, wanted.to_offset)
-        lose_holes(store, first, last, fails=wanted.fails_on_data_loss or wanted.mode == FAILFAST)
+        first = max(place.offset, wanted.from_offset)
+        fails = wanted.fails_on_data_loss or wanted.mode == FAILFAST
+        lose((*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=fails)
         with StoreReader(store) as reader:
             ranges = [
                 part for range_ in _ranges(reader, store, place, wanted) for part in _parts(reader, range_, wanted)

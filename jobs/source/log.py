@@ -5,7 +5,7 @@ The records are followed from the place where the last micro-batch ended; only w
 place remembers the record before it, so that another log, or one that its broker has cut back, is not read on.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from errno import ENOENT
 from hashlib import sha256
@@ -18,6 +18,7 @@ from jobs.console.log import say
 from jobs.lake.history import leads_to
 from jobs.lake.identity import holds, segment_at
 from jobs.source.options import MAX, WHOLE
+from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import Fingerprint, RangeReader
 from jobs.store.ranges import Range, holes, plan_ranges
 from jobs.store.store import Store
@@ -44,15 +45,21 @@ def data_loss(start: int, end: int, location: str) -> DataLossError:
     return DataLossError(reason, start, location)
 
 
-def lose_holes(store: Store, start: int, end: int, *, fails: bool) -> None:
-    """Raise `DataLossError` of offsets from *start* to *end* that no file of the log holds; else warn of them."""
-    for before, first, next_one in holes(store.segments):
-        if first < end and next_one > start:
-            reason = f"no file of the log holds offsets {first} to {next_one}: a segment is missing or cut short"
+def lost_files(store: Store) -> Iterator[LostPart]:
+    """Yield offsets inside a log that no file of it holds."""
+    for before, start, end in holes(store.segments):
+        reason = f"no file of the log holds offsets {start} to {end}: a segment is missing or cut short"
+        yield LostPart(start, end, f"{before.location}: {reason}")
+
+
+def lose(parts: Iterable[LostPart], start: int, end: int, *, fails: bool) -> None:
+    """Raise `DataLossError` of *parts* that are of offsets from *start* to *end*; else warn of them."""
+    for first, next_one, reason in parts:
+        if first < end and next_one >= start:
             if fails:
                 hint = "with options failOnDataLoss=false and mode=PERMISSIVE they are left out"
-                raise DataLossError(f"{reason}; {hint}", first, before.location)
-            say(f"rmq-lake: {store.root}: {reason}; its messages are left out", "warning")
+                raise DataLossError(f"{reason}; {hint}", first)
+            say(f"rmq-lake: {reason}; its messages are left out", "warning")
 
 
 class Place(NamedTuple):

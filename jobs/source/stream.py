@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from jobs.source.log import Bounds, Place, Way, check_chain, check_place, data_loss, way_from
+from jobs.source.log import Bounds, Place, Way, check_chain, check_place, data_loss, lose, way_from
 from jobs.source.options import FAILFAST, LATEST, MAX, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import Start, start_of
+from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import newest_segment
 from jobs.store.retention import begun_again
 from jobs.store.store import Store, list_store
@@ -44,7 +45,10 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the start of a query without a checkpoint."""
         if self._wanted.after is None and self._wanted.starting == LATEST:
             return self._end_of_log(self._listed()).to_json()
-        return self._known_start(self._listed()).place.to_json()
+        store = self._listed()
+        place = self._known_start(store).place
+        lose(lost_ends(store), place.offset, MAX, fails=self._fails)
+        return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much of the log a batch takes at most."""
@@ -106,8 +110,11 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
         bounds = Bounds(limit, stop, self._wanted.stream_part)
-        fails = self._wanted.fails_on_data_loss or self._wanted.mode == FAILFAST
-        return way_from(place, store, bounds, fails_on_data_loss=fails)
+        return way_from(place, store, bounds, fails_on_data_loss=self._fails)
+
+    @property
+    def _fails(self) -> bool:
+        return self._wanted.fails_on_data_loss or self._wanted.mode == FAILFAST
 
     def _check(self, place: Place, store: Store) -> None:
         """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""

@@ -6,17 +6,31 @@ the new beginning, but for the last one of its kind. Queues of a store that was 
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from jobs.store.epochs import promotion_of
 from jobs.store.queue_files import StoredQueue, queues_of_files
-from jobs.store.record_places import find_record
+from jobs.store.ranges import newest_segment
+from jobs.store.record_places import find_record, record_places
 from jobs.store.store import Store, StoredFile
-from rmq_formats.consumequeue.unit import Unit
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.layout import HEAD
+from rmq_formats.commitlog.segment import SegmentBytes
+from rmq_formats.consumequeue.unit import BatchUnit, Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
 
 FARTHEST = 1 << 30  # bytes after the log's end that a unit may lead to and still say something about it
+_MOST_QUEUES = 256  # that are asked where nobody has read all of them
+
+
+class LostPart(NamedTuple):
+    """Offsets before the first segment or after the last record that a log has lost, and the evidence in words."""
+
+    start: int
+    end: int
+    text: str
 
 
 class Outlived(NamedTuple):
@@ -40,11 +54,64 @@ class LostStart(NamedTuple):
         return f"{what} only to messages before offset {self.start}; a broker deletes such files with the segment"
 
 
-def lost_start(store: Store) -> LostStart | None:
+def lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
+    """
+    Yield the lost parts of a closed store's log: before its first segment, and after its last record.
+
+    *newest* is the newest offset that queues and index files lead to, *log_end* where the last record ends, for who has
+    read them. Else the last index file and some queues say the one, and the newest segment the other.
+    """
+    if not store.is_closed or not store.segments:
+        return
+    queues = queues_of_files(store.queue_files, store)
+    started = lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
+    if started is not None:
+        oldest = min(file.newest_offset for file in started.files)
+        yield LostPart(oldest, started.start, f"the log has lost its beginning: {started.text}")
+    newest = _newest_known(store, queues) if newest is None else newest
+    log_end = _end_of_records(store, newest) if log_end is None else log_end
+    if log_end is not None and has_lost_end(store, newest, log_end):
+        text = f"the log has lost its end: it ends at {log_end}, and queues or index files lead to {newest}"
+        yield LostPart(log_end, newest, text)
+
+
+def last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
+    """Yield the last unit of each queue that has any."""
+    for queue in queues:
+        end = queue.written_end()
+        unit = queue.unit(end - 1) if end > queue.start else None
+        if unit is not None:
+            yield unit
+
+
+def _newest_known(store: Store, queues: Iterable[StoredQueue]) -> int:
+    modified = {file.location: file.modified_ms for file in store.queue_files}
+    latest = sorted(queues, key=lambda queue: modified[queue.files[-1].location], reverse=True)[:_MOST_QUEUES]
+    known = [unit.physical_offset for unit in last_units(latest)]
+    known += filter(None, (_newest_of(file, store) for file in store.index_files[-1:]))
+    return max((offset for offset in known if offset < store.end_offset + FARTHEST), default=-1)
+
+
+def _end_of_records(store: Store, newest: int) -> int | None:
+    """Return where the last record of the newest segment ends, if nothing is written at *newest*; None otherwise."""
+    last = newest_segment(store)
+    if last is None or newest < last.segment.base_offset:
+        return None
+    segment = last.segment
+    with store.open(segment) as reader:
+        position = min(newest - segment.base_offset, segment.readable)
+        if any(reader.read(position, min(HEAD.size, segment.readable - position))):
+            return None  # a record, or damage, which is found where the log is read
+        framing = framing_of(reader.read, segment.readable, segment.base_offset)
+        log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
+        return max((end for _, end in record_places(log)), default=segment.base_offset)
+
+
+def lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> LostStart | None:
     """Return evidence that segments before the first one were not deleted by retention; None without any."""
     if not store.segments or not store.start_offset:
         return None
-    queues = queues_of_files(store.queue_files, store)
+    queues = queues_of_files(store.queue_files, store) if queues is None else queues
     found = sorted([*_index_files(store), *_queue_files(queues, store.start_offset)])
     return LostStart(store.start_offset, tuple(found)) if found else None
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.diagnosis.log_check import check_range
+from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
@@ -19,7 +20,6 @@ from jobs.store.broker_config import CONSUMERS_FILE, broker_config
 from jobs.store.chain import watermark
 from jobs.store.config_files import TOPICS_FILE, read_config
 from jobs.store.features import features_of
-from jobs.store.log_ends import FARTHEST
 from jobs.store.queue_files import (
     KINDS,
     QueueFile,
@@ -136,7 +136,7 @@ def compare_queues(
         deleted,
         database=queue_step(store),
     )
-    return QueueFindings(report, joined.log_end, _ahead(joined))
+    return QueueFindings(report, joined.log_end, ahead_of_log(joined))
 
 
 def _unreadable(error: FormatError, store: Store) -> PartReport:
@@ -174,36 +174,6 @@ def _numbers(joined: Joined) -> dict[str, int]:
         "ahead": joined.ahead,
         "damaged_bytes": sum(size for _, size in joined.damaged),
     }
-
-
-def _ahead(joined: Joined) -> int | None:
-    """Return where the last unit of some queue leads, if that is after the log's end."""
-    starts = {queue.name: queue.start for queue in joined.queues}
-    behind = [
-        difference
-        for difference in joined.differences
-        if difference.kind is DifferenceKind.BEHIND_LOG
-        and difference.log_offset is not None
-        and difference.position + difference.times >= joined.ends[difference.queue]
-        and difference.log_offset < joined.log_end + FARTHEST
-    ]
-    # A queue of which nothing is in this log, or whose last unit in it leads to no record, may be another log's. Where
-    # no queue has anything in it, the log is gone; a unit that leads to the log's very end is of this log.
-    whole = {one.queue for one in behind if one.position <= starts[one.queue]}
-    written = {name for name, start in starts.items() if joined.ends[name] > start}
-    bad = {
-        (one.queue, one.position + one.times)
-        for one in joined.differences
-        if one.kind in {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT}
-    }
-    if not whole >= written:
-        behind = [
-            one
-            for one in behind
-            if one.log_offset == joined.log_end or (one.queue not in whole and (one.queue, one.position) not in bad)
-        ]
-    offsets = [one.log_offset for one in behind if one.log_offset is not None]
-    return max(offsets, default=None)
 
 
 def _notes(store: Store, joined: Joined, double: DoubleWrite | None, left_out: Collection[QueueName]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.chain import Outcome
 from jobs.store.features import QueueStorage, features_of
-from jobs.store.log_ends import has_lost_end
+from jobs.store.log_ends import lost_ends
 from jobs.store.queue_ends import Look, look
 from jobs.store.ranges import Range
 from jobs.store.retention import deleted_ranges
@@ -89,9 +89,13 @@ class StartedQueues(Started[RangeMatches]):
             "differences": len(joined.differences),
         }
         finished.contradictions = count_contradictions(joined, run.store, self.matching.topics)
-        if run.store.is_closed and has_lost_end(run.store, self.seen.newest, to_offset):
-            text = f"queues lead to offset {self.seen.newest}, after what was read; `verify` says more"
-            finished.notes = [f"the log has lost its end: {text}"]
+        # A later run has nothing to do with what is before its own part of the log.
+        lost = [
+            one
+            for one in lost_ends(run.store, self.seen.newest, to_offset)
+            if self.state is None or one.end >= to_offset
+        ]
+        finished.notes = [f"{one.text}; `verify` says more" for one in lost]
         return finished
 
     def _match_deleted(self, log: LogExtent, finished: Finished) -> list[RangeMatches]:

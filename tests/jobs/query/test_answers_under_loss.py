@@ -1,8 +1,8 @@
 """An answer from a store that has lost a file is whole, or says what it lacks: generated, not listed."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from jobs.console.exit_codes import ExitCode
 from jobs.export.export import Source as Exported
@@ -28,6 +30,7 @@ from jobs.query.store_source import StoreSource
 from jobs.source.batch import RocketmqReader
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted
+from jobs.source.stream import RocketmqStreamReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -113,23 +116,39 @@ def test_an_answer_is_whole_or_says_what_it_lacks(
             said = bool(answer.reason or source.lacking)
             assert found == truth or (said and set(found) < set(truth)), (question, lost.name)
             assert kind == "commitlog" or (found == truth and not said), (question, lost.name, source.lacking)
-    _check_exports(damaged, kind, place)
+    _check_readers(damaged, tmp_path / "lake", is_lost=kind == "commitlog")
 
 
-def _check_exports(store: Path, kind: str, place: str) -> None:
-    """Require that a hole in the log is named by an export and refused by the Spark source; other losses leave none."""
-    is_hole = (kind, place) == ("commitlog", "middle")
-    assert bool(plan(Exported(store=str(store)), {}).gaps) is is_hole
-    reader = RocketmqReader(Wanted.of({"path": str(store)}))
-    failfast = RocketmqReader(Wanted.of({"path": str(store), "mode": "failfast", "failOnDataLoss": "false"}))
-    lenient = RocketmqReader(Wanted.of({"path": str(store), "failOnDataLoss": "false"}))
-    assert lenient.partitions()
-    for strict in (reader, failfast):
-        if is_hole:
-            with pytest.raises(DataLossError, match="no file of the log holds"):
-                strict.partitions()
-        else:
-            assert strict.partitions()
+def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
+    """Require that who reads the log alone names what it has lost; other losses leave these answers whole."""
+    assert bool(plan(Exported(store=str(store)), {}).gaps) is is_lost
+    taken = ingest(IngestRequest(str(store), str(lake)), OneByOne())
+    assert (taken.exit_code is not ExitCode.CLEAN) >= is_lost
+    assert not is_lost or taken.notes or taken.gaps
+    path = {"path": str(store), "pollMilliseconds": "0"}
+    for options in ({}, {"mode": "failfast", "failOnDataLoss": "false"}):
+        with pytest.raises(DataLossError) if is_lost else nullcontext():
+            assert RocketmqReader(Wanted.of({**path, **options})).partitions()
+        with pytest.raises(DataLossError) if is_lost else nullcontext():
+            assert _streamed(RocketmqStreamReader(Wanted.of({**path, **options})))
+    lenient = Wanted.of({**path, "failOnDataLoss": "false"})
+    assert _streamed(RocketmqStreamReader(lenient)) == _rows(
+        RocketmqReader(lenient), RocketmqReader(lenient).partitions()
+    )
+
+
+def _rows(reader: RocketmqReader | RocketmqStreamReader, partitions: Sequence[InputPartition]) -> list[int]:
+    batches = (batch for partition in partitions for batch in reader.read(partition))
+    return [offset for batch in batches for offset in batch.column("physical_offset").to_pylist()]
+
+
+def _streamed(reader: RocketmqStreamReader) -> list[int]:
+    """Return the offsets of all batches of a stream, to where nothing is new."""
+    start, found = reader.initialOffset(), list[int]()
+    while (end := reader.latestOffset(start, ReadMaxBytes(5000))) != start:
+        found += _rows(reader, reader.partitions(start, end))
+        start = end
+    return found
 
 
 def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
