@@ -10,7 +10,8 @@ import datetime as dt
 import json
 import os
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
@@ -29,6 +30,7 @@ from jobs.storage.space import room_for
 CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"
 _SAMPLE_SIZE = 1 << 19
+_ROWS_AT_ONCE = 1 << 14
 _WORTH_IT = 0.95  # of its size: what does not become smaller than that is stored as it is
 SMALL_GROUP = 4 << 20  # bytes of rows: a row group has as many, unless it is the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
@@ -103,10 +105,12 @@ class TableFile:
         if self._held_size >= self.group_size:
             self._write_held()
 
-    def write_rows(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Append a few rows given one by one."""
-        fields = [field for field in self._table.schema if field.name not in self._constants]
-        self.write(pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields)))
+    def write_rows(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Append rows given one by one."""
+        schema = pa.schema([field for field in self._table.schema if field.name not in self._constants])
+        left = iter(rows)
+        while some := list(islice(left, _ROWS_AT_ONCE)):
+            self.write(pa.RecordBatch.from_pylist(some, schema=schema))
 
     def _write_held(self) -> None:
         if not self._held:

@@ -4,19 +4,34 @@ Settings of topics and groups, and how far consumers are: what has changed since
 They are read before the log is: what a consumer has confirmed by then, the log has by the time it is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS
-from jobs.products.broker_state import TO_OFFSET, BrokerState, kept_state, new_state, offset_changes, setting_changes
+from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS, Table
+from jobs.products.broker_state import (
+    TO_OFFSET,
+    BrokerState,
+    OffsetChange,
+    SettingChange,
+    Settings,
+    kept_state,
+    new_state,
+    offset_changes,
+    setting_changes,
+    settings_of,
+)
 from jobs.products.product import Finished, Made, NothingToCollect, Run, Started, State
-from jobs.store.broker_config import BrokerConfig, broker_config
+from jobs.store.broker_config import broker_config
 from jobs.store.chain import Outcome
 
 
 def start(run: Run, state: State | None) -> "StartedBrokerConfig":
     """Read the configuration as it is now; nothing of the log is needed."""
-    return StartedBrokerConfig(run, run.from_offset, NothingToCollect, kept_state(state), broker_config(run.store))
+    config = broker_config(run.store)
+    there, settings = new_state(config), settings_of(config)
+    return StartedBrokerConfig(
+        run, run.from_offset, NothingToCollect, kept_state(state), there, settings, config.unread
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +39,24 @@ class StartedBrokerConfig(Started[None]):
     """A broker's configuration in a run."""
 
     known: BrokerState  # as the lake has it
-    config: BrokerConfig
+    there: BrokerState
+    settings: Settings
+    unread: str | None  # why something of it is missing
 
     def finish(self, outcomes: Sequence[Outcome[Made[None]]], to_offset: int) -> Finished:
         """Add a row for each change; of a configuration that cannot be read in full, none."""
         del outcomes
-        if self.config.unread is not None:
-            why = f"the broker's configuration is not compared with that of the run before: {self.config.unread}"
+        if self.unread is not None:
+            why = f"the broker's configuration is not compared with that of the run before: {self.unread}"
             return Finished(state=self.known.as_json() | {TO_OFFSET: to_offset}, notes=[why])
-        finished = Finished(state=new_state(self.config).as_json() | {TO_OFFSET: to_offset})
+        finished = Finished(state=self.there.as_json() | {TO_OFFSET: to_offset})
         output = self.run.output
-        for table, changes in (
-            (BROKER_CONFIG, [change._asdict() for change in setting_changes(self.config, self.known)]),
-            (CONSUMER_OFFSETS, [change._asdict() for change in offset_changes(self.config, self.known)]),
-        ):
-            if changes:
-                with output.file(table, "config", to_offset=to_offset, run=output.naming.run) as file:
-                    file.write_rows(changes)
-                    finished.add(table, file.close())
+        changes: dict[Table, Iterator[SettingChange | OffsetChange]] = {
+            BROKER_CONFIG: setting_changes(self.settings, self.known),
+            CONSUMER_OFFSETS: offset_changes(self.there, self.known),
+        }
+        for table, rows in changes.items():
+            with output.file(table, "config", to_offset=to_offset, run=output.naming.run) as file:
+                file.write_rows(change._asdict() for change in rows)
+                finished.add(table, file.close())
         return finished

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from jobs.store.broker_config import BrokerConfig, Progress, broker_config
+from jobs.store.broker_config import BrokerConfig, broker_config
 from jobs.store.store import Store
 
 TO_OFFSET = "to_offset"
@@ -32,76 +32,85 @@ class OffsetChange(NamedTuple):
 
 
 class ReaderKey(NamedTuple):
-    """Whose offset in which queue."""
+    """Whose offsets in the queues of which topic."""
 
     kind: str
     consumer_group: str | None
     topic: str
-    queue_id: int
+
+
+Settings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
+Offsets = Mapping[ReaderKey, Mapping[int, int]]  # of each queue the next one; by topics, for there may be a million
 
 
 class BrokerState(NamedTuple):
     """A broker's settings as a run has found them, to be compared with those of the next run."""
 
     digests: Mapping[tuple[str, str], str]  # (kind, name) → of the settings
-    offsets: Mapping[ReaderKey, int]  # the next one of each reader
+    offsets: Offsets
 
     def as_json(self) -> dict[str, object]:
         """Return the state as a manifest keeps it."""
         return {
             _SETTINGS: [[*key, digest] for key, digest in sorted(self.digests.items())],
-            _OFFSETS: [[*key, offset] for key, offset in self.offsets.items()],
+            _OFFSETS: [[*key, queues] for key, queues in self.offsets.items()],
         }
 
 
 def kept_state(state: Mapping[str, Any] | None) -> BrokerState:
     """Return the state that a manifest has kept; an empty one where it has none."""
     kept = state or {_SETTINGS: [], _OFFSETS: []}
-    return BrokerState(
-        {(kind, name): digest for kind, name, digest in kept[_SETTINGS]},
-        {ReaderKey(*key): offset for *key, offset in kept[_OFFSETS]},
-    )
+    offsets: dict[ReaderKey, dict[int, int]] = {}
+    for kind, group, topic, *queues in kept[_OFFSETS]:
+        # Runs of earlier versions kept each queue by itself.
+        by_queue = queues[0].items() if len(queues) == 1 else [queues]
+        offsets.setdefault(ReaderKey(kind, group, topic), {}).update((int(queue), offset) for queue, offset in by_queue)
+    return BrokerState({(kind, name): digest for kind, name, digest in kept[_SETTINGS]}, offsets)
 
 
 def has_changed(store: Store, state: Mapping[str, Any]) -> bool:
     """Return whether a run would find a change; what cannot be read has not changed."""
     config, known = broker_config(store), kept_state(state)
-    return config.unread is None and any((*setting_changes(config, known), *offset_changes(config, known)))
+    return config.unread is None and new_state(config) != known
 
 
 def new_state(config: BrokerConfig) -> BrokerState:
     """Return the state that a run has found."""
-    return BrokerState(
-        {key: _digest(settings) for key, settings in _settings(config)},
-        {_key(reader): reader.next_offset for reader in config.progress},
-    )
+    return BrokerState({key: _digest(text) for key, text in settings_of(config).items()}, _offsets_of(config))
 
 
-def setting_changes(config: BrokerConfig, known: BrokerState) -> Iterator[SettingChange]:
+def setting_changes(there: Settings, known: BrokerState) -> Iterator[SettingChange]:
     """Yield new, changed and deleted settings, by kind and name."""
-    there = dict(_settings(config))
     for key in sorted(there.keys() | known.digests.keys()):
         settings = there.get(key)
         if settings is None or known.digests.get(key) != _digest(settings):
             yield SettingChange(*key, settings)
 
 
-def offset_changes(config: BrokerConfig, known: BrokerState) -> Iterator[OffsetChange]:
+def offset_changes(there: BrokerState, known: BrokerState) -> Iterator[OffsetChange]:
     """Yield new, moved and deleted consumers."""
-    there = {_key(reader): reader.next_offset for reader in config.progress}
-    for key in sorted(there.keys() | known.offsets.keys(), key=str):
-        if there.get(key) != known.offsets.get(key):
-            yield OffsetChange(*key, there.get(key))
+    for key in sorted(there.offsets.keys() | known.offsets.keys(), key=str):
+        now, before = there.offsets.get(key, {}), known.offsets.get(key, {})
+        for queue in sorted(now.keys() | before.keys(), key=str):
+            if now.get(queue) != before.get(queue):
+                yield OffsetChange(*key, queue, now.get(queue))
 
 
-def _settings(config: BrokerConfig) -> Iterator[tuple[tuple[str, str], str]]:
-    for kind, table in zip(_KINDS, (config.topics, config.groups), strict=True):
-        for name, settings in table.items():
-            yield (kind, name), json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+def settings_of(config: BrokerConfig) -> Settings:
+    """Return the settings of topics and groups as the lake has them."""
+    return {
+        (kind, name): json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        for kind, table in zip(_KINDS, (config.topics, config.groups), strict=True)
+        for name, settings in table.items()
+    }
 
 
-def _key(reader: Progress) -> ReaderKey:
-    return ReaderKey(str(reader.kind), reader.consumer_group, reader.topic, reader.queue_id)
+def _offsets_of(config: BrokerConfig) -> Offsets:
+    offsets: dict[ReaderKey, dict[int, int]] = {}
+    for reader in config.progress:
+        key = ReaderKey(str(reader.kind), reader.consumer_group, reader.topic)
+        offsets.setdefault(key, {})[reader.queue_id] = reader.next_offset
+    return offsets
 
 
 def _digest(settings: str) -> str:
