@@ -52,6 +52,17 @@ PAST = (
     "b514-expired foreign-queue:266327",
     "b498-crash-before bit-checkpoint:34876 cut-checkpoint:317438",
     "b551-cqdouble lengthen-segment:39028 rename-segment:972857",
+    "b498-crash-before delete-segment:254006",
+    "b533-crash-before foreign-segment:414402",
+    "b514-timer delete-segment:272246",
+    "b420-direct bit-queue-offset:95770",
+    "b420-direct unit-bit:595064",
+    "b514-timer unit-bit:940462",
+    "b533-base foreign-segment:355807",
+    "b470-crash-after delete-index:246506",
+    "b498-crash-before zero-page:33606",
+    "b533-base bit-keys:841970",
+    "b498-crash-before cut-checkpoint:855067 zero-newest:252302",
 )
 SEEDS = range(41)
 

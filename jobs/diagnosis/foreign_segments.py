@@ -8,8 +8,11 @@ from jobs.products.queues.differences import DifferenceKind
 from jobs.store.store import Store
 
 _NOTHING_THERE = frozenset(
-    {DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, MISSING_INDEX_ENTRIES}
-)
+    {
+        DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
+        MISSING_INDEX_ENTRIES,
+    }
+)  # fmt: skip
 _CAUSE = (
     "undecided: units, entries or files were lost, or a segment is of another log: other units lead to no record there"
 )

@@ -433,16 +433,17 @@ def _checkpoint(root: Path, times: Mapping[str, int], newest: int, *, is_alone: 
     """
     Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start.
 
-    None that is made names a time after the log's *newest*, of a store that was killed neither.
+    None that is made names a time after the log's *newest* or its keys', of a store that was killed neither.
     """
     path = root / CHECKPOINT_PART
     if not path.is_file():
         return None
+    indexed = _newest_indexed(root / "index")
     try:
         stored = decode_checkpoint(path.read_bytes())
     except FormatError:
-        time = _newest_indexed(root / "index")
-        return Checkpoint(time, time, time)
+        return Checkpoint(indexed, indexed, indexed)
+    newest = max(newest, indexed) if newest else 0
     is_wrong = is_alone and (times or path.stat().st_size != CHECKPOINT_SIZE)
     right = stored._replace(**times)
     return Checkpoint(*(min(time, newest) for time in right)) if is_wrong and newest else None

@@ -28,6 +28,7 @@ from rmq_formats.indexfile.compare import Part
 
 LOST_MESSAGES = "entries_of_lost_messages"
 AHEAD_OF_LOG = "ahead_of_log"
+_KEYS_CHANGED = "undecided: keys of the record changed, which no checksum covers, or "
 CHECKPOINT_TIME = "checkpoint_index_time"
 STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
@@ -173,8 +174,7 @@ def _skips(explanation: Explanation) -> Iterator[Finding]:
             if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
                 yield _not_indexed_here(f"index/{explained.real.name}", skip.keys, first, last)
                 continue
-            is_one = first.physical_offset == last.physical_offset
-            why = "undecided: keys of the record changed, which no checksum covers, or " * is_one
+            why = _KEYS_CHANGED * (first.physical_offset == last.physical_offset)
             yield Finding(
                 INDEX, NOT_INDEXED, f"index/{explained.real.name}", explanation.geometry.entry_position(skip.entry),
                 f"entry {skip.entry}",
@@ -202,11 +202,12 @@ def _gaps(explanation: Explanation) -> Iterator[Finding]:
         if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
             yield _not_indexed_here(f"index/{name}", keys, first, last)
             continue
+        why = _KEYS_CHANGED * (first.physical_offset == last.physical_offset)
         yield Finding(
             INDEX, MISSING_INDEX_ENTRIES, f"index/{name}", None, "before this file", f"no entries for {keys} keys", "",
             "undecided: files were exchanged or renamed, for files of later names have these entries"
             if is_in_later_files
-            else "index files were deleted or lost, or a restart did not index these messages again", keys,
+            else f"{why}index files were deleted or lost, or a restart did not index these messages again", keys,
             first.physical_offset,
         )  # fmt: skip
 

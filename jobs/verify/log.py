@@ -18,6 +18,7 @@ from jobs.lake.findings import (
     ZEROED_PROPERTIES,
     Finding,
 )
+from jobs.store.beside_broker import broker_process
 from jobs.store.log_ends import lost_start
 from jobs.store.ranges import Hole, cut_short, holes
 from jobs.store.store import Store
@@ -140,12 +141,14 @@ def _cut_short(store: Store) -> Iterator[Finding]:
 
 
 def _lost_start(store: Store) -> Iterator[Finding]:
-    """Yield the segments before the first one that retention did not delete, in a store that nobody writes to."""
-    started = lost_start(store) if store.is_closed else None
+    """Yield the segments before the first one that retention did not delete, in a store that no broker writes to."""
+    started = lost_start(store) if broker_process(store.root) is None else None
     if started is not None:
         oldest = min(file.newest_offset for file in started.files)
         file = store.below(store.segments[0].location)
         doubt = "undecided: one file alone says so, which may be of another store, or " * (len(started.files) == 1)
+        if not store.is_closed:
+            doubt = "undecided: the broker was killed, or the copy made, within the minute of a retention, or "
         yield Finding(
             LOG, LOST_START, file, 0, "offsets", f"{oldest} or earlier to {started.start}", "records",
             f"{doubt}the first segments are missing: {started.text}; these were lost, not copied, or deleted by hand",
@@ -203,7 +206,7 @@ _CHANGES = {
 }
 _EXPECTED = {
     WRONG_BODY: ("body", "a body of the stored CRC"),
-    WRONG_RECORD: ("record", "a record of the stored CRC"),
+    WRONG_RECORD: ("record", "the record as the broker wrote it"),
     ZEROED_PROPERTIES: ("properties", "properties that do not end in zeros"),
 }
 

@@ -23,7 +23,7 @@ from rmq_formats.commitlog.layout import (
 )
 from rmq_formats.compiled import compiled, helper, inlined
 from rmq_formats.crc import crc32
-from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6, TransactionType
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, NAME_VALUE_SEPARATOR
 
@@ -73,6 +73,7 @@ OUTSIDE = 4  # the range ends here
 NO_TERM = -(1 << 63)
 LEFTOVER = 5  # an entry of a lower term than the one before it
 
+_PREPARED = int(TransactionType.PREPARED)  # a bit of rolled back records, too
 _CRC_MASK = 0x7FFFFFFF
 _CRC_HEAD = (*CRC_NAME.encode(), *NAME_VALUE_SEPARATOR.encode())
 _CRC_HEAD_SIZE = len(_CRC_HEAD)
@@ -80,7 +81,7 @@ _DIGITS = CRC_SIZE - _CRC_HEAD_SIZE - 1
 
 # What is wrong with a record that is framed soundly.
 BODY_CRC = 1
-RECORD_CRC = 2  # the optional one over the full record
+RECORD_CRC = 2  # the optional one over the full record; or a queue offset where brokers store 0
 ZEROS = 3  # its properties end in them
 
 
@@ -288,6 +289,13 @@ def _has_right_record_crc(buffer: Bytes, at: int, properties: int, end: int) -> 
     return same == _CRC_HEAD_SIZE and byte_at(buffer, end - 1) == 2
 
 
+@inlined
+def _has_needless_number(buffer: Bytes, at: int) -> bool:
+    """Return whether a prepared or rolled back record, which no queue has, states a queue offset: brokers store 0."""
+    is_in_no_queue = read_i32(buffer, at + SYS_FLAG_AT) & _PREPARED != 0
+    return is_in_no_queue and read_i64(buffer, at + QUEUE_OFFSET_AT) != 0
+
+
 @compiled
 def find_wrong_records(buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers) -> int:
     """Put the numbers of the records that changed, and what is wrong with each, into the arrays; return how many."""
@@ -300,7 +308,7 @@ def find_wrong_records(buffer: Bytes, positions: Integers, numbers: Integers, ki
             kind = BODY_CRC
         elif end > properties and byte_at(buffer, end - 1) == 0:
             kind = ZEROS
-        elif not _has_right_record_crc(buffer, at, properties, end):
+        elif not _has_right_record_crc(buffer, at, properties, end) or _has_needless_number(buffer, at):
             kind = RECORD_CRC
         if kind:
             numbers[count] = number

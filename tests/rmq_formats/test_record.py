@@ -283,6 +283,14 @@ def test_no_bit_of_a_record_with_a_crc_over_all_of_it_changes_unseen() -> None:
     assert _change(raw) == 0
 
 
+@pytest.mark.parametrize(
+    ("sys_flag", "queue_offset", "kind"),
+    [(4, 1, kernels.RECORD_CRC), (12, 1, kernels.RECORD_CRC), (12, 0, 0), (8, 1, 0)],
+)
+def test_a_record_of_no_queue_has_no_queue_offset(sys_flag: int, queue_offset: int, kind: int) -> None:
+    assert _change(encode_record(a_record()._replace(sys_flag=sys_flag, queue_offset=queue_offset))) == kind
+
+
 def _change(raw: bytes) -> int | None:
     """Return what the compiled walk says of a record: 0 for nothing, None where it is no record at all."""
     buffer = as_bytes(raw)

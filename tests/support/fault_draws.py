@@ -37,7 +37,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import ENTRY, HEADER
 from rmq_formats.properties import CRC_SIZE
 from tests.golden import SITUATIONS, unpack, unpack_situation
@@ -377,7 +377,7 @@ def _violations(one: _Planted) -> Iterator[Violation]:
     yield from _of_verdict(one, found)
     if inspected.is_alarm and not found.severity.is_alarm:
         yield Violation("inspect is red and verify green", inspected.value)
-    with suppress(UndecidedError):
+    with suppress(UndecidedError, NotAStore):  # of a log that is gone nothing is taken, and it says so
         taken = ingest(IngestRequest(store, str(one.root.parent / "lake")), OneByOne()).severity
         if taken.is_alarm and not found.severity.is_alarm:
             yield Violation("ingest is red and verify green", taken.value)
@@ -412,6 +412,8 @@ def _of_verdict(one: _Planted, found: Verdict) -> Iterator[Violation]:
     kinds = {kind for kind, _ in one.draw.faults}
     if sum(name.startswith("commitlog/") for name in one.pristine) == 1:
         unseen |= {"lengthen-segment"}  # nothing says how long the only one was
+    if "crash" in one.draw.store and _are_newest_changed(one):
+        unseen |= {"zero-page"}  # as a power cut leaves the newest records
     if "zero-newest" in kinds:
         unseen |= {"index-bit"}  # an entry of a message that no record and no unit knows any more
     seen = sorted(kinds - unseen)
@@ -476,6 +478,18 @@ def _of_wrong_file(one: _Planted, name: str, now: bytes | None) -> Iterator[Viol
         yield Violation("a replacement is not what was there", name)
 
 
+def _are_newest_changed(one: _Planted) -> bool:
+    """Return whether of the log only the newest records have changed, as many as `zero-newest` may take."""
+    offsets = [
+        int(Path(name).name) + at
+        for name in one.changed if name.startswith("commitlog/")
+        for at, (was, now) in enumerate(zip(one.pristine.get(name, b""), one.damaged.get(name, b""), strict=False))
+        if was != now
+    ]  # fmt: skip
+    newest = _Target(_golden(one.draw.store), Random(0), one.root).records()[-5:]
+    return bool(offsets) and min(offsets) >= newest[0][2].physical_offset
+
+
 def _is_log_whole(one: _Planted) -> bool:
     return not any(name.startswith("commitlog/") for name in one.changed)
 
@@ -500,9 +514,13 @@ def _is_part(one: _Planted, data: bytes, lost: Sequence[bytes]) -> bool:
 
     No witness is left of the keys of a changed record whose index file is lost.
     """
+    new = _entries(data) - {entry for was in lost for entry in _entries(was)}
+    if "crash" in one.draw.store:  # the killed broker may have come to none of them
+        known = {entry for name, was in one.pristine.items() if name.startswith("index/") for entry in _entries(was)}
+        if not new & known:
+            return True
     if _is_log_whole(one):
         return False
-    new = _entries(data) - {entry for was in lost for entry in _entries(was)}
     return {entry[4:] for entry in new} <= _changed_records(one)
 
 

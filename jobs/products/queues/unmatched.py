@@ -144,6 +144,13 @@ def settle(remainder: Remainder, bounds: Bounds, resolved: Resolved, *, with_row
     return _Settling(remainder, bounds, resolved, with_rows=with_rows).settle()
 
 
+def _overwritten(difference: Difference, expected: str) -> Difference:
+    """Return the difference at the place of a record: a unit that leads after the log is no loss of the log there."""
+    if difference.kind is DifferenceKind.BEHIND_LOG:
+        difference = replace(difference, kind=DifferenceKind.DANGLING, log_offset=None)
+    return replace(difference, expected=expected)
+
+
 class _Settling:
     def __init__(self, remainder: Remainder, bounds: Bounds, resolved: Resolved, *, with_rows: bool) -> None:
         self._remainder = remainder
@@ -279,7 +286,7 @@ class _Settling:
             is_deleted = kind is DifferenceKind.DELETED_TOPIC
             self._missing_row(number, Status.DELETED if is_deleted else Status.MISSING)
             if named is not None and not is_deleted:
-                self._result.differences[named] = replace(self._result.differences[named], expected=text)
+                self._result.differences[named] = _overwritten(self._result.differences[named], text)
                 continue
             if kind is DifferenceKind.MISSING:
                 missing.add(position)
