@@ -33,7 +33,7 @@ from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
-from jobs.storage.locations import is_local, local_path
+from jobs.storage.locations import is_local, local_path, object_key
 from jobs.storage.model import is_there
 from jobs.storage.s3 import delta_location, delta_options, persistently
 from jobs.storage.space import room_for
@@ -405,7 +405,7 @@ def chosen(
     if is_local(uri):
         filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
     else:
-        filesystem = fs.SubTreeFileSystem(uri.split("://", 1)[1], arrow_filesystem(uri, lake.options))
+        filesystem = fs.SubTreeFileSystem(object_key(uri), arrow_filesystem(uri, lake.options))
     if deleted and not snapshot.protocol().reader_features:
         return pa.table({"physical_offset": []})
     # A data set of `deltalake` takes a column for NULL where another engine wrote a file without its statistics.

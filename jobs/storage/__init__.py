@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jobs.storage.local import Care, LocalStorage
-from jobs.storage.locations import HDFS, is_local, local_path, refusal, scheme_of
+from jobs.storage.locations import AZURE_SCHEMES, HDFS, is_local, local_path, refusal, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
-from jobs.storage.s3 import S3Storage, s3_storage
+from jobs.storage.s3 import ObjectStorage, azure_storage, s3_storage
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -60,6 +60,8 @@ def storage_of(location: str, options: Mapping[str, str] | None = None, care: Ca
         from jobs.storage.hdfs import HdfsStorage, name_nodes  # who reads no HDFS does not wait for http.client
 
         return HdfsStorage(name_nodes(location, options or {}))
+    if scheme_of(location) in AZURE_SCHEMES:
+        return azure_storage(location, tuple(sorted((options or {}).items())))
     return s3_storage(tuple(sorted((options or {}).items())))
 
 
@@ -77,8 +79,8 @@ def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
     return _object_store(location, options).filesystem
 
 
-def _object_store(location: str, options: Mapping[str, str]) -> S3Storage:
+def _object_store(location: str, options: Mapping[str, str]) -> ObjectStorage:
     storage = storage_of(location, options)
-    if not isinstance(storage, S3Storage):
+    if not isinstance(storage, ObjectStorage):
         raise OSError(refusal(location, to_write=True))
     return storage

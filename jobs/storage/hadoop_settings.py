@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jobs.console.secrets import is_secret, remember
 from jobs.storage.aws import over, settings_of_environment
+from jobs.storage.azure import azure_settings_of_environment
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _PREFIX = "spark.hadoop."
@@ -19,7 +20,8 @@ OF_FILE_SYSTEMS = ("fs.", "dfs.")
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the settings of file systems (`fs.s3a.…`, `dfs.…`); no secret among them is printed from now on."""
     given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
-    settings = over(over(settings_of_environment(), dict(_from_files())), given)
+    environment = {**settings_of_environment(), **azure_settings_of_environment()}
+    settings = over(over(environment, dict(_from_files())), given)
     for name, value in settings.items():
         if is_secret(name):
             remember(value)

@@ -5,7 +5,9 @@ from urllib.parse import unquote, urlsplit
 
 LOCAL = "file"
 S3_SCHEMES = frozenset({"s3", "s3a"})
+AZURE_SCHEMES = frozenset({"abfs", "abfss"})
 HDFS = "hdfs"
+_WRITTEN = "lakes and output are local paths, s3a:// or abfss://"
 
 
 def scheme_of(location: str) -> str:
@@ -30,6 +32,17 @@ def normalise(location: str) -> str:
     return local_path(location) if is_local(location) else location.rstrip("/")
 
 
+def is_object_store(location: str) -> bool:
+    """Return whether *location* is on an object store that we read and write."""
+    return scheme_of(location) in S3_SCHEMES | AZURE_SCHEMES
+
+
+def object_key(location: str) -> str:
+    """Return what an object store's client calls *location*: bucket or container, and the path in it."""
+    place, slash, path = location.split("://", 1)[1].rstrip("/").partition("/")
+    return f"{place.partition('@')[0]}{slash}{path}"
+
+
 def join(location: str, *names: str) -> str:
     """Return a child of *location*."""
     return "/".join((location.rstrip("/"), *names))
@@ -38,8 +51,11 @@ def join(location: str, *names: str) -> str:
 def refusal(location: str, *, to_write: bool = False) -> str | None:
     """Say why nothing can be read, or written, at *location*; None when its kind is known."""
     scheme = scheme_of(location)
-    if scheme == LOCAL or scheme in S3_SCHEMES:
+    if scheme in AZURE_SCHEMES and "@" not in urlsplit(location).netloc:
+        return f"{location}: abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH is expected"
+    if scheme == LOCAL or is_object_store(location):
         return None
     if scheme != HDFS:
-        return f"{location}: {scheme}:// can be neither read nor written; known are local paths, s3a:// and hdfs://"
-    return f"{location}: hdfs:// is for stores alone; lakes and output are local paths or s3a://" if to_write else None
+        known = "local paths, s3a://, abfss:// and hdfs://"
+        return f"{location}: {scheme}:// can be neither read nor written; known are {known}"
+    return f"{location}: hdfs:// is for stores alone; {_WRITTEN}" if to_write else None

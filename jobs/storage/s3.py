@@ -1,4 +1,4 @@
-"""Object stores that speak S3, and their settings under the names that each client knows."""
+"""Object stores, S3 above all, and their settings under the names that each client knows."""
 
 import errno
 import io
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from jobs.storage.locations import S3_SCHEMES, scheme_of
+from jobs.storage.azure import AzureSettings, azure_delta_options, azure_filesystem
+from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ _ATTEMPTS = 4  # of Amazon's client, 25 ms after the first, then twice as long e
 _PAUSES_S = (0.1, 0.5, 1, 2, 4)
 _PASSING = re.compile(
     r"AWS Error (INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION)|"
-    r"HTTP status 5\d\d|curlCode|response body error"
+    r"HTTP status 5\d\d|curlCode|response body error|Azure Error: \[\w*\] 5\d\d|Fail to get a new connection"
 )
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_CLIENT_TOKEN|"
-    r"MISSING_AUTHENTICATION|UNRECOGNIZED_CLIENT|HTTP status 40[13]|AccessDenied|InvalidAccessKeyId|InvalidToken"
+    r"MISSING_AUTHENTICATION|UNRECOGNIZED_CLIENT|HTTP status 40[13]|AccessDenied|InvalidAccessKeyId|InvalidToken|"
+    r"Azure Error: \[\w*\] 40[13]|AuthenticationFailed|AuthorizationFailure"
 )
 
 
@@ -63,9 +65,10 @@ def persistently(call: Callable[[], Result]) -> Result:
 
 
 class _Calls(NamedTuple):
-    """Calls of pyarrow's: access that S3 denies is named as such, with the settings that were used."""
+    """Calls of pyarrow's: access that is denied is named as such, with the settings that were used."""
 
     location: str
+    service: str
     asked: str
 
     def __call__(self, call: Callable[[], Result]) -> Result:
@@ -75,8 +78,8 @@ class _Calls(NamedTuple):
         except OSError as error:
             if not _DENIED.search(str(error)) or isinstance(error, PermissionError):
                 raise
-            said = str(error).rpartition("AWS Error ")[2].partition("\n")[0]
-            reason = f"S3 denies access ({said[:_SHOWN]}); asked {self.asked}"
+            said = re.split("(?:AWS|Azure) Error:? ", str(error))[-1].partition("\n")[0]
+            reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.asked}"
             raise PermissionError(errno.EACCES, reason, self.location) from error
 
 
@@ -116,21 +119,18 @@ class _Persistent(io.RawIOBase):
 
 
 @dataclass(frozen=True, slots=True)
-class S3Storage(Storage):
-    """An object store that speaks S3; objects are born whole."""
+class ObjectStorage(Storage):
+    """An object store; objects are born whole."""
 
     filesystem: "FileSystem" = field(repr=False)  # never print what holds a key
     asked: str = "with the credentials of the AWS environment"  # in whose name, for messages
-
-    @staticmethod
-    def _key(location: str) -> str:
-        return location.split("://", 1)[1].rstrip("/")
+    service: str = "S3"
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every object below *location*, sorted by name."""
         from pyarrow.fs import FileSelector
 
-        root = self._key(location)
+        root = object_key(location)
         infos = self._calls(location)(lambda: self.filesystem.get_file_info(FileSelector(root, recursive=True)))
         return sorted(
             FileInfo(info.path[len(root) + 1 :], info.size, (info.mtime_ns or 0) // 1_000_000)
@@ -142,7 +142,7 @@ class S3Storage(Storage):
     def open(self, location: str) -> Iterator[_ArrowReader]:
         """Open an object; every read is one ranged request."""
         calls = self._calls(location)
-        with calls(lambda: self.filesystem.open_input_file(self._key(location))) as file:
+        with calls(lambda: self.filesystem.open_input_file(object_key(location))) as file:
             yield _ArrowReader(file, calls(file.size), calls)
 
     def create(self, location: str, data: bytes) -> None:
@@ -152,7 +152,7 @@ class S3Storage(Storage):
         pyarrow cannot ask for a put that fails then, so it is looked for first: names that two may write at the same
         moment hold a random part.
         """
-        key, calls = self._key(location), self._calls(location)
+        key, calls = object_key(location), self._calls(location)
         if calls(lambda: self.filesystem.get_file_info(key)).is_file:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), location)
 
@@ -165,18 +165,18 @@ class S3Storage(Storage):
     def delete(self, location: str) -> None:
         """Remove an object, if it is there."""
         with suppress(FileNotFoundError):
-            self._calls(location)(lambda: self.filesystem.delete_file(self._key(location)))
+            self._calls(location)(lambda: self.filesystem.delete_file(object_key(location)))
 
     def arrow_file(self, location: str) -> "NativeFile":
         """Open an object for pyarrow's own readers."""
         from pyarrow import PythonFile
 
         calls = self._calls(location)
-        file = calls(lambda: self.filesystem.open_input_file(self._key(location)))
+        file = calls(lambda: self.filesystem.open_input_file(object_key(location)))
         return PythonFile(_Persistent(file, calls), mode="r")
 
     def _calls(self, location: str) -> _Calls:
-        return _Calls(location, self.asked)
+        return _Calls(location, self.service, self.asked)
 
 
 class S3Settings(NamedTuple):
@@ -207,7 +207,7 @@ class S3Settings(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def s3_storage(options: tuple[tuple[str, str], ...]) -> S3Storage:
+def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
     """Return the storage that these Hadoop settings lead to."""
     from pyarrow.fs import AwsDefaultS3RetryStrategy, S3FileSystem
 
@@ -226,11 +226,23 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> S3Storage:
     asked = (
         "with fs.s3a.access.key" if settings.access_key else "without fs.s3a.access.key, as the AWS environment says"
     )
-    return S3Storage(S3FileSystem(**{name: value for name, value in arguments.items() if value is not None}), asked)
+    return ObjectStorage(S3FileSystem(**{name: value for name, value in arguments.items() if value is not None}), asked)
+
+
+def azure_storage(location: str, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
+    """Return the storage of the account that *location* names."""
+    return _azure_storage(AzureSettings.of(location, dict(options)))
+
+
+@lru_cache(maxsize=8)
+def _azure_storage(settings: AzureSettings) -> ObjectStorage:
+    return ObjectStorage(azure_filesystem(settings), settings.asked, "Azure")
 
 
 def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return the same settings under the names that `deltalake` knows; conditional puts make commits safe."""
+    if scheme_of(location) in AZURE_SCHEMES:
+        return azure_delta_options(location, options)
     if scheme_of(location) not in S3_SCHEMES:
         return {}
     settings = S3Settings.of(options)

@@ -2,22 +2,25 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.lake import features
-from jobs.lake.commit import TransactionTakenError, commit
+from jobs.lake.commit import LOG_KEPT, TransactionTakenError, commit, ensure_table
 from jobs.lake.features import UnsupportedTableError, needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import WRITERS, known_stores
 from jobs.lake.tables import MESSAGES
+from jobs.lake.upkeep import expect_many_commits
 from jobs.lake.writers import Rewrite
 from jobs.query.lake_tables import LakeTables
 from jobs.restore.run import RestoreRequest, restore
@@ -156,6 +159,24 @@ def test_a_row_keeps_its_id_when_files_are_merged(lake: SharedLake) -> None:
 
     assert lake.files() == 1
     assert {row.physical_offset: row.id for row in lake.spark.sql(query).collect()} == before
+
+
+def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
+    """A lake of an older version lacks columns, and a process that follows shortens what its tables keep."""
+    lake.sql(*FEATURES["clustering"])
+    offsets, where = lake.offsets(), Lake(str(lake.path))
+    new = (
+        pa.field("later", pa.map_(pa.string(), pa.int64()), metadata={"comment": "it's \\ new"}),
+        pa.field("last", pa.timestamp("us", "UTC")),
+    )
+
+    ensure_table(where, replace(MESSAGES, columns=(*MESSAGES.columns, *new)))
+    expect_many_commits(where, 5)
+
+    snapshot = DeltaTable(lake.path / "messages")
+    assert [str(field.name) for field in snapshot.schema().fields][-2:] == ["later", "last"]
+    assert snapshot.metadata().configuration[LOG_KEPT] == "interval 5 hours"
+    assert seen(lake) == offsets
 
 
 def test_of_two_writers_of_one_run_one_is_refused(lake: SharedLake) -> None:

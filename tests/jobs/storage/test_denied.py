@@ -8,7 +8,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.storage import s3
 from jobs.storage.model import Storage
-from jobs.storage.s3 import S3Storage
+from jobs.storage.s3 import ObjectStorage
 from tests.support.commands import runner
 
 LOCATION = "s3a://bucket/store/file"
@@ -49,7 +49,7 @@ def opened(storage: Storage) -> None:
     ids=["open", "list", "create", "delete"],
 )
 def test_what_s3_denies_is_an_error_of_access(call: Callable[[Storage], None], said: str) -> None:
-    storage = S3Storage(Denied(said), "without fs.s3a.access.key, as the AWS environment says")
+    storage = ObjectStorage(Denied(said), "without fs.s3a.access.key, as the AWS environment says")
 
     with pytest.raises(PermissionError, match=r"asked without fs\.s3a\.access\.key") as raised:
         call(storage)
@@ -60,7 +60,7 @@ def test_what_s3_denies_is_an_error_of_access(call: Callable[[Storage], None], s
 
 def test_other_errors_of_s3_stay_what_they_are() -> None:
     with pytest.raises(OSError, match="timeout") as raised:
-        opened(S3Storage(Denied("AWS Error NETWORK_CONNECTION during HeadObject operation: timeout")))
+        opened(ObjectStorage(Denied("AWS Error NETWORK_CONNECTION during HeadObject operation: timeout")))
 
     assert not isinstance(raised.value, PermissionError)
 
@@ -68,7 +68,7 @@ def test_other_errors_of_s3_stay_what_they_are() -> None:
 def test_inspecting_a_bucket_without_credentials_is_no_damage(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("jobs.storage.s3_storage", lambda _: S3Storage(Denied(DENIED[0])))
+    monkeypatch.setattr("jobs.storage.s3_storage", lambda _: ObjectStorage(Denied(DENIED[0])))
 
     outcome = runner(capfd)("inspect", "s3a://bucket/store")
 

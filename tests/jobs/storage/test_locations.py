@@ -7,8 +7,8 @@ import pytest
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 
-UNKNOWN = "gs:// can be neither read nor written; known are local paths, s3a:// and hdfs://"
-READ_ONLY = "hdfs:// is for stores alone; lakes and output are local paths or s3a://"
+UNKNOWN = "gs:// can be neither read nor written; known are local paths, s3a://, abfss:// and hdfs://"
+READ_ONLY = "hdfs:// is for stores alone; lakes and output are local paths, s3a:// or abfss://"
 PLACE = "://bucket/place"
 
 STORES = (

@@ -11,13 +11,13 @@ from jobs.storage import AnyStorage, storage_of
 from jobs.storage.hdfs import HdfsStorage
 from jobs.storage.local import Care, LocalReader, LocalStorage
 from jobs.storage.model import Storage
-from jobs.storage.s3 import S3Storage
+from jobs.storage.s3 import ObjectStorage
 
 
 @pytest.fixture(params=["local", "s3"])
 def storage(request: pytest.FixtureRequest) -> Storage:
     """Return a storage that can be written; objects lie in files here, and are read and written by the same code."""
-    return LocalStorage() if request.param == "local" else S3Storage(LocalFileSystem())
+    return LocalStorage() if request.param == "local" else ObjectStorage(LocalFileSystem())
 
 
 def _location(storage: Storage, path: Path) -> str:

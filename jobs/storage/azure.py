@@ -1,0 +1,75 @@
+"""
+Azure's storage: which account a location names, and in whose name it is asked.
+
+With a key or a signature (SAS) of the account where the settings or the environment have one; else by Azure's own
+chain: a service principal, a workload or managed identity, the command line's login, as each client finds them.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Self
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_KEY, _SIGNATURE, _ENDPOINT = "fs.azure.account.key", "fs.azure.sas.fixed.token", "fs.azure.endpoint"
+_VARIABLES = {
+    _KEY: ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY"),
+    _SIGNATURE: ("AZURE_STORAGE_SAS_TOKEN",),
+    _ENDPOINT: ("AZURE_STORAGE_ENDPOINT",),
+}
+
+
+def azure_settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the settings of the environment under Hadoop's names, for whatever account."""
+    return {
+        setting: value
+        for setting, names in _VARIABLES.items()
+        if (value := next((environment[name] for name in names if environment.get(name)), None))
+    }
+
+
+class AzureSettings(NamedTuple):
+    """An account, and how it is reached."""
+
+    account: str
+    key: str | None
+    signature: str | None
+    endpoint: str | None  # http://HOST:PORT of a server that is not Azure's own, which has its account in the path
+
+    @classmethod
+    def of(cls, location: str, options: Mapping[str, str]) -> Self:
+        """Read the settings of the account that *location* names; its own win over those of the environment."""
+        host = urlsplit(location).hostname or ""
+        key, signature = (options.get(f"{name}.{host}") or options.get(name) for name in (_KEY, _SIGNATURE))
+        return cls(host.partition(".")[0], key, None if key else signature, options.get(_ENDPOINT))
+
+    @property
+    def asked(self) -> str:
+        """In whose name, for messages."""
+        return f"with a key of {self.account}" if self.key else f"as the environment says, of {self.account}"
+
+
+def azure_filesystem(settings: AzureSettings) -> "FileSystem":
+    """Return pyarrow's file system of an account."""
+    from pyarrow.fs import AzureFileSystem
+
+    own = urlsplit(settings.endpoint or "")
+    place = {"authority": own.netloc, "scheme": own.scheme} if own.netloc else {}
+    server = {f"{service}_storage_{name}": value for service in ("blob", "dfs") for name, value in place.items()}
+    return AzureFileSystem(settings.account, account_key=settings.key, sas_token=settings.signature, **server)
+
+
+def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the same settings under the names that `deltalake` knows; its puts are conditional."""
+    settings = AzureSettings.of(location, options)
+    endpoint = f"{settings.endpoint}/{settings.account}" if settings.endpoint else None
+    named = {
+        "azure_storage_account_name": settings.account,
+        "azure_storage_account_key": settings.key,
+        "azure_storage_sas_token": settings.signature,
+        "azure_endpoint": endpoint,
+        "azure_allow_http": "true" if endpoint and endpoint.startswith("http://") else None,
+    }
+    return {name: value for name, value in named.items() if value}
