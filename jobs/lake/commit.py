@@ -31,7 +31,7 @@ from jobs.lake.snapshots import newest, own
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
-from jobs.storage import arrow_filesystem
+from jobs.storage import answered, arrow_filesystem
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path, object_key
 from jobs.storage.model import is_there
@@ -82,7 +82,7 @@ def own_table(lake: Lake, name: str) -> DeltaTable | None:
 
 def _if_there(lake: Lake, name: str, opened: Callable[[], DeltaTable]) -> DeltaTable | None:
     try:
-        with _failing_as_files_do(lake.locate(name), "read"):
+        with _failing_as_files_do(lake, lake.locate(name), "read"):
             return opened()
     except TableNotFoundError:
         return None
@@ -93,14 +93,14 @@ def _opened(lake: Lake, name: str) -> DeltaTable:
     options = delta_options(location, lake.options)
 
     def opened() -> DeltaTable:
-        with _failing_as_files_do(location, "read"):
+        with _failing_as_files_do(lake, location, "read"):
             return DeltaTable(delta_location(location), storage_options=options)
 
     return persistently(opened)
 
 
 @contextmanager
-def _failing_as_files_do(location: str, done: str) -> Iterator[None]:
+def _failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
     """Turn errors of `deltalake`, mostly failures of a server, into `OSError`."""
     try:
         yield
@@ -115,6 +115,11 @@ def _failing_as_files_do(location: str, done: str) -> Iterator[None]:
                 "copy of its rows (CREATE TABLE … AS SELECT)"
             ) from error
         raise OSError(f"{location}: Delta's log cannot be {done}: {reason}") from error
+    except OSError as error:
+        said = answered(location, lake.options, error)
+        if said is error:
+            raise
+        raise said from error
 
 
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
@@ -342,7 +347,7 @@ def _vector_of(file: StoredFile) -> str:
 def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:
     """Write a commit; after commits that come between only where *attempts* let the writer judge them."""
     before = snapshot.version()
-    with _failing_as_files_do(snapshot.table_uri, "written"):
+    with _failing_as_files_do(lake, lake.locate(new.table.name), "written"):
         writer_of(snapshot).write(lake, snapshot, new, attempts)
         snapshot.update_incremental()
     version: int = snapshot.version()

@@ -24,7 +24,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import start_flush
-from jobs.storage.locations import is_local, local_path
+from jobs.storage.locations import is_local, local_path, object_key
 from jobs.storage.space import room_for
 
 CODEC, COMPRESSION_LEVEL = "zstd", 1
@@ -139,7 +139,7 @@ class TableFile:
             self._sink = pa.OSFile(str(path), "wb")  # a file object of Python's would copy every byte once more
         else:
             filesystem = arrow_filesystem(self._location, self._lake.options)
-            self._sink = filesystem.open_output_stream(self._location.split("://", 1)[1])
+            self._sink = filesystem.open_output_stream(object_key(self._location))
         as_is = {_BODY} if _BODY in batch.schema.names and not is_compressible(batch.column(_BODY)) else set()
         settings = writer_settings(self._table, batch.num_rows, as_is)
         return pq.ParquetWriter(self._sink, self._schema, **settings)

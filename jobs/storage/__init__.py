@@ -79,6 +79,11 @@ def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
     return _object_store(location, options).filesystem
 
 
+def answered(location: str, options: Mapping[str, str], error: OSError) -> OSError:
+    """Return an error of `deltalake` in the words of the object store that it comes from."""
+    return error if is_local(location) else _object_store(location, options).answered(location, error)
+
+
 def _object_store(location: str, options: Mapping[str, str]) -> ObjectStorage:
     storage = storage_of(location, options)
     if not isinstance(storage, ObjectStorage):

@@ -6,6 +6,7 @@ chain: a service principal, a workload or managed identity, the command line's l
 """
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _KEY, _SIGNATURE, _ENDPOINT = "fs.azure.account.key", "fs.azure.sas.fixed.token", "fs.azure.endpoint"
+_BASE64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{4}|[\w+/-]{3}=|[\w+/-]{2}==)")
+_AZURITE = "devstoreaccount1"  # the account of Microsoft's own server for tests
 _VARIABLES = {
     _KEY: ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY"),
     _SIGNATURE: ("AZURE_STORAGE_SAS_TOKEN",),
@@ -43,7 +46,12 @@ class AzureSettings(NamedTuple):
         """Read the settings of the account that *location* names; its own win over those of the environment."""
         host = urlsplit(location).hostname or ""
         key, signature = (options.get(f"{name}.{host}") or options.get(name) for name in (_KEY, _SIGNATURE))
-        return cls(host.partition(".")[0], key, None if key else signature, options.get(_ENDPOINT))
+        account, endpoint = host.partition(".")[0], options.get(_ENDPOINT)
+        if key and not _BASE64.fullmatch(key):
+            raise OSError(f"{location}: {_KEY} is no key of {account}: it is not base64")
+        if not (key or signature) and endpoint and endpoint.startswith("http://"):  # Azure's client would abort
+            raise OSError(f"{location}: {_ENDPOINT} has no TLS, and no token goes over that: {_KEY} is needed")
+        return cls(account, key, None if key else signature, endpoint)
 
     @property
     def asked(self) -> str:
@@ -64,8 +72,12 @@ def azure_filesystem(settings: AzureSettings) -> "FileSystem":
 def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return the same settings under the names that `deltalake` knows; its puts are conditional."""
     settings = AzureSettings.of(location, options)
+    if settings.endpoint and settings.account == _AZURITE:
+        # It lists a log from its beginning whatever is asked; `deltalake` knows that, and its address from here alone.
+        os.environ["AZURITE_BLOB_STORAGE_URL"] = settings.endpoint
     endpoint = f"{settings.endpoint}/{settings.account}" if settings.endpoint else None
     named = {
+        "azure_storage_use_emulator": "true" if endpoint and settings.account == _AZURITE else None,
         "azure_storage_account_name": settings.account,
         "azure_storage_account_key": settings.key,
         "azure_storage_sas_token": settings.signature,

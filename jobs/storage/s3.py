@@ -35,6 +35,12 @@ _DENIED = re.compile(
 )
 
 
+# What `deltalake` says of an answer of Amazon's or Azure's that is an error.
+_ANSWER = re.compile(
+    r"status code\s.*?(?P<status>4\d\d) .*?<Code>(?P<code>\w+)</Code>\s*<Message>(?P<message>[^<\n]*)", re.DOTALL
+)
+
+
 class _ArrowReader(Reader):
     """A file of a pyarrow file system."""
 
@@ -75,12 +81,18 @@ class _Calls(NamedTuple):
         """Return the result of *call*, which may be called more than once."""
         try:
             return persistently(call)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.location) from error
         except OSError as error:
             if not _DENIED.search(str(error)) or isinstance(error, PermissionError):
                 raise
             said = re.split("(?:AWS|Azure) Error:? ", str(error))[-1].partition("\n")[0]
-            reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.asked}"
-            raise PermissionError(errno.EACCES, reason, self.location) from error
+            raise self.denied(said) from error
+
+    def denied(self, said: str) -> PermissionError:
+        """Return the error of access that is denied."""
+        reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.asked}"
+        return PermissionError(errno.EACCES, reason, self.location)
 
 
 class _Persistent(io.RawIOBase):
@@ -174,6 +186,16 @@ class ObjectStorage(Storage):
         calls = self._calls(location)
         file = calls(lambda: self.filesystem.open_input_file(object_key(location)))
         return PythonFile(_Persistent(file, calls), mode="r")
+
+    def answered(self, location: str, error: OSError) -> OSError:
+        """Return an error of `deltalake` in the words of the server's answer; *error* itself where it had none."""
+        found = _ANSWER.search(str(error))
+        if found is None:
+            return error
+        said = f"{found['code']}: {found['message']}"
+        if found["status"] in {"401", "403"}:
+            return self._calls(location).denied(said)
+        return OSError(f"{location}: {self.service} refuses ({said[:_SHOWN]})")
 
     def _calls(self, location: str) -> _Calls:
         return _Calls(location, self.service, self.asked)
