@@ -31,7 +31,6 @@ KEPT = frozenset(
         "invariants",  # every table of version 2 has it; what counts is a column's expression
         "timestampNtz",
         "v2Checkpoint",
-        "vacuumProtocolCheck",
     }
 )
 BY_SPARK = frozenset(
@@ -44,6 +43,7 @@ BY_SPARK = frozenset(
         "rowTracking",
         "typeWidening",  # of columns of others: a column of ours with another type is refused
         "typeWidening-preview",
+        "vacuumProtocolCheck",
     }
 )
 _DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays after

@@ -1,5 +1,5 @@
 """
-Azure's storage: which account a location names, and in whose name it is asked.
+Azure's storage: the account that a location names, and the name in which it is asked.
 
 With a key or a signature (SAS) of the account where the settings or the environment have one; else by Azure's own
 chain: a service principal, a workload or managed identity, the command line's login, as each client finds them.
@@ -55,7 +55,7 @@ class AzureSettings(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """In whose name, for messages."""
+        """The words in a message for the name that is asked in."""
         return f"with a key of {self.account}" if self.key else f"as the environment says, of {self.account}"
 
 

@@ -38,7 +38,7 @@ def is_object_store(location: str) -> bool:
 
 
 def object_key(location: str) -> str:
-    """Return what an object store's client calls *location*: bucket or container, and the path in it."""
+    """Return the name of *location* for an object store's client: bucket or container, and the path in it."""
     place, slash, path = location.split("://", 1)[1].rstrip("/").partition("/")
     return f"{place.partition('@')[0]}{slash}{path}"
 

@@ -314,6 +314,8 @@ def test_a_clone_is_a_table_of_its_own(lake: SharedLake, tmp_path: Path) -> None
     assert sorted(row.physical_offset for row in rows) == [at for at in offsets if at % 3]
 
 
+AGAIN = "CREATE OR REPLACE TABLE {{messages}} USING delta {} AS SELECT {} FROM {{messages}}"
+MAPPED = "TBLPROPERTIES ('delta.columnMapping.mode' = '{}')"
 REFUSED = {
     "column mapping, rename": (
         "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
@@ -323,6 +325,8 @@ REFUSED = {
         "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
         "ALTER TABLE {messages} DROP COLUMN tags",
     ),
+    "column mapping, by id": (AGAIN.format(MAPPED.format("id"), "*"),),
+    "icebergCompatV2": (AGAIN.format(MAPPED.format("name', 'delta.enableIcebergCompatV2' = 'true"), "*"),),
     "delta.appendOnly": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.appendOnly' = 'true')",),
     "the constraint few CHECK (queue_id < 100)": ("ALTER TABLE {messages} ADD CONSTRAINT few CHECK (queue_id < 100)",),
     "delta.setTransactionRetentionDuration": (
@@ -363,7 +367,6 @@ def test_what_we_do_not_write_is_refused_before_anything_is_written(lake: Shared
 
 
 NAMED = "CREATE TABLE theirs USING delta LOCATION '<path>'"  # a table with columns replaces only one that has a name
-AGAIN = "CREATE OR REPLACE TABLE {{messages}} USING delta {} AS SELECT {} FROM {{messages}}"
 WITH_COLUMN = "CREATE OR REPLACE TABLE theirs (<columns>, their %s) USING delta LOCATION '<path>'"
 REPLACED = {
     "partitions by topic": (AGAIN.format("PARTITIONED BY (topic)", "*"),),
