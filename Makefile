@@ -87,5 +87,5 @@ bench: environment ## Benchmarks, results as JSON and plots; SCALE=small takes m
 	$(PYTHON) -m benchmarks --scale $(or $(SCALE),full) $(ARGS)
 
 lock: ## Resolve both lock files again from pyproject.toml (needs uv)
-	$(LOCK) --extra browse --extra rocksdb --extra spark --extra types --output-file requirements.lock
+	$(LOCK) --extra browse --extra iceberg --extra rocksdb --extra spark --extra types --output-file requirements.lock
 	$(LOCK) --all-extras --group dev --constraint requirements.lock --output-file requirements-dev.lock

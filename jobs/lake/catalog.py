@@ -50,7 +50,7 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
         yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
     for table, snapshot in there:
         location = _place(lake.locate(table.name), kind)
-        full_name = f"{name}.{_quoted(_name_of(table), kind)}"
+        full_name = f"{name}.{_quoted(name_of(table), kind)}"
         yield Statement(table.name, _STATEMENTS[kind](full_name, location, table, snapshot))
     if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
         known = {table.name for table, _ in there}
@@ -63,7 +63,7 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
                 )
 
 
-def _name_of(table: Table) -> str:
+def name_of(table: Table) -> str:
     """Return a table's name in a catalog: `dead_letters` is a view of messages that consumers gave up."""
     return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 

@@ -275,7 +275,7 @@ def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": settings.secret_key,
         "AWS_SESSION_TOKEN": settings.session_token,
         "AWS_REGION": settings.region or "us-east-1",
-        "AWS_ENDPOINT_URL": _with_scheme(settings),
+        "AWS_ENDPOINT_URL": endpoint_url(settings),
         "AWS_ALLOW_HTTP": "true" if settings.plain_http else None,
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if settings.path_style else None,
         "conditional_put": "etag",
@@ -283,7 +283,8 @@ def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in named.items() if value}
 
 
-def _with_scheme(settings: S3Settings) -> str | None:
+def endpoint_url(settings: S3Settings) -> str | None:
+    """Return the endpoint with its scheme; None where the client has its own."""
     if not settings.endpoint or "://" in settings.endpoint:
         return settings.endpoint
     return f"{'http' if settings.plain_http else 'https'}://{settings.endpoint}"

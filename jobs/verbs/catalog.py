@@ -1,19 +1,29 @@
-"""`catalog`: the statements that make a lake's tables known by their names to Spark, Unity, Glue or Hive."""
+"""`catalog`: a lake's tables by their names: statements for Spark, Unity, Glue or Hive, or registered in Iceberg's."""
 
 import re
+from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
+from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.places import LAKE
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity
 from jobs.console.terminal import printable_lines
+from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise
 from rmq_formats.errors import NotAStore
 
+if TYPE_CHECKING:
+    from jobs.lake.lake import Lake
+
 _KINDS = ("spark", "unity", "glue", "hive")
+_NO_LAKE = "no lake: it has none of our tables"
 _NAME = re.compile(r"\w+(\.\w+)*")
 
 
@@ -31,28 +41,50 @@ def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     "--schema", metavar="NAME", default="rocketmq", show_default=True, callback=_checked,
     help="Schema (database) that the tables get their names in; with Unity's catalog before it.",
 )  # fmt: skip
+@iceberg_option
 @answer_options
-def command(*, lake: str, kind: str, schema: str, answer: Answer) -> ExitCode:
+def command(*, lake: str, kind: str, schema: str, iceberg: Target | None, answer: Answer) -> ExitCode:
     """
     Print the SQL statements that make every table of LAKE known to a catalog by its name.
 
     The tables stay where they are, and runs go on as before. spark: Spark's own catalog, also over a Hive metastore;
     unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler. Columns
-    and their comments come from Delta's log, but Hive's statements have them.
+    and their comments come from Delta's log, but Hive's statements have them. With --iceberg nothing is printed to be
+    run: the tables are registered there.
     """
     from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
     from jobs.lake.lake import Lake
     from jobs.typed.typings import typed_tables
 
     place = Lake(normalise(lake), file_system_options())
+    if iceberg is not None:
+        return _register(place, iceberg, answer)
     with shown_as_usage(NoSuchPlaceError):
         found = list(statements(place, CatalogKind(kind), schema, typed_tables(place)))
     if not found:
-        reason = "no lake: it has none of our tables"
-        raise NotAStore(reason, None, place.location)
+        raise NotAStore(_NO_LAKE, None, place.location)
     if answer.as_json:
         answer.give([one._asdict() for one in found], ())
     elif not answer.quiet:
         for one in found:  # as it is, however wide the terminal: a text must not be broken
             click.echo(f"{printable_lines(one.text)};")
+    return ExitCode.CLEAN
+
+
+def _register(lake: "Lake", target: Target, answer: Answer) -> ExitCode:
+    """Register a lake in an Iceberg catalog, and say what that added and removed there."""
+    watch = Stopwatch()
+    registrations = Registrations(target)
+    done = registrations.register(lake)
+    registrations.raise_failure()
+    if not done:
+        raise NotAStore(_NO_LAKE, None, lake.location)
+    lines = [
+        f"  {one.table}: version {one.version:,}; {counted(one.added, 'file')} added, {one.removed:,} removed"
+        for one in done
+    ]
+    added, removed = sum(one.added for one in done), sum(one.removed for one in done)
+    what = f"{counted(len(done), 'table')} in {target}, {counted(added, 'file')} added, {removed:,} removed"
+    result = Result(Severity.HEALTHY, what, watch.seconds, verdict="done")
+    answer.give([one._asdict() for one in done], [lake.location, *lines], result)
     return ExitCode.CLEAN

@@ -1,7 +1,7 @@
 """`ingest`: bring what is new in a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_engine, workers_of
+from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.options import RELEASES, StorePlace, max_rate_option, report_option, store_options
 from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.command.times import DurationType, MillisecondsType, UntilType
@@ -19,13 +20,16 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
+from jobs.lake.iceberg_target import Target
+from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine
 from jobs.products.registry import NAMES
-from jobs.storage.locations import is_local
+from jobs.storage.locations import is_local, normalise
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
 
 if TYPE_CHECKING:
+    from jobs.lake.lake import Lake
     from jobs.store.workers import Workers
 
 _ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # which Arrow asks for once, when it is loaded
@@ -92,6 +96,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     help="With --follow, when to end: `+2h` is two hours from now, or a time.",
 )
 @click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
+@iceberg_option
 @max_rate_option
 @engine_option
 @report_option
@@ -116,6 +121,7 @@ def command(  # noqa: PLR0913 - one argument an option
     follow: bool,
     every: float | None,
     until: float | None,
+    iceberg: Target | None,
     max_rate: int | None,
     engine: str,
     metrics: Path | None,
@@ -145,10 +151,16 @@ def command(  # noqa: PLR0913 - one argument an option
         step_bytes=max_bytes_per_step,
         care=care,
     )
+    registrations = Registrations(None if dry_run else iceberg)
+
+    def after_step(step: Summary, options: Mapping[str, str]) -> None:
+        _write_metrics(metrics, step)
+        registrations.begin(_lake_of(step, options))
+
     if follow:
         if dry_run:
             raise click.UsageError("--follow with --dry-run: nothing would ever be new")
-        done = _follow(request, engine, 5.0 if every is None else every, until, metrics)
+        done = _follow(request, engine, 5.0 if every is None else every, until, after_step)
     else:
         if every is not None or until is not None:
             raise click.UsageError("--every and --until are for --follow")
@@ -158,12 +170,13 @@ def command(  # noqa: PLR0913 - one argument an option
     summary, options = done
     _write_metrics(metrics, summary)
     if report is not None:
-        from jobs.lake.lake import Lake
         from jobs.report.of_ingest import report_of
         from jobs.report.output import write_report
 
-        write_report(report, report_of(summary, Lake(summary.lake, options)))
+        write_report(report, report_of(summary, _lake_of(summary, options)))
+    registrations.finish(_lake_of(summary, options))
     answer.give(summary.describe(), summary.lines(), summary.result)
+    registrations.raise_failure()
     return summary.exit_code
 
 
@@ -172,6 +185,13 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
         from jobs.report.metrics import write_metrics
 
         write_metrics(path, summary)
+
+
+def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
+    """Return the lake of a run; one that found nothing new has asked nobody for settings."""
+    from jobs.lake.lake import Lake
+
+    return Lake(normalise(summary.lake), options or file_system_options())
 
 
 Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of file systems
@@ -228,7 +248,11 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
 
 
 def _follow(
-    request: IngestRequest, engine: str, every: float, until: float | None, metrics: Path | None
+    request: IngestRequest,
+    engine: str,
+    every: float,
+    until: float | None,
+    after: Callable[[Summary, Mapping[str, str]], None],
 ) -> Done | None:
     """Do runs until somebody stops them; None when another one is at work."""
     _load_arrow()
@@ -247,7 +271,7 @@ def _follow(
         age = f", {max(time() - step.newest_ms / 1000, 0):.1f} s" if step.newest_ms else ""
         progress.work = Work(f"following, {step.bytes_left:,} bytes{age} after the log")
         progress.show(size, messages)
-        _write_metrics(metrics, step)
+        after(step, workers.options)
 
     stop = Stop()
     with _others_named(request.store) as outcome, stop.heard():

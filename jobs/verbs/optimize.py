@@ -6,11 +6,13 @@ import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.engine import engine_option, start_workers
+from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.places import CHANGED_LAKE
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity
+from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise
 
@@ -34,10 +36,18 @@ if TYPE_CHECKING:
     help="Put back what Delta's log has forgotten of runs, after CREATE TABLE … AS SELECT, CLONE or a short retention "
     "of transactions; nothing is merged or deleted. With --dry-run, say what would be put back.",
 )
+@iceberg_option
 @engine_option
 @answer_options
 def command(  # noqa: PLR0913 - a command's options
-    *, lake: str, dry_run: bool, with_inflated: bool, heal: bool, engine: str, answer: Answer
+    *,
+    lake: str,
+    dry_run: bool,
+    with_inflated: bool,
+    heal: bool,
+    iceberg: Target | None,
+    engine: str,
+    answer: Answer,
 ) -> ExitCode:
     """
     Compact the tables of LAKE and delete what no version of the last seven days needs.
@@ -50,16 +60,20 @@ def command(  # noqa: PLR0913 - a command's options
     ready = start_workers(engine, lake, warm="jobs.lake.compaction")
 
     # Beside the start of a JVM, Python imports what is needed.
+    from jobs.lake.lake import Lake
     from jobs.lake.optimization import optimize
 
     workers = ready()
     saved = optimize(lake, workers, dry_run=dry_run, with_inflated=with_inflated)
+    registrations = Registrations(None if dry_run else iceberg)
+    registrations.register(Lake(normalise(lake), workers.options))
     lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved]
     merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
     would = "would be " * dry_run
     what = f"{counted(merged, 'file')} {would}merged, {counted(deleted, 'obsolete file')} {would}deleted"
     result = Result(Severity.HEALTHY, what, watch.seconds, verdict="dry run" if dry_run else "done")
     answer.give([table._asdict() for table in saved], [lake, *lines], result)
+    registrations.raise_failure()
     return ExitCode.CLEAN
 
 

@@ -90,6 +90,7 @@ def axe() -> str:
 
 def main() -> None:
     from tests.oracle.releases import IN_EVERY_RUN, class_path_of
+    from tests.scale import iceberg_rest
     from tests.scale.hdfs import HADOOP
     from tests.scale.s3 import S3PROXY
 
@@ -97,6 +98,7 @@ def main() -> None:
         class_path_of(release)
     for server in (HADOOP, S3PROXY):
         class_path(server.name, [server])
+    iceberg_rest.fetched()
 
 
 if __name__ == "__main__":

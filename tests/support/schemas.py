@@ -25,6 +25,7 @@ from jobs.lake.catalog import Statement
 from jobs.lake.compaction import Saved
 from jobs.lake.findings import Finding
 from jobs.lake.healing import Lost
+from jobs.lake.iceberg import Registration
 from jobs.launch.engine import VERBS_WITH_ENGINE, Engine
 from jobs.query import json_text
 from jobs.query.story.evidence import KeyFact, Place, QueueFact
@@ -89,7 +90,7 @@ def _schemas() -> Iterator[tuple[str, Schema]]:
     typing = _of(TypeSummary, topics=_list(_of(TopicSummary)), seconds={"type": "number"})
     yield "type", _either(typing, _object(proposal=_TEXT))
     yield "optimize", _list(_either(_of(Saved), _of(Lost)))  # those of --heal
-    yield "catalog", _list(_of(Statement))
+    yield "catalog", _list(_either(_of(Statement), _of(Registration)))  # those of --iceberg
     yield "diff", _of(DiffSummary, differences=_list({"type": "object"}), bytes=_INTEGER, **_HAS_SEVERITY)
     yield "repair", _repair()
     yield "verify", _verify()

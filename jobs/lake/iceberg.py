@@ -1,0 +1,344 @@
+"""
+The tables of a lake in an Iceberg catalog: the same Parquet files, for readers that know Iceberg and not Delta.
+
+Delta's log is the truth. A registration compares the files of its newest version with those that the Iceberg table
+has, and makes up the difference in one commit: files are added or replaced, never copied. So whatever kept an earlier
+registration from being made or finished, the next one brings the table up to date, and one more does nothing.
+
+Metadata lies below the lake in `_iceberg`, not in the folder of a table: Delta's vacuum deletes what it does not know.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from jobs.lake.catalog import comment_of, name_of
+from jobs.lake.commit import open_table
+from jobs.lake.features import UnsupportedTableError
+from jobs.lake.iceberg_target import Target
+from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import files
+from jobs.lake.tables import TABLES, Table
+from jobs.storage.locations import S3_SCHEMES, is_local, local_path, scheme_of
+from jobs.storage.s3 import S3Settings, delta_location, endpoint_url
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table import Transaction
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+METADATA = "_iceberg"  # below the lake
+_OWNER = "rmq-lake.delta-table"  # property of a table: where the Delta table is that it shows
+_TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"  # of a snapshot: the version that it shows
+_ATTEMPTS = 20  # of other registrations that may come between
+_KEPT = 50  # snapshots that older readers may still ask for
+_PROPERTIES = {
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+class Registration(NamedTuple):
+    """The effect of a registration on one table."""
+
+    table: str
+    version: int  # of the Delta table
+    added: int = 0  # files
+    removed: int = 0
+
+
+class RegistrationError(OSError):
+    """The catalog does not show all of the lake."""
+
+
+class _Shown(NamedTuple):
+    """Which version of which Delta table a snapshot shows; one of another engine shows none."""
+
+    table_id: str | None = None
+    version: int = -1
+
+    @classmethod
+    def by(cls, snapshot: "Snapshot | None") -> "_Shown":
+        noted = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary is not None else {}
+        return cls(noted[_TABLE_ID], int(noted[_VERSION])) if _TABLE_ID in noted else cls()
+
+    @classmethod
+    def of(cls, snapshot: DeltaTable) -> "_Shown":
+        return cls(str(snapshot.metadata().id), snapshot.version())
+
+
+class Registrar:
+    """Brings an Iceberg catalog up to date with a lake, as often as it is asked to."""
+
+    def __init__(self, target: Target) -> None:
+        """Connect to nothing yet."""
+        self._target = target
+        self._namespace = tuple(target.namespace.split("."))
+        self._catalog: Catalog | None = None
+        self._shown: dict[str, _Shown] = {}  # by table, what the catalog showed last
+
+    def register(self, lake: Lake, typed: Iterable[Table] = ()) -> list[Registration]:
+        """Let the catalog show each table's newest version, *typed* ones', too; else raise `RegistrationError`."""
+        done, refused = [], []
+        try:
+            catalog = self._opened(lake)
+            for table in (*TABLES, *typed):
+                try:
+                    registration = self._register(catalog, lake, table)
+                except UnsupportedTableError as error:  # the others are no worse for it
+                    refused.append(str(error))
+                else:
+                    done += [registration] if registration is not None else []
+        except Exception as error:  # a catalog is a server, a database, or anybody's code
+            self._catalog = None
+            raise self._failure(lake, str(error) or type(error).__name__) from error
+        if refused:
+            raise self._failure(lake, "; ".join(refused))
+        return done
+
+    def _failure(self, lake: Lake, reason: str) -> RegistrationError:
+        first = next(iter(reason.strip().splitlines()), "")
+        return RegistrationError(
+            f"Iceberg catalog {self._target}: not up to date with {lake.location}: {first}; the Delta tables are "
+            f"complete, and the next command with --iceberg {self._target} registers what is missing"
+        )
+
+    def _opened(self, lake: Lake) -> "Catalog":
+        if self._catalog is None:
+            from pyiceberg.catalog import load_catalog
+
+            # It warns of each column that a file has no limits of, as the writer was asked to leave them out.
+            logging.getLogger("pyiceberg").setLevel(logging.ERROR)
+            catalog = load_catalog(self._target.catalog, **_storage_settings(lake))
+            if not catalog.namespace_exists(self._namespace):
+                catalog.create_namespace_if_not_exists(self._namespace)
+            self._catalog = catalog
+        return self._catalog
+
+    def _register(self, catalog: "Catalog", lake: Lake, table: Table) -> Registration | None:
+        """Let the catalog show the newest version of a table; None when the lake has no such table."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        for _ in range(_ATTEMPTS):
+            snapshot = open_table(lake, table.name)
+            if snapshot is None:
+                return None
+            newest = _Shown.of(snapshot)
+            if self._shown.get(table.name) == newest:
+                return Registration(table.name, newest.version)
+            registered = self._table(catalog, lake, table, snapshot)
+            shown = _Shown.by(registered.current_snapshot())
+            if shown.table_id == newest.table_id and shown.version > newest.version:
+                snapshot = open_table(lake, table.name) or snapshot  # opened after the catalog's: it is no older
+                newest = _Shown.of(snapshot)
+            try:
+                change = _brought_up(registered, lake, table, snapshot) if shown != newest else (0, 0)
+            except CommitFailedException:  # another process registers this table
+                continue
+            self._shown[table.name] = newest
+            return Registration(table.name, newest.version, *change)
+        raise OSError(f"{table.name}: {_ATTEMPTS} commits of others came first")
+
+    def _table(self, catalog: "Catalog", lake: Lake, table: Table, snapshot: DeltaTable) -> "IcebergTable":
+        """Return the catalog's table, which is made when there is none; one of somebody else is refused."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        name = (*self._namespace, name_of(table))
+        owner = _place(lake.locate(table.name))
+        try:
+            found = catalog.load_table(name)
+        except NoSuchTableError:
+            found = catalog.create_table_if_not_exists(
+                name,
+                _arrow_schema(snapshot),
+                location=_place(lake.locate(METADATA, *name)),
+                properties={_OWNER: owner, **_PROPERTIES},
+            )
+        known = found.properties.get(_OWNER)
+        if known != owner:
+            whose = f"shows {known}" if known else "is not one of rmq-lake's"
+            raise UnsupportedTableError(
+                f"{'.'.join(name)} {whose}, and is left as it is: give another namespace "
+                f"(--iceberg {self._target.catalog}.NAME), or drop that table"
+            )
+        return found
+
+
+def _brought_up(registered: "IcebergTable", lake: Lake, table: Table, snapshot: DeltaTable) -> tuple[int, int]:
+    """Commit the difference of Iceberg's table and Delta's; return how many files that added and removed."""
+    wanted = _wanted(lake, table, snapshot)
+    there = _data_files(registered)
+    new, gone = [path for path in wanted if path not in there], there.keys() - wanted
+    transaction = _transaction(registered)
+    _adapt(transaction, _arrow_schema(snapshot), is_replaced=there.keys() <= gone)
+    if new or gone:
+        if transaction.table_metadata.name_mapping() is None:  # our files have no field ids
+            mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+            transaction.set_properties({"schema.name-mapping.default": mapping})
+        shown = _Shown.of(snapshot)
+        noted = {_TABLE_ID: str(shown.table_id), _VERSION: str(shown.version)}
+        update = transaction.update_snapshot(snapshot_properties=noted)
+        with update.overwrite() if gone else update.merge_append() as producer:
+            for path in gone:
+                producer.delete_data_file(there[path])
+            for path in new:
+                producer.append_data_file(_described(registered, transaction, path))
+    _forget_snapshots(transaction.commit_transaction())
+    return len(new), len(gone)
+
+
+def _described(registered: "IcebergTable", transaction: "Transaction", path: str) -> "DataFile":
+    """Return a file as Iceberg describes it, by its footer."""
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, parquet_file_to_data_file
+
+    try:
+        return parquet_file_to_data_file(registered.io, transaction.table_metadata, path)
+    except (KeyError, UnsupportedPyArrowTypeException) as error:
+        # Times in 96 bits, as Spark writes them by default; elements of a list that are not called `element`.
+        raise UnsupportedTableError(
+            f"{path}: another engine wrote a column that pyiceberg does not know ({error}). Have it "
+            "written again: Spark with spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
+        ) from error
+
+
+def _wanted(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:
+    """Return the places of a snapshot's files; `UnsupportedTableError` when they do not hold its rows."""
+    stored = files(lake, snapshot, table)
+    location = lake.locate(table.name)
+    if any(file.vector is not None for file in stored):
+        raise UnsupportedTableError(
+            f"{location}: another engine has deleted rows by deletion vectors, which this registration does not know; "
+            "run in Spark SQL: SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS; "
+            f"REORG TABLE delta.`{location}` APPLY (PURGE)"
+        )
+    return [_place(lake.locate(table.name, file.path)) for file in stored]
+
+
+def _data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
+    """Return the files that an Iceberg table has now, by their places."""
+    from pyiceberg.manifest import ManifestContent
+
+    current = registered.current_snapshot()
+    found: dict[str, DataFile] = {}
+    for manifest in current.manifests(registered.io) if current is not None else ():
+        if manifest.content is ManifestContent.DELETES:
+            name = ".".join(registered.name())
+            raise UnsupportedTableError(
+                f"{name}: another engine has deleted rows of this table; drop it: it is registered again"
+            )
+        entries = manifest.fetch_manifest_entry(registered.io)
+        found |= {entry.data_file.file_path: entry.data_file for entry in entries}
+    return found
+
+
+def _transaction(registered: "IcebergTable") -> "Transaction":
+    """
+    Return a transaction that is committed on this very state of the table, or fails.
+
+    pyiceberg's own would put its files after those of another registration that came between: the same ones.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table import Transaction as Retried
+
+    class Fenced(Retried):
+        _computed: tuple[object, "TableMetadata"] | None = None
+
+        @property
+        def table_metadata(self) -> "TableMetadata":
+            # pyiceberg copies every snapshot of the table each time that it looks here: a dozen times in a commit.
+            if self._computed is None or self._computed[0] is not self._updates:
+                self._computed = self._updates, super().table_metadata
+            return self._computed[1]
+
+        def _rebuild_snapshot_updates(self) -> None:
+            raise CommitFailedException("the table has changed")
+
+    return Fenced(registered)
+
+
+def _adapt(transaction: "Transaction", schema: pa.Schema, *, is_replaced: bool) -> None:
+    """Give Iceberg's table the columns of Delta's; where every file *is_replaced*, they may have other types."""
+    known, wanted = _types(transaction.table_metadata.schema().as_arrow()), _types(schema)
+    if known == wanted:
+        return
+    changed = [name for name, type_ in known.items() if wanted.get(name) != type_] if is_replaced else []
+    if changed:
+        with transaction.update_schema(allow_incompatible_changes=True) as update:
+            for name in changed:
+                update.delete_column(name)
+    with transaction.update_schema() as update:
+        update.union_by_name(schema)
+
+
+def _types(schema: pa.Schema) -> Mapping[str, str]:
+    """Return each column's type as Iceberg has it, without the ids that it has there."""
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+
+    plain = pa.schema([pa.field(field.name, field.type) for field in schema])
+    return {field.name: str(field.field_type) for field in _pyarrow_to_schema_without_ids(plain).fields}
+
+
+def _forget_snapshots(registered: "IcebergTable") -> None:
+    """Keep the newest snapshots once there are many, and delete the files that only older ones need."""
+    snapshots = sorted(registered.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    if len(snapshots) < 2 * _KEPT:
+        return
+    named = {reference.snapshot_id for reference in registered.metadata.refs.values()}
+    old = [snapshot for snapshot in snapshots[:-_KEPT] if snapshot.snapshot_id not in named]
+    # A manifest that some newer snapshot has, the oldest one that stays has, too: what is taken out does not come back.
+    stay = [snapshots[-_KEPT], *(snapshot for snapshot in snapshots if snapshot.snapshot_id in named)]
+    needed = set(_manifests(registered, stay))
+    needless = {*_manifests(registered, old), *(snapshot.manifest_list for snapshot in old)} - needed
+    registered.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
+    for path in needless:
+        with suppress(OSError):  # what is left needs a little space, and nothing else
+            registered.io.delete(path)
+
+
+def _manifests(registered: "IcebergTable", snapshots: "Iterable[Snapshot]") -> Iterator[str]:
+    return (manifest.manifest_path for snapshot in snapshots for manifest in snapshot.manifests(registered.io))
+
+
+def _arrow_schema(snapshot: DeltaTable) -> pa.Schema:
+    """Return the columns of a Delta table, their comments as Iceberg's."""
+    comments = {field.name: comment_of(field) for field in snapshot.schema().fields}
+    return pa.schema(
+        [
+            pa.field(field.name, field.type, metadata={"doc": comments[field.name]} if comments[field.name] else None)
+            for field in pa.schema(snapshot.schema())
+        ]
+    )
+
+
+def _place(location: str) -> str:
+    """Return a location as Iceberg's readers know it; pyiceberg would cut one with these characters off as a URI."""
+    if not is_local(location):
+        if any(character in location for character in "#?"):
+            raise UnsupportedTableError(f"{location}: '#' and '?' in the place of a lake are not for Iceberg")
+        return delta_location(location)
+    path = local_path(location)
+    return path if any(character in path for character in "#?") else f"file://{path}"
+
+
+def _storage_settings(lake: Lake) -> dict[str, str]:
+    """Return the lake's own settings of S3 as pyiceberg calls them: for this process, they are stored nowhere."""
+    if scheme_of(lake.location) not in S3_SCHEMES:
+        return {}
+    settings = S3Settings.of(lake.options)
+    named = {
+        "s3.endpoint": endpoint_url(settings),
+        "s3.access-key-id": settings.access_key,
+        "s3.secret-access-key": settings.secret_key,
+        "s3.session-token": settings.session_token,
+        "s3.region": settings.region,
+        "s3.force-virtual-addressing": str(bool(settings.endpoint) and not settings.path_style).lower(),
+    }
+    return {name: value for name, value in named.items() if value}

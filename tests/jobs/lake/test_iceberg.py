@@ -1,0 +1,410 @@
+"""`--iceberg`: the catalog shows what Delta's log says, exactly once, whatever happens between the two."""
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import duckdb
+import duckdb_extension_avro
+import duckdb_extension_iceberg
+import polars as pl
+import pyarrow as pa
+import pyiceberg.catalog
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.utils.config import Config
+from pyspark.sql import SparkSession
+
+from jobs.command import iceberg as option
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake import commit, iceberg
+from jobs.lake.iceberg import Registrar, RegistrationError
+from jobs.lake.iceberg_target import Target
+from jobs.lake.lake import Lake
+from jobs.lake.tables import Table
+from jobs.store.workers import OneByOne
+from rmq_formats.arrow import column
+from tests.support.broker import Broker, some_records
+from tests.support.commands import Outcome, runner
+from tests.support.lakes import table_of
+from tests.support.other_engine import WITH_VECTORS, SharedLake
+
+HERE = Target("here", "rocketmq")
+EXTENSIONS = [
+    next(Path(package.__path__[0]).rglob("*.duckdb_extension"))
+    for package in (duckdb_extension_avro, duckdb_extension_iceberg)
+]
+
+
+@pytest.fixture(autouse=True)
+def _configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
+
+
+def configure(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__HERE__URI", uri)
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+
+
+class Grown:
+    """A store that a broker writes to, and its lake."""
+
+    def __init__(self, root: Path, lake: str = "lake") -> None:
+        self.broker = Broker(root / "store")
+        self.path = root / lake
+        self.lake = Lake(str(self.path))
+
+    def grow(self, count: int = 20) -> None:
+        self.broker.append(some_records(count, seed=self.broker.offset))
+
+    def run(self) -> None:
+        self.grow()
+        ingest(IngestRequest(str(self.broker.root), str(self.path), broker="b"), OneByOne())
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Grown:
+    return Grown(tmp_path)
+
+
+@pytest.fixture
+def run(grown: Grown, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    def ran(*more: str) -> Outcome:
+        return runner(capfd)("ingest", grown.broker.root, "--lake", grown.path, "--iceberg", "here", *more)
+
+    return ran
+
+
+def catalog() -> Catalog:
+    return load_catalog("here")
+
+
+def rows(table: pa.Table, names: list[str]) -> list[str]:
+    return sorted(map(repr, table.select(names).to_pylist()))
+
+
+def files_of(lake: Path, name: str) -> tuple[list[str], list[str]]:
+    """Return a table's files in Iceberg and in Delta: a file that is registered twice is there twice."""
+    found = catalog().load_table(("rocketmq", name)).inspect.files()["file_path"].to_pylist()
+    return sorted(Path(path).name for path in found), sorted(
+        Path(path).name for path in DeltaTable(lake / name).file_uris()
+    )
+
+
+def assert_shown(lake: Path) -> None:
+    there = sorted(path.parent.name for path in lake.glob("*/_delta_log"))
+    assert there == sorted(name for _, name in catalog().list_tables("rocketmq"))
+    for name in there:
+        registered, known = files_of(lake, name)
+        assert registered == known, name
+
+
+@pytest.mark.parametrize("name", ["lake", "a lake ü", "l#ake?"])
+def test_readers_of_iceberg_find_the_rows_of_delta(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    grown = Grown(tmp_path, name)
+    verb = runner(capfd)
+    for _ in range(3):
+        grown.grow()
+        assert (
+            ExitCode.CLEAN
+            == verb("ingest", grown.broker.root, "--lake", grown.path, "--broker", "b", "--iceberg", "here").code
+        )
+    assert ExitCode.CLEAN == verb("optimize", grown.path, "--engine", "here", "--iceberg", "here").code
+
+    assert_shown(grown.path)
+    messages = catalog().load_table(("rocketmq", "messages"))
+    operations = [one.summary.operation.value for one in messages.snapshots() if one.summary is not None]
+    assert ["append", "append", "append", "overwrite"] == operations
+    assert "of the record's first byte in the full log" == messages.schema().find_field("physical_offset").doc
+    for _, table in catalog().list_tables("rocketmq"):
+        registered = catalog().load_table(("rocketmq", table))
+        delta = table_of(grown.path / table)
+        names = delta.column_names
+        with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
+            for extension in EXTENSIONS:
+                connection.execute(f"LOAD '{extension}'")
+            connection.execute("SET TimeZone = 'UTC'")
+            scan = f"SELECT * FROM iceberg_scan('{registered.metadata_location}')"
+            by_duckdb = connection.sql(scan).to_arrow_table()
+        assert rows(delta, names) == rows(registered.scan().to_arrow(), names)
+        assert rows(delta, names) == rows(pl.scan_iceberg(registered).collect().to_arrow().cast(delta.schema), names)
+        assert rows(delta, names) == rows(by_duckdb.cast(delta.schema), names)
+    before = {ident: len(catalog().load_table(ident).snapshots()) for ident in catalog().list_tables("rocketmq")}
+    again = verb("catalog", grown.path, "--iceberg", "here", "--json").document
+    assert before == {ident: len(catalog().load_table(ident).snapshots()) for ident in before}
+    assert {(0, 0)} == {(one["added"], one["removed"]) for one in again}
+
+
+class _Killed(BaseException):
+    """The process ends here: nothing that is written for an error runs."""
+
+
+EFFECTS: tuple[tuple[Any, str], ...] = (
+    (commit, "_write"),
+    (PyArrowFile, "create"),
+    (SqlCatalog, "create_table"),
+    (SqlCatalog, "commit_table"),
+)
+
+
+def killed_at(number: int, work: Callable[[], object]) -> bool:
+    """Do *work* until so many of its effects are done; return whether it came that far."""
+    seen = 0
+
+    def stepped(original: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            nonlocal seen
+            seen += 1
+            if seen > number:
+                raise _Killed
+            return original(*args, **kwargs)
+
+        return call
+
+    undone = [patch.object(owner, name, stepped(getattr(owner, name))) for owner, name in EFFECTS]
+    for one in undone:
+        one.start()
+    try:
+        work()
+    except _Killed:
+        return True
+    finally:
+        for one in undone:
+            one.stop()
+    return False
+
+
+@pytest.mark.parametrize("has_merged", [False, True])
+def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
+    grown: Grown, run: Callable[..., Outcome], *, has_merged: bool
+) -> None:
+    from jobs.lake.optimization import optimize
+
+    grown.run()
+    if has_merged:
+        run()
+        grown.run()
+
+    def work() -> None:
+        if has_merged:
+            optimize(str(grown.path), OneByOne())
+        Registrar(HERE).register(grown.lake)
+
+    number = 0
+    while killed_at(number, work):
+        number += 1
+    assert number > 5
+    assert_shown(grown.path)
+
+    grown.grow()
+    killed = 0
+    while killed_at(killed, run):
+        killed += 3
+        assert ExitCode.CLEAN == run().code
+        assert_shown(grown.path)
+        grown.grow()
+    assert killed > 10
+
+
+def test_two_registrations_at_once_register_each_file_once(grown: Grown) -> None:
+    grown.run()
+    Registrar(HERE).register(grown.lake)
+    grown.run()
+    original, others = SqlCatalog.commit_table, iter([Registrar(HERE)])
+
+    def overtaken(self: SqlCatalog, *args: Any) -> object:  # noqa: ANN401
+        for other in others:
+            other.register(grown.lake)
+        return original(self, *args)
+
+    with patch.object(SqlCatalog, "commit_table", overtaken):
+        done = Registrar(HERE).register(grown.lake)
+
+    assert {(0, 0), (1, 0)} >= {(one.added, one.removed) for one in done if one.table == "messages"}
+    assert_shown(grown.path)
+
+
+def test_a_table_of_somebody_else_is_left_as_it_is(grown: Grown, run: Callable[..., Outcome], tmp_path: Path) -> None:
+    catalog().create_namespace("rocketmq")
+    theirs = catalog().create_table(
+        ("rocketmq", "messages"), pa.schema([("mine", pa.int64())]), location=f"file://{tmp_path}/theirs"
+    )
+    theirs.append(pa.table({"mine": [1]}))
+    grown.grow()
+
+    outcome = run("--json")
+
+    assert ExitCode.FAILED == outcome.code
+    assert 20 == outcome.document["messages"]
+    assert "rocketmq.messages is not one of rmq-lake's" in outcome.err
+    assert "next command with --iceberg" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert [{"mine": 1}] == catalog().load_table(("rocketmq", "messages")).scan().to_arrow().to_pylist()
+    known, registered = files_of(grown.path, "consume_queue")
+    assert known == registered
+    other = Grown(tmp_path / "other")
+    other.run()
+    with pytest.raises(RegistrationError, match=r"rocketmq\.consume_queue shows file://.*another namespace"):
+        Registrar(HERE).register(other.lake)
+
+
+FAULTS = {
+    "no database": "sqlite:///{root}/not/there.db",
+    "read-only": "sqlite:///file:{root}/catalog.db?mode=ro&uri=true",
+    "no server": "http://127.0.0.1:9",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_catalog_that_fails_costs_no_row_and_is_mended_by_the_next_run(
+    fault: str, grown: Grown, run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown.grow()
+    assert ExitCode.CLEAN == run().code
+    grown.grow()
+    configure(monkeypatch, FAULTS[fault].format(root=tmp_path))
+
+    outcome = run()
+
+    assert ExitCode.FAILED == outcome.code
+    assert "20 messages" in outcome.out
+    (said,) = (line for line in outcome.err.splitlines() if "Iceberg catalog here.rocketmq: not up to date" in line)
+    assert said.endswith("registers what is missing")
+    assert 40 == DeltaTable(grown.path / "messages").to_pyarrow_table().num_rows
+    configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
+    assert ExitCode.CLEAN == run().code  # nothing is new in the store
+    assert_shown(grown.path)
+
+
+WRONG = {
+    "nowhere": "knows no catalog 'nowhere'.*PYICEBERG_CATALOG__NOWHERE__URI",
+    "here.a b": "the name of a catalog, and of a namespace after a dot",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_catalog_that_nobody_configured_is_refused_before_anything(
+    name: str, grown: Grown, capfd: pytest.CaptureFixture[str]
+) -> None:
+    grown.grow()
+
+    outcome = runner(capfd)("ingest", grown.broker.root, "--lake", grown.path, "--iceberg", name)
+
+    assert ExitCode.USAGE == outcome.code
+    assert re.search(WRONG[name], outcome.err)
+    assert not grown.path.exists()
+
+
+def test_without_the_extra_one_line_says_how_to_install_it(grown: Grown, run: Callable[..., Outcome]) -> None:
+    grown.grow()
+    with patch("jobs.lake.iceberg_target.find_spec", lambda _: None):
+        outcome = run()
+
+    assert ExitCode.FAILED == outcome.code
+    assert outcome.err.strip().endswith("pip install 'rocketmq-lake[iceberg]'")
+    assert not grown.path.exists()
+
+
+def test_a_followed_store_is_registered_beside_the_commits(grown: Grown, run: Callable[..., Outcome]) -> None:
+    grown.grow()
+
+    assert ExitCode.CLEAN == run("--follow", "--every", "100ms", "--until", "+1s").code
+
+    assert_shown(grown.path)
+
+
+def test_a_catalog_that_hangs_stops_no_commit(
+    grown: Grown, run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(Registrar, "register", lambda *_: ended.wait(60))
+    monkeypatch.setattr(option, "_LAST_S", 0.1)
+    for _ in range(3):
+        grown.grow()
+    try:
+        outcome = run("--follow", "--every", "100ms", "--until", "+1s", "--max-bytes-per-step", "1000")
+    finally:
+        ended.set()
+
+    assert ExitCode.FAILED == outcome.code
+    assert "no answer" in outcome.err
+    assert 60 == DeltaTable(grown.path / "messages").to_pyarrow_table().num_rows
+
+
+def test_columns_follow_those_of_delta(tmp_path: Path) -> None:
+    lake, place = Lake(str(tmp_path / "lake")), tmp_path / "lake" / "typed" / "orders"
+    versions = (
+        {"id": pa.array([1], pa.int32()), "price": pa.array([2], pa.int64())},
+        {"id": pa.array([1], pa.int32()), "price": pa.array([2], pa.int64()), "new": pa.array(["x"])},
+        {"id": pa.array(["one"]), "new": pa.array([{"a": 1}]), "other": pa.array([2.5])},
+    )
+    for number, columns in enumerate(versions):
+        rows_ = pa.table({"broker": ["b"], "store_id": ["s"], **columns})
+        mode: Any = "overwrite" if number == 2 else "append"
+        write_deltalake(place, rows_, mode=mode, schema_mode="overwrite" if number == 2 else "merge")
+        table = Table("typed/orders", "one order", tuple(column(n, v.type, f"the {n}") for n, v in columns.items()))
+        Registrar(HERE).register(lake, [table])
+
+        shown = catalog().load_table(("rocketmq", "typed_orders")).scan().to_arrow()
+        delta = table_of(place)
+        assert delta.column_names == shown.column_names
+        assert rows(delta, delta.column_names) == rows(shown, delta.column_names)
+
+    named_otherwise = pa.table({"broker": ["b"], "store_id": ["s"], "list": pa.array([["a"]])})
+    write_deltalake(place, named_otherwise, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(RegistrationError, match=r"\.parquet: another engine wrote a column .*list\.item"):
+        Registrar(HERE).register(lake, [Table("typed/orders", "one order", ())])
+
+
+def test_old_snapshots_go_with_the_files_that_they_alone_need(grown: Grown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iceberg, "_KEPT", 3)
+    for _ in range(8):
+        grown.run()
+        Registrar(HERE).register(grown.lake)
+
+    messages = catalog().load_table(("rocketmq", "messages"))
+    counts = [messages.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows for snapshot in messages.snapshots()]
+    assert [80, 100, 120, 140, 160] == counts
+    needed = {Path(snapshot.manifest_list).name for snapshot in messages.snapshots()}
+    needed |= {
+        Path(manifest.manifest_path).name
+        for snapshot in messages.snapshots()
+        for manifest in snapshot.manifests(messages.io)
+    }
+    there = {path.name for path in (grown.path / "_iceberg/rocketmq/messages/metadata").glob("*.avro")}
+    assert needed == there
+
+
+@pytest.mark.slow
+def test_rows_that_another_engine_deleted_are_never_shown(spark: SparkSession, tmp_path: Path) -> None:
+    shared = SharedLake(spark, tmp_path)
+    lake = Lake(str(shared.path))
+    Registrar(HERE).register(lake)
+    shared.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset % 3 = 0")
+    before = catalog().load_table(("rocketmq", "messages")).metadata_location
+
+    with pytest.raises(RegistrationError, match=r"messages: .*deletion vectors.*REORG TABLE .* APPLY \(PURGE\)"):
+        Registrar(HERE).register(lake)
+    assert before == catalog().load_table(("rocketmq", "messages")).metadata_location
+
+    shared.sql("SET spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS", "REORG TABLE {messages} APPLY (PURGE)")
+    Registrar(HERE).register(lake)
+    shown = catalog().load_table(("rocketmq", "messages")).scan().to_arrow()
+    assert 0 < shown.num_rows < 30
+    assert shared.seen_by_spark() == sorted(shown["physical_offset"].to_pylist())
+
+    shared.sql("ALTER TABLE {consume_queue} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    with pytest.raises(RegistrationError, match=r"consume_queue: .*column mapping"):
+        Registrar(HERE).register(lake)
