@@ -92,7 +92,10 @@ Answers = Mapping[str, Given]
 
 
 @pytest.fixture
-def whole(lake: Path, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Answers:
+def whole(
+    lake: Path, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Answers:
+    without_spark(monkeypatch)  # its workers write to the captured stream, too
     return _asked(runner(capfd), golden("b533-base"), lake, tmp_path / "whole")
 
 
