@@ -104,6 +104,7 @@ PROGRAMS: dict[str, Program] = {
         small=("--release", RELEASE, "--seconds", "15"),
         tiny=("--release", RELEASE, "--rates", "50", "--seconds", "5"),
     ),
+    "commits": Program("commits", small=("--commits", "5"), tiny=("--commits", "1", "--files", "1")),
     "inflation": Program("inflation", small=("--runs", "1"), tiny=("--messages", "100", "--runs", "1")),
     "memory": Program("memory", small=("64",), tiny=("8",)),
     "planning": Program("planning", small=("1000", "2000"), tiny=("10", "20")),
