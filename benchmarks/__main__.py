@@ -107,6 +107,7 @@ PROGRAMS: dict[str, Program] = {
     "commits": Program("commits", small=("--commits", "5"), tiny=("--commits", "1", "--files", "1")),
     "inflation": Program("inflation", small=("--runs", "1"), tiny=("--messages", "100", "--runs", "1")),
     "memory": Program("memory", small=("64",), tiny=("8",)),
+    "typed": Program("typed", full=("--from-avro",), small=("--runs", "1"), tiny=("--messages", "500", "--runs", "1")),
     "planning": Program("planning", small=("1000", "2000"), tiny=("10", "20")),
 }
 

@@ -1,87 +1,139 @@
 """
-Bodies typed a second: our readers, and Spark's `from_json` on the same bodies, in one run.
+Bodies typed a second: our readers beside Spark's `from_json` and `from_avro` on the same bodies, in one run.
 
-`python benchmarks/typed.py [MESSAGES]` makes bodies of eight columns, of which one in a hundred is broken, as a lake's
-file of messages has them; then a task of `type` types the file, Parquet to Parquet, in one thread; and Spark reads the
-same file with one core and writes what `from_json` makes of it.
+    python -m benchmarks.typed [--messages N] [--runs N] [--from-avro]
+
+The same values, of eight columns, as JSON and as Avro; one body in a hundred is broken. A task of `type` types a lake's
+file of messages, Parquet to Parquet, in one thread; Spark reads the same file with one core and writes what its
+function makes of it. Peers take turns after a first run that compiles. `--from-avro` fetches the JAR of `from_avro`.
 """
 
+import argparse
 import json
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 
 from deltalake import DeltaTable
+from fastavro import parse_schema, schemaless_writer
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.functions import col, from_json
 
+from benchmarks.measuring import Measured, measured, medians, provenance
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.tables import MESSAGES
+from jobs.launch.jars import fetched
+from jobs.launch.java import find_java_home
+from jobs.typed.avro import Avro
 from jobs.typed.ddl import parse_columns
 from jobs.typed.declaration import Json, TopicType
 from jobs.typed.task import FromOffset, TypingTask
 from tests.support.typing_campaign import write_messages
 
-_SCHEMA = (
+_COLUMNS = (
     "id bigint, name string, amount decimal(12,2), price double, at timestamp, ok boolean, labels array<string>, "
     "who struct<name: string, age: int>"
 )
-_BROKEN = (b"", b'{"id": 1.7}', b'{"id": 1, "id": 2}', b"{} {}", b'{"id": "1"}', b'{"name": "\xff"}')
+_WHO = {"type": "record", "name": "Who", "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": "int"}]}
+_FIELDS: Mapping[str, object] = {
+    "id": "long", "name": "string", "amount": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
+    "price": "double", "at": {"type": "long", "logicalType": "timestamp-millis"}, "ok": "boolean",
+    "labels": {"type": "array", "items": "string"}, "who": _WHO,
+}  # fmt: skip
+_SCHEMA = {"type": "record", "name": "R", "fields": [{"name": name, "type": type_} for name, type_ in _FIELDS.items()]}
+_FIRST = datetime(2026, 11, 23, 10, tzinfo=UTC)
+_BROKEN_JSON = (b"", b'{"id": 1.7}', b'{"id": 1, "id": 2}', b"{} {}", b'{"id": "1"}', b'{"name": "\xff"}')
+_BROKEN_AVRO = (b"", b"\x02", b"\xff" * 10)
 
 
-def bodies(count: int, random: Random) -> list[bytes]:
-    """Return bodies, some of them broken."""
-    return [
-        random.choice(_BROKEN)
-        if number % 100 == 0
-        else json.dumps(
-            {
-                "id": number, "name": f"name {number}", "amount": number / 4, "price": number * 1.5, "ok": True,
-                "at": f"2026-11-23T10:00:{number % 60:02}.123Z", "labels": ["a", "b"], "who": {"name": "x", "age": 7},
-            }
-        ).encode()
-        for number in range(count)
-    ]  # fmt: skip
+def _value(number: int) -> dict[str, object]:
+    return {
+        "id": number, "name": f"name {number}", "amount": Decimal(number) / 4, "price": number * 1.5,
+        "at": _FIRST + timedelta(milliseconds=number), "ok": True, "labels": ["a", "b"], "who": {"name": "x", "age": 7},
+    }  # fmt: skip
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return how long a second call takes: the first one compiles."""
-    work()
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+def _json(number: int) -> bytes:
+    value = _value(number)
+    time = _FIRST + timedelta(milliseconds=number)
+    return json.dumps({**value, "amount": number / 4, "at": f"{time:%FT%T}.{number % 1000:03}Z"}).encode()
 
 
-def main(count: int) -> None:
-    """Print messages a second of both."""
-    some = bodies(count, Random(1))
-    with TemporaryDirectory() as folder:
-        lake = Lake(folder)
-        write_messages(lake, some, 0)
-        (file,) = files(lake, DeltaTable(lake.locate(MESSAGES.name)))
-        type_ = TopicType("Orders", Json(), parse_columns(_SCHEMA))
-        task = TypingTask(lake, 1, (FromOffset(type_, {}),))
-        ours = count / seconds(lambda: task(file))
-        print(f"type: {ours:,.0f} messages/s in one thread")
-        theirs = count / seconds(_from_json(Path(folder)))
-        print(f"from_json: {theirs:,.0f} messages/s on one core; type is {ours / theirs:.1f} times as fast")
+def _avro(number: int) -> bytes:
+    buffer = BytesIO()
+    schemaless_writer(buffer, parse_schema(_SCHEMA), _value(number))
+    return buffer.getvalue()
 
 
-def _from_json(folder: Path) -> Callable[[], object]:
-    from pyspark.sql import SparkSession, functions
+def bodies(make: Callable[[int], bytes], broken: Sequence[bytes], count: int) -> list[bytes]:
+    """Return bodies, one in a hundred of them broken."""
+    return [make(number) if number % 100 else broken[number // 100 % len(broken)] for number in range(count)]
 
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    path = str(folder / "messages" / "messages-0.parquet")
-    body = functions.col("body").cast("string")
 
+def _ours(lake: Lake, type_: TopicType) -> Callable[[], object]:
+    (file,) = files(lake, DeltaTable(lake.locate(MESSAGES.name)))
+    task = TypingTask(lake, 1, (FromOffset(type_, {}),))
+    return lambda: task(file)
+
+
+def _spark(session: SparkSession, folder: Path, row: Column) -> Callable[[], object]:
     def work() -> None:
-        rows = spark.read.parquet(path).select("physical_offset", functions.from_json(body, _SCHEMA).alias("row"))
+        rows = session.read.parquet(str(folder / "messages" / "*.parquet")).select("physical_offset", row.alias("row"))
         rows.select("physical_offset", "row.*").write.mode("overwrite").parquet(str(folder / "spark"))
 
     return work
 
 
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--from-avro", action="store_true", help="also Avro, beside Spark's from_avro")
+    given = parser.parse_args()
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    if given.from_avro:
+        builder = builder.config("spark.jars", ",".join(map(str, fetched("benchmarks", find_java_home()))))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    avro = Avro({None: json.dumps(_SCHEMA)})
+    with TemporaryDirectory() as scratch:
+        formats = {
+            "json": (TopicType("Orders", Json(), parse_columns(_COLUMNS)), bodies(_json, _BROKEN_JSON, given.messages),
+                     from_json(col("body").cast("string"), _COLUMNS)),
+            "avro": (TopicType("Orders", avro, avro.columns()), bodies(_avro, _BROKEN_AVRO, given.messages),
+                     from_avro(col("body"), json.dumps(_SCHEMA), {"mode": "PERMISSIVE"}) if given.from_avro else None),
+        }  # fmt: skip
+        peers: dict[str, Callable[[], object]] = {}
+        for name, (type_, some, row) in formats.items():
+            lake = Lake(str(Path(scratch) / name))
+            write_messages(lake, some, 0)
+            peers[f"type {name}"] = _ours(lake, type_)
+            if row is not None:
+                peers[f"from_{name}"] = _spark(session, Path(scratch) / name, row)
+        seen: dict[str, list[Measured]] = {name: [] for name in peers}
+        for number in range(given.runs + 1):
+            for peer, work in peers.items():
+                with measured() as figures:
+                    work()
+                if number:
+                    seen[peer].append(figures)
+    found = {peer: medians(runs) for peer, runs in seen.items()}
+    for figures_of in found.values():
+        figures_of["messages_per_core_second"] = round(given.messages / (figures_of["cpu_s"] or 1))
+    ratios = {
+        name: round(found[f"from_{name}"]["cpu_s"] / (found[f"type {name}"]["cpu_s"] or 1), 2)
+        for name in formats
+        if f"from_{name}" in found
+    }
+    asked = {"messages": given.messages, "runs": given.runs}
+    print(json.dumps({**provenance(), **asked, "peers": found, "times_as_fast": ratios}, indent=2))
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200_000)
+    main()
