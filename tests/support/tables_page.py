@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from jobs.lake.catalog import comment_of, sql_type
 from jobs.lake.tables import TABLES, Table
 from jobs.lake.views import views
+from jobs.typed.tables import typed_table
 
 _HEAD = """\
 # Tables
@@ -13,6 +14,10 @@ Delta tables, reader version 1: Spark, DuckDB, Polars, Trino and `deltalake` ope
 stored; NULL where a record has none. This page is made from the declarations: `python -m tests.support.tables_page`.
 """
 
+_TYPED = """\
+Then come the columns of the body, and those of properties of the message, as [types.toml](typed.md) declares them. A
+topic of several types has a table `typed/TOPIC.TYPE` for each.
+"""
 
 _VIEWS = """\
 ## Views
@@ -27,7 +32,8 @@ names them beside the tables.
 def page() -> str:
     """Return the documentation of all tables."""
     of_views = (f"| {view.name} | {view.row[len('One row is ') :]} | {', '.join(view.tables)} |" for view in views())
-    return "\n".join([_HEAD, *("\n".join(_section(table)) for table in TABLES), _VIEWS, *of_views, ""])
+    tables = (*TABLES, typed_table("typed/TOPIC", ()))
+    return "\n".join([_HEAD, *("\n".join(_section(table)) for table in tables), _TYPED, _VIEWS, *of_views, ""])
 
 
 def _section(table: Table) -> Iterator[str]:
