@@ -14,7 +14,7 @@ from starlette.routing import Route
 from jobs.browse.asking import Asker, BusyError
 from jobs.browse.bodies import hex_lines, shown_body
 from jobs.browse.pictures import histogram_marks, store_picture
-from jobs.browse.templates import STYLE, Link, rendered, words_of
+from jobs.browse.templates import SCRIPT, STYLE, Link, rendered, words_of
 from jobs.command.failures import failures, one_line
 from jobs.console.moments import GivenTime
 from jobs.dump.commitlog import record_fields
@@ -64,6 +64,7 @@ class _Answers:
             "/tables/{name}": self.table,
             "/again": self.again,
             "/style.css": self.style,
+            "/bars.js": self.script,
             "/favicon.ico": self.icon,
         }
         for path, page in pages.items():
@@ -282,6 +283,11 @@ class _Answers:
         """Send the style sheet: that of the reports, and what pages need beside it."""
         del request
         return Response(STYLE, media_type="text/css", headers={"Cache-Control": "private, max-age=3600"})
+
+    async def script(self, request: Request) -> Response:
+        """Send the one script, by which bars can be dragged over."""
+        del request
+        return Response(SCRIPT, media_type="text/javascript")
 
     async def icon(self, request: Request) -> Response:
         """Send none."""

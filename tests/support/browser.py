@@ -87,6 +87,20 @@ class Browser:
         self.wait_for_load()
         self._wait_for_answer()
 
+    def drag(self, *points: tuple[float, float]) -> None:
+        for number, (x, y) in enumerate(points):
+            kind = "mousePressed" if number == 0 else "mouseMoved"
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+    def release(self, x: float, y: float) -> None:
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, button="left", clickCount=1)
+
+    def drop(self, x: float, y: float) -> None:
+        self._events.clear()
+        self.release(x, y)
+        self.wait_for_load()
+        self._wait_for_answer()
+
     def _wait_for_answer(self) -> None:
         """Wait until a page is there that does not ask again by itself."""
         wait_until(self._has_answer, lambda: "the page asks again without end")

@@ -17,6 +17,7 @@ LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__)
 _CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="utf-8"))
 _SEVERITIES = frozenset(severity.value for severity in Severity)
+SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
 # One style for the pages and for the reports.
 STYLE = "".join(
     path.read_text(encoding="utf-8") for path in (files("jobs.report") / "page.css", _FOLDER / "browse.css")

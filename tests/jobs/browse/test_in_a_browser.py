@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -54,6 +55,56 @@ def test_the_address_opens_the_pages_and_each_leads_on(opened: tuple[Pages, Brow
     page.value("document.querySelector('input[name=topic]').value = 'T2'")
     page.follow("form.fields button")
     assert 3 == page.value("document.querySelectorAll('tbody tr').length")
+
+
+# Where the first and the last of some bars are, how many messages they have, and what their links say.
+_SOME_BARS = """
+(bars => [bars[0], bars.at(-1)].map(bar => bar.getBoundingClientRect()).map(box => [box.x + 2, box.bottom - 1])
+    .concat([bars.reduce((sum, bar) => sum + Number(bar.textContent.split(': ')[1]), 0)])
+    .concat([[bars[0], bars.at(-1)].map(bar => bar.parentElement.getAttribute('href'))])
+)([...document.querySelectorAll('svg[data-step] rect')].slice(1, 6))"""
+
+
+def test_a_drag_over_bars_shows_the_messages_of_their_time(opened: tuple[Pages, Browser]) -> None:
+    pages, page = opened
+    page.resize(1280)
+    for forward in (True, False):
+        page.open(f"{pages.base}/messages?topic=T1")
+        low, high, messages, links = page.value(_SOME_BARS)
+        begin, end = (low, high) if forward else (high, low)
+        page.drag(begin, end)
+        assert 1 == page.value("document.querySelectorAll('rect.chosen').length")
+        page.drop(*end)
+
+        asked = dict(parse_qsl(page.value("location.search")[1:]))
+        first, last = (dict(parse_qsl(link.partition("?")[2])) for link in links)
+        assert {"topic": "T1", "since": first["since"], "until": last["until"]} == asked
+        assert messages == page.value("document.querySelectorAll('tbody tr').length") > 5
+
+    page.open(f"{pages.base}/messages?topic=T1")
+    low, high, _, links = page.value(_SOME_BARS)
+    page.drag(low, high)
+    page.value("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+    assert 0 == page.value("document.querySelectorAll('rect.chosen').length")
+    page.release(*high)
+    assert "?topic=T1" == page.value("location.search")
+    page.drag(low)  # a press that does not move is a click, and the click follows the link
+    page.drop(*low)
+    assert links[0] == page.value("location.pathname + location.search")
+
+
+def test_nothing_but_the_own_script_runs(opened: tuple[Pages, Browser]) -> None:
+    pages, page = opened
+    message = pages.get("/messages?topic=T1").text.partition('href="/message?')[2].partition('"')[0]
+    page.open(f"{pages.base}/messages")
+    for path, outcome in (("/bars.js", "load"), (f"/body?{message}", "error"), ("/messages.ndjson", "error")):
+        page.value("script = document.createElement('script'), 0")
+        ends = "new Promise(end => script.onload = script.onerror = event => end(event.type))"
+        page.value(f"script.src = {json.dumps(path)}, document.head.append(script), 0")
+        assert outcome == page.value(ends), path
+    page.value("script = document.createElement('script'), script.text = 'ran = 1', document.head.append(script), 0")
+    page.value("document.body.insertAdjacentHTML('beforeend', '<button id=it onclick=\"ran = 1\">'), it.click(), 0")
+    assert "undefined" == page.value("typeof ran")
 
 
 def test_every_view_is_whole_at_every_width_and_needs_nothing_from_elsewhere(opened: tuple[Pages, Browser]) -> None:
