@@ -282,7 +282,7 @@ class _Answers:
     async def style(self, request: Request) -> Response:
         """Send the style sheet: that of the reports, and what pages need beside it."""
         del request
-        return Response(STYLE, media_type="text/css", headers={"Cache-Control": "private, max-age=3600"})
+        return Response(STYLE, media_type="text/css")
 
     async def script(self, request: Request) -> Response:
         """Send the one script, by which bars can be dragged over."""
