@@ -8,7 +8,7 @@ from itertools import islice
 from jobs.console.amounts import counted
 from jobs.console.terminal import printable
 from jobs.dump.file import DumpFile, open_file
-from jobs.dump.items import DumpRequest, Field, Item, layout_fields, time_text
+from jobs.dump.items import DumpRequest, Field, Item, counts_text, layout_fields, time_text
 from jobs.dump.siblings import Siblings, sibling_location, siblings_of
 from jobs.store.record_places import record_places
 from rmq_formats.commitlog.framing import detect_framing, framing_of
@@ -49,7 +49,8 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
     # Of the other kinds files end with zeros, or with a record, wherever they are.
     siblings = None if kind in _OPEN_ENDED else siblings_of(file)
     is_final = kind not in _OPEN_ENDED and _is_followed(file, siblings)
-    position, last, records, damaged = _start(segment, request.start), None, 0, 0
+    start, last, records, damaged = _start(segment, request.start), None, 0, 0
+    position = start
     for piece in islice(_pieces(segment, position, is_final=is_final), request.limit):
         last = _explained(segment, piece) if siblings is None else _judged(segment, _explained(segment, piece))
         item = _item(segment, last, request)
@@ -62,7 +63,11 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
         yield Item(segment.base_offset + position, 0, "damage", cut, {"reason": cut}, is_damage=True)
     end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else ENDS[last.kind]
-    yield _end_item(segment, position, end, records, damaged)
+    at, is_whole = segment.base_offset + position, position >= segment.size
+    counts = counts_text(counted(records, "record"), damaged, start)
+    text = f"{end} segment: {counts}" if is_whole else f"more follows from here on: {counts} so far"
+    values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
+    yield Item(at, 0, "end", text, values)
 
 
 def _explained(segment: SegmentBytes, piece: Piece) -> Piece:
@@ -99,15 +104,6 @@ def _cut(segment: SegmentBytes, siblings: Siblings | None, last: Piece | None) -
     if siblings.missing is None and last is not None and last.kind is PieceKind.RECORD and segment.size:
         return "cut off: the file ends with a record, and a broker ends it with a blank or with zeros"
     return siblings.missing
-
-
-def _end_item(segment: SegmentBytes, position: int, end: SegmentEnd, records: int, damaged: int) -> Item:
-    offset = segment.base_offset + position
-    is_whole = position >= segment.size
-    counts = f"{counted(records, 'record')}, {counted(damaged, 'damaged place')}"
-    text = f"{end} segment: {counts}" if is_whole else f"more follows from here on: {counts} so far"
-    values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
-    return Item(offset, 0, "end", text, values)
 
 
 def _segment(file: DumpFile) -> SegmentBytes:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.dump.file import DumpFile
-from jobs.dump.items import DumpRequest, Item, layout_fields, time_text
+from jobs.dump.items import DumpRequest, Item, counts_text, layout_fields, time_text
 from jobs.dump.siblings import siblings_of
 from rmq_formats.consumequeue.ext import ExtUnit, decode_ext_unit, offset_of_address
 from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT
@@ -54,7 +54,7 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
         damaged += 1
         yield Item(file.size, 0, "damage", siblings.missing, {"reason": siblings.missing}, is_damage=True)
     state = "not full: zeros follow" if is_open else "full" if is_whole else "more follows from here on"
-    counts = f"{counted(units, 'unit')}, {counted(damaged, 'damaged place')}"
+    counts = counts_text(counted(units, "unit"), damaged, min(request.start, file.size))
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
     at = end if not is_open else item.offset
     yield Item(at, file.size - at if is_open else 0, "end", f"{state}; {counts}", values)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from jobs.console.amounts import counted
 from rmq_formats.layout import Layout
 
 
@@ -47,6 +48,12 @@ class DumpRequest(NamedTuple):
     chain: str | None = None
     hash_slots: int | None = None
     index_num: int | None = None
+
+
+def counts_text(items: str, damaged: int, start: int) -> str:
+    """Return how many items and damaged places were read, from position *start* on."""
+    before = f" after byte {start}; what comes before was not read" if start else ""
+    return f"{items}, {counted(damaged, 'damaged place')}{before}"
 
 
 def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:

@@ -180,8 +180,8 @@ class Summary:
                 yield f"  DAMAGE {counted(self.quarantined, 'damaged place')} in quarantine"
             if self.superseded:
                 yield "  SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
-            yield from (f"  NOTE {note}" for note in self.notes)
-            yield from (f"  GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
+        yield from (f"  NOTE {note}" for note in self.notes)
+        yield from (f"  GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
 
 
 def _sum(one: Mapping[str, N], other: Mapping[str, N]) -> dict[str, N]:

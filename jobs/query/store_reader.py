@@ -18,6 +18,7 @@ from jobs.store.epochs import Leftovers, read_epochs
 from jobs.store.features import features_of
 from jobs.store.index_files import geometry_of_index
 from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_files, stored_queues
+from jobs.store.ranges import newest_segment
 from jobs.store.record_places import record_places
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.rocksdb_keys import has_rows
@@ -128,6 +129,18 @@ class StoreReader:
             if end > physical_offset:
                 break
         return begin, end
+
+    @property
+    def log_end(self) -> int:
+        """The offset after the last record; where no zeros follow it, the end of its file."""
+        newest = newest_segment(self.store)
+        if newest is None:
+            return self.store.end_offset
+        segment = newest.segment
+        file_end = segment.base_offset + segment.readable
+        _, end = self.record_around(segment, file_end)
+        left = min(HEAD.size, file_end - end)
+        return file_end if any(self.file(segment.location).read(end - segment.base_offset, left)) else end
 
     def record_starts(self, segment: Segment, distance: int) -> Iterator[int]:
         """Yield positions at which pieces begin, each the first that is *distance* after the one before."""

@@ -86,7 +86,7 @@ class StoreSource:
         segment = self.reader.segment_for(physical_offset)
         if segment is None:
             kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
-            text = f"offset {physical_offset} is in no file of the log, which ends at {store.end_offset}"
+            text = f"offset {physical_offset} is in no file of the log; the last one ends at {store.end_offset}"
             return Reason(kind, text)
         begin, end = self.reader.record_around(segment, physical_offset)
         if begin < physical_offset < end:
@@ -200,7 +200,7 @@ class StoreSource:
         times = [record.store_timestamp for record in self._samples()]
         newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1]), *self._flushed()]
         return Coverage(
-            store.start_offset, store.end_offset, times[0] if times else None, max(newest) if times else None
+            store.start_offset, self.reader.log_end, times[0] if times else None, max(newest) if times else None
         )
 
     def _flushed(self) -> Iterator[int]:

@@ -90,7 +90,7 @@ def test_a_key_of_no_message_is_told_with_what_is_on_disk(opened: Opened) -> Non
     source = opened([Sent(keys=("1",)), Sent(keys=("2",))])
     answer = lookups.by_key(source, "Orders", "4711")
 
-    _is(answer, ReasonKind.NOT_ON_DISK, "2025-11-20 00:53:20,005 UTC", "offsets 0 to 4096")
+    _is(answer, ReasonKind.NOT_ON_DISK, "2025-11-20 00:53:20,005 UTC", "offsets 0 to 218")
 
 
 def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> None:
