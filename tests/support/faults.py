@@ -369,7 +369,8 @@ the message that the fault hits, by its queue offset: index files do not matter 
 CRC are printed
 as they are stored.
 
-Some faults cannot be seen by anybody: the note under each table says why.
+Some faults cannot be seen by anybody: the note under each table says why. Which witnesses decide a fault, and
+what to give where none does, is in `guarantees.md`.
 """
 
 
