@@ -28,6 +28,7 @@ STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
 ORDERS, ORDERS_ARCHIVE = "b551-orders", "orders.tar.xz"
 TOPIC, KEY = "T1", "k1"
+CHECKED = "0A010203075F4E0E2F2A638069920038"  # the message of a transaction that a broker had to ask about
 TYPES = """\
 [topic."Orders"]
 format = "json"
@@ -233,9 +234,10 @@ def command(*, directory: Path | None) -> ExitCode:
         return ExitCode.FAILED
     click.secho("\nThat was all.", bold=True, nl=False)
     click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")
-    click.echo(
-        f"the tables are in {tour.lake}, the store in {tour.store}. This prints the address of pages to look at:"
-    )
+    click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
+    click.echo("All that happened to one message, whose transaction the broker had to ask about:")
+    click.echo(f"{program()} query story {CHECKED} --lake {shlex.quote(str(tour.lake))}")
+    click.echo("And this prints the address of pages to look at:")
     click.echo(f"{program()} browse {shlex.quote(str(tour.lake))}")
     if directory is None:
         click.echo(f"Everything may be deleted: rm -r {shlex.quote(str(folder))}")

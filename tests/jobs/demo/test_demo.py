@@ -1,6 +1,7 @@
 """The tour: every step is taken, in order, and shows what it promises."""
 
 import re
+import shlex
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from jobs.command.cli import run_within
 from jobs.console.exit_codes import ExitCode
 from jobs.demo import TourError, command, extract, run, unpack
 
@@ -33,7 +35,7 @@ SHOWN = {
 }
 
 
-def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del spark
     result = CliRunner().invoke(command, [str(tmp_path / "tour")], standalone_mode=False)
     parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)[1:]
@@ -45,6 +47,11 @@ def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
     assert "0A010203075F4E0E2F2A6380678E0019" in parts[list(SHOWN).index("miss")]
     assert result.output.count("Spark ran ") == 2
     assert "So small a step" in parts[list(SHOWN).index("rebuild")]
+    (story,) = re.findall(r"^.* (query story .*)$", result.output, re.MULTILINE)
+    assert run_within([*shlex.split(story), "--time-zone", "UTC"]) is ExitCode.CLEAN
+    assert "2026-11-20 07:43:03,761  half message of the producer group pg for T1 queue 1, put back after check 1" in (
+        capsys.readouterr().out
+    )
     assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}
     assert "65&nbsp;messages, 56.2&nbsp;KiB in " in (tmp_path / "tour" / "report" / "report.html").read_text(
         encoding="utf-8"
