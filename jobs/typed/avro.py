@@ -9,19 +9,19 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 from fastavro.schema import parse_schema
 
 from jobs.typed import wire
-from jobs.typed.ddl import SchemaError, is_wider, type_text
-from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider, type_text
+from jobs.typed.refusal import RefusedBodyError
 from jobs.typed.values import Times, exactly, member
-from jobs.typed.wire import Read, at_byte, then
+from jobs.typed.wire import Read, WireReader, at_byte, sized, texts, then
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
-_MOST_DIGITS = 38
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and how many bytes of a schema's number follow: Confluent's, RocketMQ's
 _INSTANT = pa.timestamp("us", "UTC")
 _FACTORS = {"millis": 1000, "micros": 1}
@@ -49,44 +49,36 @@ class Avro:
         """Return all that decides which rows a body gives, beside the columns."""
         return {}
 
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> "AvroReader":
+    def reader(self, columns: Sequence[pa.Field], times: Times) -> WireReader:
         """Return a reader of such bodies."""
-        return AvroReader({number: _Record(schema, times) for number, schema in self.schemas.items()}, columns)
+        records = {number: _Record(schema, times) for number, schema in self.schemas.items()}
+        return WireReader(partial(_values, records), [field.name for field in columns])
 
 
-class AvroReader:
-    """Reads the bodies of one type."""
+def _values(records: "Mapping[int | None, _Record]", body: bytes) -> Mapping[str, object]:
+    """Return the values of the record that a body is."""
+    if not body:
+        raise at_byte("an empty body", 0)
+    record, at = records.get(None), 0
+    if record is None:
+        record, at = _registered(records, body)
+    values, at = record.read(body, at)
+    if at != len(body):
+        raise at_byte("more after the record", at)
+    return values
 
-    def __init__(self, records: "Mapping[int | None, _Record]", columns: Sequence[pa.Field]) -> None:
-        self._names = [field.name for field in columns]
-        self._records = records
 
-    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
-        """Return a row, or the refusal, of each body."""
-        return [self._row(body) for body in bodies]
+def _registered(records: "Mapping[int | None, _Record]", body: bytes) -> "tuple[_Record, int]":
+    size = _HEADERS.get(body[0])
+    if size is None:
+        raise at_byte("no header of a schema registry", 0)
+    number = int.from_bytes(wire.piece(body, 1, size)[0], "big")
+    if number not in records:
+        raise RefusedBodyError("a schema that the folder does not have", f"schema {number}")
+    return records[number], 1 + size
 
-    def _row(self, body: bytes) -> tuple[object, ...] | Refusal:
-        try:
-            if not body:
-                raise at_byte("an empty body", 0)
-            record, at = self._records.get(None), 0
-            if record is None:
-                record, at = self._registered(body)
-            values, at = record.read(body, at)
-            if at != len(body):
-                raise at_byte("more after the record", at)
-            return tuple(map(values.get, self._names))
-        except RefusedBodyError as error:
-            return error.of_body
 
-    def _registered(self, body: bytes) -> "tuple[_Record, int]":
-        size = _HEADERS.get(body[0])
-        if size is None:
-            raise at_byte("no header of a schema registry", 0)
-        number = int.from_bytes(wire.piece(body, 1, size)[0], "big")
-        if number not in self._records:
-            raise RefusedBodyError("a schema that the folder does not have", f"schema {number}")
-        return self._records[number], 1 + size
+_ReadValues = Callable[[bytes, int], tuple[dict[str, object], int]]
 
 
 class _Reading(NamedTuple):
@@ -120,7 +112,7 @@ class _Record:
         }.get(schema["type"])  # fmt: skip
         return make(schema) if make is not None else _PRIMITIVES[schema["type"]]
 
-    def _fields(self, schema: Any) -> tuple[dict[str, pa.DataType], Callable[[bytes, int], Any]]:  # noqa: ANN401
+    def _fields(self, schema: Any) -> tuple[dict[str, pa.DataType], _ReadValues]:  # noqa: ANN401
         if schema["name"] in self._open:
             raise SchemaError(f"{schema['name']}: is part of itself, which no column can hold")
         self._open.append(schema["name"])
@@ -244,7 +236,7 @@ def _fixed(schema: Any) -> _Reading:  # noqa: ANN401
 
 def _bytes_or_decimal(schema: Any, read: Read | None = None) -> _Reading:  # noqa: ANN401
     read = read or _bytes
-    if schema.get("logicalType") != "decimal" or schema["precision"] > _MOST_DIGITS:
+    if schema.get("logicalType") != "decimal" or schema["precision"] > MOST_DIGITS:
         return _Reading(pa.binary(), read)
     type_ = pa.decimal128(schema["precision"], schema.get("scale", 0))
     return _Reading(type_, then(read, _decimal(type_)))
@@ -255,7 +247,7 @@ def _named(name: str) -> Callable[[object], object]:
 
 
 def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
-    limit, context = 10**type_.precision, exactly(_MOST_DIGITS)
+    limit, context = 10**type_.precision, exactly(MOST_DIGITS)
 
     def convert(data: bytes) -> Decimal:
         number = int.from_bytes(data, "big", signed=True)
@@ -308,14 +300,8 @@ def _boolean(body: bytes, at: int) -> tuple[bool, int]:
     return body[at] == 1, at + 1
 
 
-def _bytes(body: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _long(body, at)
-    return wire.piece(body, at, size)
-
-
-def _string(body: bytes, at: int) -> tuple[str, int]:
-    data, at = _bytes(body, at)
-    return wire.text(data, at), at
+_bytes = sized(_long)
+_string = texts(_bytes)
 
 
 def _enum(schema: Any) -> _Reading:  # noqa: ANN401

@@ -12,7 +12,7 @@ import pyarrow as pa
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([A-Za-z_]\w*)|(\d+)|([<>(),:])|('(?:[^'\\]|\\.)*'))", re.ASCII)
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
 _DEEPEST = 16
-_MOST_DIGITS = 38
+MOST_DIGITS = 38
 _SIMPLE = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -135,8 +135,8 @@ class _Parser:
             precision = self._number()
             scale = self._number() if self._takes(",") else 0
             self._demand(")")
-        if not (1 <= precision <= _MOST_DIGITS and scale <= precision):
-            raise self._error(f"decimal(digits, digits after the point) with at most {_MOST_DIGITS} digits")
+        if not (1 <= precision <= MOST_DIGITS and scale <= precision):
+            raise self._error(f"decimal(digits, digits after the point) with at most {MOST_DIGITS} digits")
         return pa.decimal128(precision, scale)
 
     def _number(self) -> int:

@@ -19,18 +19,17 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.store.workers import Workers
-from jobs.typed.ddl import SchemaError, columns_text, parse_columns, refuse_names
+from jobs.typed.ddl import MOST_DIGITS, SchemaError, columns_text, parse_columns
 from jobs.typed.declaration import Json, Reader, TopicType
 from jobs.typed.exact_json import parsed
 from jobs.typed.refusal import Refusal, RefusedBodyError
-from jobs.typed.tables import refuse_reserved
+from jobs.typed.tables import RESERVED
 from jobs.typed.task import read_topic
 from jobs.typed.values import Number, Times, Value, day, instant
 
 _MOST_MEMBERS = 64  # of a struct: an object with more names is a map
 _MOST_COLUMNS = 500
 _MOST_NAMES = 5_000  # that a shape remembers
-_MOST_DIGITS = 38
 _EXACT = 1 << 53
 _SHOWN = 10
 _INDEX = re.compile(r"\[\d+\]")
@@ -75,7 +74,7 @@ class Shape:
         self.digits, self.scale = max(self.digits, len(whole)), max(self.scale, len(fraction))
         if fraction:
             return "fraction"
-        self.is_inexact |= len(whole) > _MOST_DIGITS or int(whole) > _EXACT
+        self.is_inexact |= len(whole) > MOST_DIGITS or int(whole) > _EXACT
         return "integer"
 
     def merge(self, other: "Shape") -> None:
@@ -110,8 +109,8 @@ class Shape:
     def _number_type(self) -> pa.DataType:
         if not self.kinds["fraction"] and self.digits < len(str(1 << 63)):
             return pa.int64()
-        if self.is_inexact and self.digits + self.scale <= _MOST_DIGITS:
-            return pa.decimal128(_MOST_DIGITS, self.scale)
+        if self.is_inexact and self.digits + self.scale <= MOST_DIGITS:
+            return pa.decimal128(MOST_DIGITS, self.scale)
         return pa.float64()
 
     def _text_type(self) -> pa.DataType:
@@ -127,7 +126,7 @@ class Shape:
         fields = [
             pa.field(name, type_)
             for name, member in self.members.items()
-            if (type_ := member.type()) is not None and _is_name(pa.field(name, type_))
+            if (type_ := member.type()) is not None and _is_declared(name)
         ]
         distinct = {one.name.lower(): one for one in reversed(fields)}
         return pa.struct(list(reversed(distinct.values()))) if fields else pa.map_(pa.string(), pa.string())
@@ -143,9 +142,10 @@ def _text_kind(value: str) -> str:
     return "string"
 
 
-def _is_name(one: pa.Field) -> bool:
+def _is_declared(name: str, type_: pa.DataType = pa.string()) -> bool:  # noqa: B008 - frozen
+    """Return whether a column can be declared: a type that is nested too deeply cannot."""
     try:
-        refuse_names([one])
+        parse_columns(columns_text([pa.field(name, type_)]))
     except SchemaError:
         return False
     return True
@@ -261,7 +261,7 @@ def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ..
     for name, member in sorted(shape.members.items(), key=lambda item: -item[1].kinds.total()):
         type_ = member.type()
         column = _column_name(name, {one.name.lower() for one in columns})
-        if type_ is None or column is None or len(columns) == _MOST_COLUMNS or not _is_declared(type_):
+        if type_ is None or column is None or len(columns) == _MOST_COLUMNS or not _is_declared(column, type_):
             left_out.append(f"{name} (always null)" if type_ is None else name)
             continue
         columns.append(pa.field(column, type_))
@@ -270,24 +270,9 @@ def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ..
     return (TopicType(topic, Json(), tuple(columns), sources) if columns else None), tuple(left_out)
 
 
-def _is_declared(type_: pa.DataType) -> bool:
-    """Return whether a type can be declared: one that is nested too deeply cannot."""
-    try:
-        parse_columns(columns_text([pa.field("one", type_)]))
-    except SchemaError:
-        return False
-    return True
-
-
 def _column_name(name: str, taken: Iterable[str]) -> str | None:
     """Return the name of a column for a field; None where there is none that is free."""
     for candidate in (name, "body_" + re.sub(r"\W", "_", name, flags=re.ASCII)):
-        one = pa.field(candidate, pa.string())
-        try:
-            refuse_names([one])
-            refuse_reserved([one])
-        except SchemaError:
-            continue
-        if candidate and candidate.lower() not in taken:
+        if _is_declared(candidate) and candidate.lower() not in {*RESERVED, *taken}:
             return candidate
     return None

@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError
 
 from jobs.typed import wire
 from jobs.typed.ddl import SchemaError
-from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.refusal import RefusedBodyError
 from jobs.typed.values import Times, member
-from jobs.typed.wire import Read, at_byte, then, varint
+from jobs.typed.wire import Read, WireReader, at_byte, sized, texts, then, varint
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
 _DEEPEST = 100  # unknown groups in each other
@@ -47,9 +47,15 @@ class Protobuf:
         """Return all that decides which rows a body gives, beside the columns."""
         return {"message": self.message}
 
-    def reader(self, columns: Sequence[pa.Field], _times: Times) -> "ProtobufReader":
+    def reader(self, columns: Sequence[pa.Field], _times: Times) -> WireReader:
         """Return a reader of such bodies."""
-        return ProtobufReader(self._descriptor(), [field.name for field in columns])
+        descriptor = self._descriptor()
+        message, indexes = _Message(descriptor), _indexes(descriptor)
+
+        def values_of(body: bytes) -> Mapping[str, object]:
+            return message.read(body, _after_header(body, indexes) if body[:1] == b"\0" else 0, len(body))
+
+        return WireReader(values_of, [field.name for field in columns])
 
     def _descriptor(self) -> Descriptor:
         pool = DescriptorPool()
@@ -65,35 +71,16 @@ class Protobuf:
         return found
 
 
-class ProtobufReader:
-    """Reads the bodies of one type."""
-
-    def __init__(self, descriptor: Descriptor, names: Sequence[str]) -> None:
-        self._message, self._indexes, self._names = _Message(descriptor), _indexes(descriptor), names
-
-    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
-        """Return a row, or the refusal, of each body."""
-        return [self._row(body) for body in bodies]
-
-    def _row(self, body: bytes) -> tuple[object, ...] | Refusal:
-        try:
-            values = self._message.read(body, self._after_header(body) if body[:1] == b"\0" else 0, len(body))
-        except RefusedBodyError as error:
-            return error.of_body
-        except IndexError:
-            return Refusal(wire.CUT, f"byte {len(body)}")
-        return tuple(map(values.get, self._names))
-
-    def _after_header(self, body: bytes) -> int:
-        """Return the byte after the path to the message in its file: how many indexes, then each; nothing is [0]."""
-        count, at = varint(body, _HEADER)
-        indexes = []
-        for _ in range(min(wire.zigzag(count), _DEEPEST)):
-            index, at = varint(body, at)
-            indexes.append(wire.zigzag(index))
-        if (indexes or [0]) != self._indexes:
-            raise at_byte("another message of the registry's schema", _HEADER)
-        return at
+def _after_header(body: bytes, wanted: Sequence[int]) -> int:
+    """Return the byte after the path to the message in its file: how many indexes, then each; nothing is [0]."""
+    count, at = varint(body, _HEADER)
+    indexes = []
+    for _ in range(min(wire.zigzag(count), _DEEPEST)):
+        index, at = varint(body, at)
+        indexes.append(wire.zigzag(index))
+    if (indexes or [0]) != wanted:
+        raise at_byte("another message of the registry's schema", _HEADER)
+    return at
 
 
 def _indexes(descriptor: Descriptor) -> list[int]:
@@ -298,16 +285,6 @@ def _boolean(number: int) -> bool:
     return number == 1
 
 
-def _bytes(body: bytes, at: int) -> tuple[bytes, int]:
-    size, at = varint(body, at)
-    return wire.piece(body, at, size)
-
-
-def _string(body: bytes, at: int) -> tuple[str, int]:
-    data, at = _bytes(body, at)
-    return wire.text(data, at), at
-
-
 _INT = (-(1 << 31), (1 << 31) - 1, "int")
 _UNSIGNED = pa.decimal128(20, 0)
 _F = FieldDescriptor
@@ -320,8 +297,8 @@ _SCALARS = {
     _F.TYPE_FIXED64: _Scalar(_UNSIGNED, _EIGHT, then(wire.number(Struct("<Q")), Decimal), Decimal(0)),
     _F.TYPE_FIXED32: _Scalar(pa.int64(), _FOUR, wire.number(Struct("<I")), 0),
     _F.TYPE_BOOL: _Scalar(pa.bool_(), _VARINT, then(varint, _boolean), False),  # noqa: FBT003 - the value
-    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, _string, ""),
-    _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, _bytes, b""),
+    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, texts(sized(varint)), ""),
+    _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, sized(varint), b""),
     _F.TYPE_UINT32: _Scalar(pa.int64(), _VARINT, then(varint, _within(0, (1 << 32) - 1, "a field of 32 bits", int)), 0),
     _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, wire.number(Struct("<i")), 0),
     _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, wire.number(Struct("<q")), 0),

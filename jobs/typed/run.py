@@ -22,9 +22,9 @@ from jobs.lake.tables import DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.store.workers import Workers
 from jobs.typed.declaration import DeclarationError, TopicType
 from jobs.typed.evolution import Change, LosingError, change_of
+from jobs.typed.tables import TYPING
 from jobs.typed.task import FromOffset, TypedFile, TypingTask
 from jobs.typed.typings import (
-    TYPING,
     RemovedRows,
     StoreState,
     TableChange,

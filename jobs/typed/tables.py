@@ -10,8 +10,9 @@ from jobs.typed.ddl import SchemaError, without_demands
 from rmq_formats.arrow import column
 
 FOLDER = "typed"
+TYPING = "typing"  # the transaction, and in the place of a store's id in the names of files
 LONGEST_FOLDER = 200  # bytes: file systems take 255
-_RESERVED = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE)})
+RESERVED = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE)})
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
 
 
@@ -39,7 +40,7 @@ def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:
 
 def refuse_reserved(columns: Sequence[pa.Field]) -> None:
     """Raise `SchemaError` for the name of a column that every typed table has."""
-    taken = sorted(field.name for field in columns if field.name.lower() in _RESERVED)
+    taken = sorted(field.name for field in columns if field.name.lower() in RESERVED)
     if taken:
         raise SchemaError(
             f"{taken[0]!r}: a column that every typed table has for the message itself; give the body's another name, "

@@ -20,10 +20,9 @@ from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
 from jobs.typed.declaration import Discriminator, Json, Reader, TopicType
 from jobs.typed.refusal import Refusal
-from jobs.typed.tables import array_of, typed_table
+from jobs.typed.tables import TYPING, array_of, typed_table
 from jobs.typed.values import Times
 
-TYPING = "typing"  # in the place of a store's id in the names of files
 _WHOSE = ("broker", "store_id")
 _KEPT = (*_WHOSE, *(one.name for one in PROVENANCE))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")

@@ -35,9 +35,8 @@ from jobs.lake.superseded import rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
 from jobs.typed.ddl import parse_columns
-from jobs.typed.tables import typed_table
+from jobs.typed.tables import TYPING, typed_table
 
-TYPING = "typing"  # the transaction, and in the place of a store's id in the names of files
 _VERSION = 1
 _KEPT = 8  # manifests
 _ALL = 1 << 63
@@ -244,7 +243,8 @@ def is_committed(lake: Lake, typing: Typing) -> bool:
 def sweep(lake: Lake, typing: Typing) -> None:
     """Delete what attempts of a committed typing left, and the manifests of long ago."""
     prefix = FileNaming(TYPING, typing.number).prefix
-    for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *_tables(typing)}:
+    tables = {table for state in typing.topics.values() for table in state.tables}
+    for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *tables}:
         snapshot = open_table(lake, table)
         kept = paths(snapshot) if snapshot is not None else set()
         names = [info.name for info in lake.list_files(table) if info.name.startswith(prefix)]
@@ -254,7 +254,3 @@ def sweep(lake: Lake, typing: Typing) -> None:
         number = info.name.removeprefix(f"{TYPING}-").partition("-")[0]
         if info.name.startswith(f"{TYPING}-") and number.isdigit() and int(number) <= typing.number - _KEPT:
             lake.delete(f"{MANIFESTS}/{info.name}")
-
-
-def _tables(typing: Typing) -> set[str]:
-    return {table for state in typing.topics.values() for table in state.tables}

@@ -1,11 +1,11 @@
 """Numbers, texts and times as Avro and Protobuf both have them: read exactly, or refused with their byte."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from struct import Struct
 from typing import Any
 
-from jobs.typed.refusal import RefusedBodyError
+from jobs.typed.refusal import Refusal, RefusedBodyError
 from jobs.typed.values import EPOCH, Times, in_zone
 
 Read = Callable[[bytes, int], tuple[object, int]]  # of a body from a byte on: the value, and the byte after it
@@ -82,12 +82,46 @@ def number(form: Struct) -> Read:
 FLOAT, DOUBLE = number(Struct("<f")), number(Struct("<d"))
 
 
-def text(data: bytes, after: int) -> str:
-    """Return the text that ends before the byte *after*."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise at_byte("invalid UTF-8", after - len(data) + error.start) from None
+def sized(size_of: Callable[[bytes, int], tuple[int, int]]) -> Callable[[bytes, int], tuple[bytes, int]]:
+    """Return the reading of bytes after their number."""
+
+    def read(body: bytes, at: int) -> tuple[bytes, int]:
+        size, at = size_of(body, at)
+        return piece(body, at, size)
+
+    return read
+
+
+def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, int], tuple[str, int]]:
+    """Return the reading of bytes that are a text."""
+
+    def read(body: bytes, at: int) -> tuple[str, int]:
+        data, after = data_of(body, at)
+        try:
+            return data.decode(), after
+        except UnicodeDecodeError as error:
+            raise at_byte("invalid UTF-8", after - len(data) + error.start) from None
+
+    return read
+
+
+class WireReader:
+    """Reads the bodies of one type: the values of its columns, by their names, from what a format makes of a body."""
+
+    def __init__(self, values_of: Callable[[bytes], Mapping[str, object]], names: Sequence[str]) -> None:
+        self._values_of, self._names = values_of, names
+
+    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
+        """Return a row, or the refusal, of each body."""
+        return [self._row(body) for body in bodies]
+
+    def _row(self, body: bytes) -> tuple[object, ...] | Refusal:
+        try:
+            return tuple(map(self._values_of(body).get, self._names))
+        except RefusedBodyError as error:
+            return error.of_body
+        except IndexError:
+            return Refusal(CUT, f"byte {len(body)}")
 
 
 def instant(microseconds: int) -> int:
