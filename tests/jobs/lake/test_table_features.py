@@ -1,7 +1,8 @@
-"""Tables with features that only Spark's Delta writes: docs/guarantees.md has the table."""
+"""Tables with features that other engines turn on: docs/guarantees.md has the table."""
 
 import json
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -11,7 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaProtocolError
+from deltalake.exceptions import DeltaError, DeltaProtocolError
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import SparkSession
 
 from jobs.lake import features
@@ -26,6 +28,7 @@ from jobs.lake.writers import Rewrite
 from jobs.query.lake_tables import LakeTables
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
+from tests.documentation import ROOT
 from tests.support.broker import some_records
 from tests.support.commands import state_of
 from tests.support.killing import GATEWAY
@@ -37,25 +40,38 @@ from tests.support.stores import records_of, segments_of
 pytestmark = pytest.mark.slow  # a commit of Spark's takes a second
 
 SET = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.%s' = '%s')"
-THEIRS = "ALTER TABLE {messages} ADD COLUMNS (theirs INT)"
-FEATURES = {
-    "clustering": ("ALTER TABLE {messages} CLUSTER BY (topic)", "ALTER TABLE {consume_queue} CLUSTER BY (topic)"),
-    "clustering that was taken back": (
-        "ALTER TABLE {messages} CLUSTER BY (topic)",
-        "ALTER TABLE {messages} CLUSTER BY NONE",
+THEIRS = "ALTER TABLE {messages} ADD COLUMNS (theirs %s)"
+CLUSTERED = "ALTER TABLE {messages} CLUSTER BY (topic)"
+NAMED = "CREATE TABLE named USING delta LOCATION '<path>'"  # a table with columns replaces only one that has a name
+AGAIN = "CREATE OR REPLACE TABLE {messages} USING delta %s AS SELECT %s FROM {messages}"
+WITH_COLUMN = "CREATE OR REPLACE TABLE named (<columns>, theirs %s) USING delta LOCATION '<path>'"
+FILLED = "INSERT INTO named SELECT *, %s AS theirs FROM {messages} VERSION AS OF 3"
+UNNAMED = "DROP TABLE named"
+MAPPED_BY_ID = "TBLPROPERTIES ('delta.columnMapping.mode' = 'id')"
+ICEBERG = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableIcebergCompat%s' = 'true')"
+FEATURES: dict[str, tuple[str, ...]] = {
+    "changeDataFeed": (SET % ("enableChangeDataFeed", "true"),),
+    "deletionVectors": (
+        SET % ("enableDeletionVectors", "true"),
+        "UPDATE {messages} SET flag = flag WHERE physical_offset % 3 = 0",
     ),
+    "timestampNtz": (SET % ("feature.timestampNtz", "supported"), THEIRS % "TIMESTAMP_NTZ"),
+    "v2Checkpoint": (SET % ("checkpointPolicy", "v2"), SET % ("checkpointInterval", "1"), THEIRS % "INT"),
+    "vacuumProtocolCheck": (SET % ("feature.vacuumProtocolCheck", "supported"),),
+    "clustering": (CLUSTERED, CLUSTERED.replace("messages", "consume_queue")),
+    "domainMetadata, after CLUSTER BY NONE": (CLUSTERED, "ALTER TABLE {messages} CLUSTER BY NONE"),
     "rowTracking": (SET % ("enableRowTracking", "true"),),
     "inCommitTimestamp": (SET % ("enableInCommitTimestamps", "true"),),
     "inCommitTimestamp of runs": ((SET % ("enableInCommitTimestamps", "true")).replace("messages", "runs"),),
-    "typeWidening": (
+    "typeWidening of a column of others": (
         SET % ("enableTypeWidening", "true"),
-        THEIRS,
+        THEIRS % "INT",
         "UPDATE {messages} SET theirs = queue_id WHERE physical_offset % 3 = 0",
         "ALTER TABLE {messages} CHANGE COLUMN theirs TYPE BIGINT",
     ),
-    "allowColumnDefaults": (
+    "allowColumnDefaults, without a default": (
         SET % ("feature.allowColumnDefaults", "supported"),
-        THEIRS,
+        THEIRS % "INT",
         "ALTER TABLE {messages} ALTER COLUMN theirs SET DEFAULT 5",
         "ALTER TABLE {messages} ALTER COLUMN theirs DROP DEFAULT",
     ),
@@ -64,15 +80,72 @@ FEATURES = {
         SET % ("columnMapping.mode", "none"),
         "ALTER TABLE {messages} DROP FEATURE columnMapping",
     ),
-    "vacuumProtocolCheck": (SET % ("feature.vacuumProtocolCheck", "supported"),),
-    "row tracking, clustering, vectors and times at once": (
+    "rowTracking, clustering, deletionVectors, inCommitTimestamp": (
         SET % ("enableRowTracking", "true"),
         SET % ("enableInCommitTimestamps", "true"),
         SET % ("enableDeletionVectors", "true"),
         "ALTER TABLE {messages} CLUSTER BY (store_time)",
     ),
+    "appendOnly": (SET % ("appendOnly", "true"),),
+    "checkConstraints": ("ALTER TABLE {messages} ADD CONSTRAINT few CHECK (queue_id < 100)",),
+    "invariants: a column NOT NULL": (NAMED, WITH_COLUMN % "STRING NOT NULL", FILLED % "topic", UNNAMED),
+    "allowColumnDefaults": (
+        SET % ("feature.allowColumnDefaults", "supported"),
+        "ALTER TABLE {messages} ALTER COLUMN topic SET DEFAULT 'x'",
+    ),
+    "generatedColumns": (
+        NAMED,
+        WITH_COLUMN % "INT GENERATED ALWAYS AS (queue_id + 1)",
+        FILLED % "queue_id + 1",
+        UNNAMED,
+    ),
+    "identityColumns": (
+        NAMED,
+        WITH_COLUMN % "BIGINT GENERATED BY DEFAULT AS IDENTITY",
+        FILLED % "physical_offset",
+        UNNAMED,
+    ),
+    "typeWidening of a column of ours": (
+        SET % ("enableTypeWidening", "true"),
+        "ALTER TABLE {messages} CHANGE COLUMN queue_id TYPE BIGINT",
+    ),
+    "columnMapping by name, a column renamed": (
+        SET % ("columnMapping.mode", "name"),
+        "ALTER TABLE {messages} RENAME COLUMN tags TO labels",
+    ),
+    "columnMapping by name, a column dropped": (
+        SET % ("columnMapping.mode", "name"),
+        "ALTER TABLE {messages} DROP COLUMN tags",
+    ),
+    "columnMapping by id": (AGAIN % (MAPPED_BY_ID, "*"),),
+    "icebergCompatV1": (AGAIN % (ICEBERG % "V1", "*"),),
+    "icebergCompatV2": (AGAIN % (ICEBERG % "V2", "*"),),
+    "variantType": (THEIRS % "VARIANT",),
+    "collations": (THEIRS % "STRING COLLATE UTF8_LCASE",),
+    "partitions": (AGAIN % ("PARTITIONED BY (topic)", "*"),),
+    "a column of ours of another type": (AGAIN % ("", "* EXCEPT (queue_id), string(queue_id) AS queue_id"),),
+    "without columns of ours": (AGAIN % ("", "* EXCEPT (topic, store_time)"),),
+    "setTransactionRetentionDuration": (SET % ("setTransactionRetentionDuration", "interval 7 days"),),
 }
-UNREAD = {"typeWidening", "vacuumProtocolCheck"}  # by Polars 2.1, and by `query`
+REFUSALS = {
+    "appendOnly": "delta.appendOnly",
+    "checkConstraints": "the constraint few CHECK (queue_id < 100)",
+    "invariants: a column NOT NULL": "NOT NULL for the column theirs",
+    "allowColumnDefaults": "a column default: topic",
+    "generatedColumns": "a generated column: theirs",
+    "identityColumns": "an identity column: theirs",
+    "typeWidening of a column of ours": "another type of the column queue_id",
+    "columnMapping by name, a column renamed": "columnMapping",
+    "columnMapping by name, a column dropped": "columnMapping",
+    "columnMapping by id": "columnMapping",
+    "icebergCompatV2": "icebergCompatV2",
+    "variantType": "variantType",
+    "partitions": "partitions by topic",
+    "a column of ours of another type": "another type of the column queue_id",
+    "without columns of ours": "columns without topic",
+    "setTransactionRetentionDuration": "delta.setTransactionRetentionDuration",
+}
+WORKS, REFUSED, NOT_THERE = "works", "refused", "not to be had"
 
 
 @pytest.fixture
@@ -80,60 +153,127 @@ def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
     return SharedLake(spark, tmp_path)
 
 
-def seen(lake: SharedLake) -> list[int]:
-    """Return the offsets that Spark, DuckDB and Polars read, which are the same."""
-    table = lake.path / "messages"
-    with duckdb.connect() as connection:
-        connection.load_extension(str(DELTA_EXTENSION))
-        duck = [row[0] for row in connection.execute(f"SELECT physical_offset FROM delta_scan('{table}')").fetchall()]
-    found = lake.seen_by_spark()
-    assert sorted(duck) == found
-    unread = UNREAD & {*(DeltaTable(table).protocol().reader_features or ())}
-    with pytest.raises(DeltaProtocolError, match="polars does not support") if unread else nullcontext():
-        polars = pl.scan_delta(str(table)).select("physical_offset").collect().to_series().to_list()
-        assert sorted(polars) == found
-    if unread:
-        with pytest.raises(OSError, match=r"messages: queries cannot read this table: .*(Widening|Vacuum).*Spark SQL"):
-            LakeTables(str(lake.path), {})
-    else:
+def turn_on(lake: SharedLake, name: str) -> None:
+    columns = ", ".join(f"`{column}` {type_}" for column, type_ in lake.spark.table(lake.name()).dtypes)
+    path = str(lake.path / "messages")
+    lake.sql(*(one.replace("<columns>", columns).replace("<path>", path) for one in FEATURES[name]))
+
+
+def promised() -> dict[str, tuple[str, ...]]:
+    """Return the cells of the table in docs/guarantees.md, by the name of the feature."""
+    lines = (ROOT / "docs" / "guarantees.md").read_text().partition("| feature | read | append |")[2].split("\n\n")[0]
+    rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines.splitlines()[2:])
+    return {name: tuple(cells[:5]) for name, *cells in rows}
+
+
+def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:
+    """Return who reads the offsets of the messages, by name."""
+    table = str(lake.path / "messages")
+
+    def duck() -> list[int]:
+        with duckdb.connect() as connection:
+            connection.load_extension(str(DELTA_EXTENSION))
+            return [
+                row[0] for row in connection.execute(f"SELECT physical_offset FROM delta_scan('{table}')").fetchall()
+            ]
+
+    def polars() -> list[int]:
+        return pl.scan_delta(table).select("physical_offset").collect().to_series().to_list()
+
+    def query() -> list[int]:
         rows = LakeTables(str(lake.path), {}).rows("SELECT physical_offset FROM messages")
-        assert sorted(row["physical_offset"] for row in rows) == found
-    return found
+        return [row["physical_offset"] for row in rows]
+
+    return {"Spark": lake.seen_by_spark, "DuckDB": duck, "Polars": polars, "query": query}
 
 
-@pytest.mark.sample(3)
+def read(lake: SharedLake, expected: list[int]) -> str:
+    """Have each reader read the rows; return how that went."""
+    refusing = []
+    for name, offsets in readers(lake).items():
+        try:
+            found = offsets()
+        except (OSError, duckdb.Error, DeltaError, DeltaProtocolError, pl.exceptions.PolarsError):
+            refusing.append(name)
+        else:
+            assert sorted(found) == expected, name
+    return f"{WORKS}, not in {', '.join(refusing)}" if refusing else WORKS
+
+
+def raw(store: Path) -> list[bytes]:
+    return [raw for _, raw in records_of(segments_of(store))]
+
+
+class Cells:
+    """What was seen of each step with a feature."""
+
+    def __init__(self, lake: SharedLake) -> None:
+        self.lake = lake
+        self.seen: dict[str, str] = {}
+
+    def take(self, step: str, work: Callable[[], object]) -> bool:
+        """Take a step; where it is refused, nothing may be written."""
+        before = state_of(self.lake.path)
+        try:
+            work()
+        except UnsupportedTableError:
+            assert state_of(self.lake.path) == before
+            self.seen[step] = REFUSED
+            return False
+        self.seen[step] = WORKS
+        return True
+
+
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FEATURES)
-def test_runs_merges_and_restores_go_on(lake: SharedLake, tmp_path: Path, name: str) -> None:
-    """What the feature demands is there after each commit, and rows are the log's in every reader."""
-    offsets = lake.offsets()
-    lake.sql(*FEATURES[name])
+def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_path: Path, name: str) -> None:
+    """Turned on by Spark SQL; after each step rows are the log's in every reader, or nothing is written."""
+    assert promised().keys() == FEATURES.keys()
+    offsets, original = lake.offsets(), raw(lake.broker.root)
+    try:
+        turn_on(lake, name)
+    except (AnalysisException, UnsupportedOperationException):  # Delta does not let our columns have the feature
+        assert promised()[name] == (NOT_THERE,) * 5
+        return
     table = "runs" if name.endswith("runs") else "messages"
     start = DeltaTable(lake.path / table).version()
+    cells = Cells(lake)
+    reading = cells.seen["read"] = read(lake, offsets)
 
     new = lake.grow(5)
-    summary = lake.run()
-    assert summary.messages == 5
-    assert seen(lake) == [*offsets, *new]
-    newest = known_stores(Lake(str(lake.path)))[0].newest
-    assert newest is not None
-    assert table == "runs" or newest.state[WRITERS][table] == "spark"
+    if cells.take("append", lake.run):
+        assert read(lake, [*offsets, *new]) == reading
+        newest = known_stores(Lake(str(lake.path)))[0].newest
+        assert newest is not None
+        assert table == "runs" or (newest.state.get(WRITERS, {}).get(table) == "spark") == needs_spark(
+            DeltaTable(lake.path / table)
+        )
 
-    cut = offsets[25]
-    lake.broker.truncate(cut)
+    lake.broker.truncate(offsets[25])
     other = [record.physical_offset for record in lake.broker.append(some_records(9, seed=77))]
-    assert lake.run().superseded is not None
     left = [*offsets[:25], *other]
-    assert seen(lake) == left
-    assert lake.offsets(table="superseded_messages") == [*offsets[25:], *new]
+    if cells.take("rewritten log", lake.run):
+        assert read(lake, left) == reading
+        assert lake.offsets(table="superseded_messages") == [*offsets[25:], *new]
+        original = raw(lake.broker.root)
 
-    optimize(str(lake.path), OneByOne())
-    assert (seen(lake), lake.files()) == (left, 1)
+    if cells.take("optimize", lambda: optimize(str(lake.path), OneByOne())):
+        assert (read(lake, left), lake.files()) == (reading, 1)
     request = RestoreRequest(Lake(str(lake.path)), tmp_path / "out", with_queues=False, with_index=False)
-    restore(request, OneByOne())
-    assert [raw for _, raw in records_of(segments_of(tmp_path / "out"))] == [
-        raw for _, raw in records_of(segments_of(lake.broker.root))
-    ]
+    if cells.take("restore", lambda: restore(request, OneByOne())):
+        assert raw(tmp_path / "out") == original
     assert_kept(lake, table, start, name)
+
+    assert tuple(cells.seen.values()) == promised()[name]
+    if cells.seen["append"] == REFUSED:
+        with pytest.raises(UnsupportedTableError) as refused:
+            lake.run()
+        assert str(refused.value).startswith(f"{lake.path}/messages: ")
+        assert REFUSALS[name] in str(refused.value)
+        lake.sql(*str(refused.value).partition("run in Spark SQL: ")[2].split("; "))
+        lake.run()
+        optimize(str(lake.path), OneByOne())
+        assert read(lake, left) in {WORKS, reading}  # a feature that Spark's Delta writes stays
 
 
 def assert_kept(lake: SharedLake, table: str, start: int, name: str) -> None:
@@ -145,11 +285,10 @@ def assert_kept(lake: SharedLake, table: str, start: int, name: str) -> None:
         for version in range(start + 1, snapshot.version() + 1)
         for line in (log / f"{version:020d}.json").read_text().splitlines()
     ]
-    assert needs_spark(snapshot)
-    if "inCommitTimestamp" in name or "times" in name:
+    if "inCommitTimestamp" in name:
         times = [line["commitInfo"]["inCommitTimestamp"] for line in lines if "commitInfo" in line]
         assert times == sorted(set(times))
-    if "row" in name:
+    if "rowTracking" in name:
         assert all("baseRowId" in line["add"] for line in lines if "add" in line)
         rows = lake.spark.sql(f"SELECT _metadata.row_id AS id FROM {lake.name()}").collect()
         assert len({row.id for row in rows} - {None}) == len(rows)
@@ -183,7 +322,7 @@ def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
     snapshot = DeltaTable(lake.path / "messages")
     assert [str(field.name) for field in snapshot.schema().fields][-2:] == ["later", "last"]
     assert snapshot.metadata().configuration[LOG_KEPT] == "interval 5 hours"
-    assert seen(lake) == offsets
+    assert read(lake, offsets) == WORKS
 
 
 def test_of_two_writers_of_one_run_one_is_refused(lake: SharedLake) -> None:
