@@ -321,7 +321,7 @@ def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
 
     snapshot = DeltaTable(lake.path / "messages")
     assert [str(field.name) for field in snapshot.schema().fields][-2:] == ["later", "last"]
-    assert snapshot.metadata().configuration[LOG_KEPT] == "interval 5 hours"
+    assert snapshot.metadata().configuration[LOG_KEPT] == "interval 300 minutes"
     assert read(lake, offsets) == WORKS
 
 
