@@ -14,6 +14,7 @@ from jobs.export.parts import Format, Part, PartTask, merge
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
+from jobs.lake.runs import known_logs
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.query.open_store import seeming_writers
@@ -103,8 +104,9 @@ def _lake_items(source: Source, lake: Lake) -> list[Item]:
         raise OSError(
             f"the lake's table {MESSAGES.name} has no column {name}: another engine has made it again without"
         )
+    brokers = {known.store_id: known.broker for known in known_logs(lake)} if source.is_verified else {}
     return [
-        LakeItem(lake, file, source.broker, source.topics, dropped if source.is_verified else None)
+        LakeItem(lake, file, source.broker, source.topics, dropped if source.is_verified else None, brokers)
         for file in sorted(files(lake, snapshot), key=_place)
     ]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,7 +17,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.query.store_reader import StoreReader
-from jobs.restore.proof import JUDGED, Expected, changed_rows
+from jobs.restore.proof import JUDGED, Expected, Flags, changed_rows
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.columns import message_batch
@@ -125,6 +126,7 @@ class LakeItem:
     broker: str | None = None
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
+    brokers: Mapping[str, str] = field(default_factory=dict)  # each store's label, by its id, where they are
 
     @property
     def size(self) -> int:
@@ -145,15 +147,26 @@ class LakeItem:
         for batch in plain_batches(self.lake, MESSAGES, self.file, names):
             wanted = self._wanted(batch)
             if self.dropped is not None:
-                changed = changed_rows(wanted, Expected(None, None, self.dropped))
+                changed = changed_rows(wanted, Expected(None, None, self.dropped)) | self._is_of_another(wanted)
                 yield from _named(wanted.filter(pa.array(changed)))
                 wanted = wanted.filter(pa.array(~changed))
             yield wanted.select(columns)
 
+    def _is_of_another(self, rows: pa.RecordBatch) -> Flags:
+        """Return which rows name a store that the lake has not registered, or not under this label."""
+        ids, labels = (pa.array(names, pa.string()) for names in (self.brokers, self.brokers.values()))
+        owners = labels.take(pc.index_in(rows.column("store_id"), ids))
+        is_right = pc.fill_null(pc.equal(owners, rows.column("broker")), fill_value=False)
+        return np.asarray(pc.invert(is_right).to_numpy(zero_copy_only=False), np.bool_)
+
     def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
         if self.broker:
-            batch = batch.filter(pc.equal(batch.column("broker"), self.broker))
+            of_store = pa.array([name for name, broker in self.brokers.items() if broker == self.broker], pa.string())
+            is_ours = pc.equal(batch.column("broker"), self.broker)
+            if len(of_store):  # a row whose label was changed is named
+                is_ours = pc.or_kleene(is_ours, pc.is_in(batch.column("store_id"), of_store))
+            batch = batch.filter(is_ours)
         if self.topics:
             batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(self.topics, pa.string())))
         return batch
