@@ -1,6 +1,7 @@
 """The templates of the pages, and the words in them in two languages."""
 
 import json
+import re
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from jobs.report.charts import number
 LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__)
 _CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="utf-8"))
+_PLACES = re.compile(r"\\{(=?)\\}")  # in an escaped sentence: `{}` a value, `{=}` a sentence in the sentence
+_LONGEST = 1_000  # letters: a producer chooses some values, and a long one could match a sentence in very many ways
 _SEVERITIES = frozenset(severity.value for severity in Severity)
 SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
 # One style for the pages and for the reports.
@@ -31,6 +34,29 @@ class Link(NamedTuple):
     href: str
 
 
+class _Sentence(NamedTuple):
+    """A sentence of a story in two languages."""
+
+    english: re.Pattern[str]
+    chinese: str
+    is_said: tuple[bool, ...]  # of each value: it is a sentence itself
+
+
+def _sentences() -> list[_Sentence]:
+    pairs: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
+    return [
+        _Sentence(
+            re.compile(_PLACES.sub("(.+?)", re.escape(english)), re.DOTALL),
+            chinese,
+            tuple(bool(mark) for mark in _PLACES.findall(re.escape(english))),
+        )
+        for english, chinese in pairs.items()
+    ]
+
+
+_SENTENCES = _sentences()
+
+
 class Words:
     """The words of one language; the English ones are the keys of the others."""
 
@@ -41,6 +67,17 @@ class Words:
     def __call__(self, english: str) -> str:
         """Return a text in this language; one that has no translation stays English."""
         return english if self.language == "en" else _CHINESE.get(english, english)
+
+    def said(self, english: str) -> str:
+        """Return a sentence of a story, with its values, in this language; an unknown one stays English."""
+        if self.language == "en" or len(english) > _LONGEST:
+            return english
+        for sentence in _SENTENCES:
+            found = sentence.english.fullmatch(english)
+            if found:
+                values = zip(found.groups(), sentence.is_said, strict=True)
+                return sentence.chinese.format(*(self.said(value) if is_said else value for value, is_said in values))
+        return english
 
 
 def words_of(request: Request) -> Words:
