@@ -43,7 +43,7 @@ _MIB = 1 << 20
 _APPENDED = 4096  # records that a store gets at one time
 
 
-def _make_lake(folder: Path, messages: int) -> Path:
+def make_lake(folder: Path, messages: int) -> Path:
     """Ingest a generated store, unless its lake is there; the store goes."""
     lake = folder / f"browsed-lake-{messages}"
     if lake.exists():
@@ -206,7 +206,7 @@ def main() -> None:
     asked = options.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     messages = asked.entries // (_KEYS + 1)
-    lake, store = _make_lake(asked.folder, messages), _make_store(asked.folder, asked.mib)
+    lake, store = make_lake(asked.folder, messages), _make_store(asked.folder, asked.mib)
     figures = {
         **provenance(),
         "messages": messages,
