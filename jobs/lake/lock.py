@@ -14,7 +14,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -105,7 +105,8 @@ def _noted(lake: Lake, store_id: str) -> Iterator[bool]:
     was_cut_off = any(info.name == store_id for info in lake.list_files(_LOCKS))
     if was_cut_off:
         lake.delete(path)  # no storage writes over what is there
-    lake.create(path, _note())
+    with suppress(FileExistsError):  # of a run that began at the same moment: the commit decides between the two
+        lake.create(path, _note())
     yield was_cut_off
     lake.delete(path)
 

@@ -56,7 +56,10 @@ def _scenes() -> list[ParameterSet]:
 def test_the_pages_of_every_run_show_every_verb() -> None:
     texts = {page: [one.text for scene in scenes() for one in scene if one.page == page] for page in _IN_EVERY_RUN}
 
-    assert set(VERBS) <= {text.split()[1] for page in texts.values() for text in page if text.split()[0] in OURS}
+    # `browse` does not end by itself: tests/jobs/browse has its pages, in a browser, too.
+    assert set(VERBS) - {"browse"} <= {
+        text.split()[1] for page in texts.values() for text in page if text.split()[0] in OURS
+    }
 
 
 @pytest.mark.parametrize("scene", _scenes())
