@@ -26,7 +26,8 @@ _ATTEMPTS = 4  # of Amazon's client, 25 ms after the first, then twice as long e
 _PAUSES_S = (0.1, 0.5, 1, 2, 4)
 _PASSING = re.compile(
     r"AWS Error (INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION)|"
-    r"HTTP status 5\d\d|curlCode|response body error|Azure Error: \[\w*\] 5\d\d|Fail to get a new connection"
+    r"HTTP status 5\d\d|curlCode|response body error|Azure Error: \[\w*\] 5\d\d|Fail to get a new connection|"
+    r"Azure Error: \[Lease\w+\]"  # somebody deletes the object at this moment: pyarrow takes a lease for that
 )
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_CLIENT_TOKEN|"
