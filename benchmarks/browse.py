@@ -168,7 +168,7 @@ def _views(server: _Server, *, is_lake: bool) -> dict[str, str]:
 
 
 def _story(place: Sequence[str], unique: str) -> dict[str, float]:
-    """Return what the whole command costs: the median of some runs."""
+    """Return the median costs of the whole command over some runs."""
     walls, cpus, peaks = [], [], []
     for _ in range(_RUNS):
         command = [sys.executable, "-m", "jobs.main", "query", "story", unique, *place, "-q"]

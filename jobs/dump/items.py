@@ -51,7 +51,7 @@ class DumpRequest(NamedTuple):
 
 
 def counts_text(items: str, damaged: int, start: int) -> str:
-    """Return how many items and damaged places were read, from position *start* on."""
+    """Return the number of items and of damaged places that were read from position *start* on, in words."""
     before = f" after byte {start}; what comes before was not read" if start else ""
     return f"{items}, {counted(damaged, 'damaged place')}{before}"
 

@@ -56,7 +56,7 @@ _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
 
 
 def minutes(number: int) -> str:
-    """Return how Delta's properties name so many minutes."""
+    """Return the text that Delta's properties have for so many minutes."""
     return f"interval {number} minutes"
 
 

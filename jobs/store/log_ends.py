@@ -93,7 +93,7 @@ def _newest_known(store: Store, queues: Iterable[StoredQueue]) -> int:
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:
-    """Return where the last record of the newest segment ends, if nothing is written at *newest*; None otherwise."""
+    """Return the end of the newest segment's last record if nothing is written at *newest*; None otherwise."""
     last = newest_segment(store)
     if last is None or newest < last.segment.base_offset:
         return None

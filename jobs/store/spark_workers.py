@@ -1,12 +1,12 @@
 """Spark's tasks as workers: one partition an item, so that a lost one is made again by itself."""
 
 import gc
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -163,7 +163,7 @@ def seen_by_executors(spark: SparkSession, segments: Sequence[Segment]) -> set[s
         files = spark.read.format("binaryFile").option("ignoreMissingFiles", "true").load(paths)
     except AnalysisException as error:
         # Retention may have deleted the oldest segments since the driver listed them.
-        left = [segment for segment in segments if os.path.exists(segment.location)]  # noqa: PTH110 - str is what we have
+        left = _existing(segments)
         if error.getCondition() != "PATH_NOT_FOUND" or len(left) == len(segments):
             raise
         return seen_by_executors(spark, left)
@@ -184,4 +184,9 @@ def _location(path: str) -> str:
 
 def unseen(segments: Sequence[Segment], seen: AbstractSet[str]) -> list[Segment]:
     """Return the segments that the driver sees and the executors do not."""
-    return [segment for segment in segments if segment.location not in seen and os.path.exists(segment.location)]  # noqa: PTH110
+    return _existing([segment for segment in segments if segment.location not in seen])
+
+
+def _existing(segments: Sequence[Segment]) -> list[Segment]:
+    """Leave out segments that retention has deleted since the driver listed them."""
+    return [segment for segment in segments if Path(segment.location).exists()]

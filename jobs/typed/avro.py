@@ -24,6 +24,7 @@ from jobs.typed.wire import Read, WireReader, at_byte, sized, texts, then
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and how many bytes of a schema's number follow: Confluent's, RocketMQ's
 _INSTANT = pa.timestamp("us", "UTC")
+_UUID_SIZE = 16
 _FACTORS = {"millis": 1000, "micros": 1}
 
 
@@ -78,6 +79,8 @@ def _registered(records: "Mapping[int | None, _Record]", body: bytes) -> "tuple[
     return records[number], 1 + size
 
 
+_Schema = Mapping[str, Any]  # of one type, as JSON has it
+_AnySchema = _Schema | str | list[Any]  # or the name of a type, or the types of a union
 _ReadValues = Callable[[bytes, int], tuple[dict[str, object], int]]
 
 
@@ -93,15 +96,17 @@ class _Record:
 
     def __init__(self, schema: str, times: Times) -> None:
         self._times = times
-        self._named: dict[str, Any] = {}
+        self._named: dict[str, dict[Any, Any]] = {}
         self._open: list[str] = []
         try:
             parsed = parse_schema(json.loads(schema), named_schemas=self._named)
+            if not isinstance(parsed, dict):
+                raise TypeError("not a record")
             self.types, self.read = self._fields(parsed)
         except _BAD_SCHEMAS as error:
             raise SchemaError(f"no schema of a record: {error!r}") from error
 
-    def _reading(self, schema: Any) -> _Reading:  # noqa: ANN401 - of JSON
+    def _reading(self, schema: _AnySchema) -> _Reading:
         if isinstance(schema, list):
             return self._union([self._reading(one) for one in schema])
         if isinstance(schema, str):
@@ -112,7 +117,7 @@ class _Record:
         }.get(schema["type"])  # fmt: skip
         return make(schema) if make is not None else _PRIMITIVES[schema["type"]]
 
-    def _fields(self, schema: Any) -> tuple[dict[str, pa.DataType], _ReadValues]:  # noqa: ANN401
+    def _fields(self, schema: _Schema) -> tuple[dict[str, pa.DataType], _ReadValues]:
         if schema["name"] in self._open:
             raise SchemaError(f"{schema['name']}: is part of itself, which no column can hold")
         self._open.append(schema["name"])
@@ -137,11 +142,11 @@ class _Record:
 
         return types, read
 
-    def _record(self, schema: Any) -> _Reading:  # noqa: ANN401
+    def _record(self, schema: _Schema) -> _Reading:
         types, read = self._fields(schema)
         return _Reading(pa.struct(list(types.items())), read)
 
-    def _array(self, schema: Any) -> _Reading:  # noqa: ANN401
+    def _array(self, schema: _Schema) -> _Reading:
         item = self._reading(schema["items"])
         if item.type is None:
             raise SchemaError("an array of null")
@@ -161,7 +166,7 @@ class _Record:
 
         return _Reading(pa.list_(item.type), read)
 
-    def _map(self, schema: Any) -> _Reading:  # noqa: ANN401
+    def _map(self, schema: _Schema) -> _Reading:
         item = self._reading(schema["values"])
         if item.type is None:
             raise SchemaError("a map of null")
@@ -204,7 +209,7 @@ class _Record:
 
         return _Reading(types[0] if types else None, read)
 
-    def _long_or_instant(self, schema: Any) -> _Reading:  # noqa: ANN401
+    def _long_or_instant(self, schema: _Schema) -> _Reading:
         kind, _, unit = schema.get("logicalType", "").rpartition("-")
         if kind not in {"timestamp", "local-timestamp"} or unit not in {*_FACTORS, "nanos"}:
             return _Reading(pa.int64(), _long)
@@ -215,13 +220,13 @@ class _Record:
         return _Reading(_INSTANT, then(_long, lambda value: wire.local_instant(instant(value), times)))
 
 
-def _int_or_date(schema: Any) -> _Reading:  # noqa: ANN401
+def _int_or_date(schema: _Schema) -> _Reading:
     if schema.get("logicalType") == "date":
         return _Reading(pa.date32(), then(_int, wire.day))
     return _Reading(pa.int32(), _int)
 
 
-def _fixed(schema: Any) -> _Reading:  # noqa: ANN401
+def _fixed(schema: _Schema) -> _Reading:
     size = schema["size"]
     if size < 1:
         raise SchemaError(f"{schema['name']}: a fixed without bytes")
@@ -229,12 +234,12 @@ def _fixed(schema: Any) -> _Reading:  # noqa: ANN401
     def read(body: bytes, at: int) -> tuple[bytes, int]:
         return wire.piece(body, at, size)
 
-    if schema.get("logicalType") == "uuid" and size == 16:  # noqa: PLR2004 - bytes of a UUID
+    if schema.get("logicalType") == "uuid" and size == _UUID_SIZE:
         return _Reading(pa.string(), then(read, lambda data: str(uuid.UUID(bytes=data))))
     return _bytes_or_decimal(schema, read)
 
 
-def _bytes_or_decimal(schema: Any, read: Read | None = None) -> _Reading:  # noqa: ANN401
+def _bytes_or_decimal(schema: _Schema, read: Read | None = None) -> _Reading:
     read = read or _bytes
     if schema.get("logicalType") != "decimal" or schema["precision"] > MOST_DIGITS:
         return _Reading(pa.binary(), read)
@@ -304,7 +309,7 @@ _bytes = sized(_long)
 _string = texts(_bytes)
 
 
-def _enum(schema: Any) -> _Reading:  # noqa: ANN401
+def _enum(schema: _Schema) -> _Reading:
     symbols = schema["symbols"]
 
     def read(body: bytes, at: int) -> tuple[str, int]:

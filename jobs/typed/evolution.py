@@ -28,7 +28,7 @@ class LosingError(Exception):
 
 
 def change_of(type_: TopicType, declared: Mapping[str, object]) -> Change:
-    """Return what becomes of a table that was *declared* before; `LosingError` where values would be lost."""
+    """Return the change that a table *declared* before needs; `LosingError` where values would be lost."""
     now = type_.described()
     if now == declared:
         return Change.NOTHING
@@ -69,7 +69,7 @@ def _change_of_several(type_: TopicType, now: Mapping[str, object], declared: Ma
 
 
 def _of(columns: Mapping[str, object], named: object) -> object:
-    """Return what is said of these columns."""
+    """Return the part of a declaration that names these columns."""
     if isinstance(named, Mapping):
         return {name: source for name, source in named.items() if name in columns}
     return {one for one in named if one.partition("=")[0] in columns} if isinstance(named, list) else named

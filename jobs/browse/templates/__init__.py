@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ class _Sentence(NamedTuple):
     is_said: tuple[bool, ...]  # of each value: it is a sentence itself
 
 
+@cache
 def _sentences() -> list[_Sentence]:
     pairs: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
     return [
@@ -52,9 +54,6 @@ def _sentences() -> list[_Sentence]:
         )
         for english, chinese in pairs.items()
     ]
-
-
-_SENTENCES = _sentences()
 
 
 class Words:
@@ -72,7 +71,7 @@ class Words:
         """Return a sentence of a story, with its values, in this language; an unknown one stays English."""
         if self.language == "en" or len(english) > _LONGEST:
             return english
-        for sentence in _SENTENCES:
+        for sentence in _sentences():
             found = sentence.english.fullmatch(english)
             if found:
                 values = zip(found.groups(), sentence.is_said, strict=True)

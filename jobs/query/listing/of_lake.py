@@ -281,7 +281,7 @@ class LakeListing:
         return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 
     def growth(self, slots: int) -> Histogram | None:
-        """Return how many messages each run has brought into the lake, and when; None of a single run."""
+        """Return the messages that runs brought into the lake, over time; None of a single run."""
         if not self._tables.has("runs"):
             return None
         rows = self._rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)

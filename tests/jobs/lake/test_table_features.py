@@ -167,7 +167,7 @@ def promised() -> dict[str, tuple[str, ...]]:
 
 
 def readers(lake: SharedLake) -> dict[str, Callable[[], list[int]]]:
-    """Return who reads the offsets of the messages, by name."""
+    """Return a function of each reader, by its name, that reads the offsets of the messages."""
     table = str(lake.path / "messages")
 
     def duck() -> list[int]:
