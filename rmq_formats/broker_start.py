@@ -84,7 +84,7 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartOutcome:
-    """What a start does; None where that cannot be known, with the reason in `unknown`."""
+    """The effects of a start; None for an effect that cannot be known, with the reason in `unknown`."""
 
     release: str
     starts: bool | None

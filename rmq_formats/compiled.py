@@ -35,6 +35,7 @@ _TAKEN_FROM = (
     "crc.py",
     "interning.py",
     "*/kernels.py",
+    "json/scan.py",
     "flags.py",
     "properties.py",
     "*/layout.py",

@@ -8,6 +8,7 @@ of its own: two take about half the time of one. What is compiled already is onl
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,7 @@ def compile_queues_and_index() -> None:
     from rmq_formats.consumequeue.unit import QueueKind, QueueRules
     from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
     from rmq_formats.indexfile.columns import text_array
+    from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division
     from rmq_formats.indexfile.layout import Geometry
     from rmq_formats.release import NEWEST, rules_of
 
@@ -62,6 +64,7 @@ def compile_queues_and_index() -> None:
     numbers = np.empty(1, np.int64)
     kernels.count_stored_until(records.buffer, records.positions, 0)
     kernels.newest_store_timestamp(records.buffer, records.positions)
+    kernels.has_right_crc(records.buffer, records.positions[0])
     kernels.find_wrong_records(records.buffer, records.positions, numbers, numbers.copy())
     rules = QueueRules()
     collector = UnitCollector(rules, with_tags=True)
@@ -72,6 +75,9 @@ def compile_queues_and_index() -> None:
     for packed in pack_keys(records, table, with_places=True):
         text_array(records.buffer, packed.places["key"], packed.places["key_end"])
         FileBuilder(Geometry(4, 4), table, None).add(packed.keys.copy())
+        keys = np.repeat(packed.keys, LEAST_DIVIDED)
+        with ThreadPoolExecutor(1) as threads:
+            FileBuilder(Geometry(4, 1 << 20), table, None, None, Division(threads, 1)).add(keys)
         builder = FileBuilder(Geometry(4, 4), table, None)
         builder.adopt(packed.keys.copy().view(np.uint8), builder.header)
 

@@ -20,11 +20,12 @@ from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity, worst_met
 from jobs.diagnosis.file_faults import Content, FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
+from jobs.launch.engine import cores
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
-from jobs.products.index.placement import LOST, Kind, Planned, RowShape, is_covered, plan_all, plan_lost
+from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, has_keys_of, header_before, real_files
 from jobs.storage import storage_of
@@ -43,6 +44,7 @@ from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader
 MANIFEST = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
 CHECKERS = 4
+_MOST_PARTS = 8  # of a file: more have little to do beside its hash, which is computed by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,8 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         if result.contradictions and not request.proven_only:
             return result
         work = [(build.name, build.recipe) for build in plan.builds]
-        built = workers.map(work, partial(build_file, directory=directory, options=options), "building index files")
+        task = partial(build_file, directory=directory, options=options, parts=_parts(request, workers, len(work)))
+        built = workers.map(work, task, "building index files")
     check = partial(check_built, directory=directory, options=options)
     if request.proven_only:
         plan, built = _proven(plan, built, directory, store, request.accepted)
@@ -208,6 +211,13 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     manifest = json.dumps(result.describe(), indent=1).encode()
     storage_of(directory, options).create(join(directory, MANIFEST), manifest)
     return result
+
+
+def _parts(request: RebuildIndexRequest, workers: Workers, files: int) -> int:
+    """Return into how many parts a file is divided: cores that have no file of their own help with another's."""
+    here = cores() // 2 if request.broker_runs else cores()
+    free = workers.width if workers.width > 1 else here
+    return max(min(free // max(min(workers.width, files), 1), _MOST_PARTS), 1)
 
 
 class Before(NamedTuple):
@@ -233,7 +243,7 @@ class _Plan(NamedTuple):
 
 
 class _Proof(NamedTuple):
-    """What must not be touched where only the proven is made: files, and keys of records that changed."""
+    """Files, and keys of changed records, that a rebuild of only proven files must not touch."""
 
     held: Collection[str]
     doubtful: Sequence[int]
@@ -319,7 +329,7 @@ def _may_be_right(explained: Explained, row: KeyRow, store: Store, geometry: Geo
 def _proven(
     plan: "_Plan", built: Sequence[BuiltFile], directory: str, store: Store, accepted: Collection[str]
 ) -> tuple["_Plan", list[BuiltFile]]:
-    """Return what is proven or *accepted* of what was made, and delete the rest: one fault explains a wrong file."""
+    """Return the new files that are proven or *accepted*, and delete the others: one fault explains a wrong file."""
     wrong = {one.real.name: one for one in plan.explained}
     moved = {_digest(one.real, store) for one in plan.explained if one.verdict is Verdict.MISNAMED}
     builds, files = [], []
@@ -384,8 +394,6 @@ def lost_files(  # noqa: PLR0913 - what there is
     planned = [
         plan._replace(doubt=LOST) if any(plan.start <= key <= plan.end for key in lost) else plan
         for plan in plan_lost(_log(row), geometry.capacity, anchors)
-        if not is_covered(plan.start, plan.end, [(one.start, one.end) for one in anchors])
-        and plan.end <= len(row)  # a survivor beside another store's log may begin after the last key of it
     ]
     if proof is not None:
         planned = [plan for plan in planned if _is_proven(plan, store, proof)]

@@ -16,7 +16,9 @@ from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_times
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.flags import TRANSACTION_MASK, TransactionType
+from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division, chain_divided
 from rmq_formats.indexfile.file import MAX_INT
+from rmq_formats.indexfile.kernels import seconds_since
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.kernels.integers import Bytes, byte_at, read_i32, read_i64, read_u32, same_bytes, write_i32, write_i64
@@ -100,7 +102,6 @@ _OFFSET_AT = ENTRY.offset("physical_offset")
 _TIME_AT = ENTRY.offset("time_diff_s")
 _PREVIOUS_AT = ENTRY.offset("prev_entry")
 _MIN_INT = -MAX_INT - 1
-_LARGEST = (1 << 63) - 1
 # The keys that one message can have: every second byte of its properties, its unique key, its tags.
 _WIDEST = (1 << 15) // 2 + 2
 
@@ -183,17 +184,20 @@ class FileBuilder:
         rules: RuleTable,
         write: Callable[[int, memoryview], object] | None,
         previous: IndexHeader | None = None,
+        division: Division | None = None,
     ) -> None:
         """
         Begin after the file whose header is *previous*; what is not positive in it is not handed on.
 
-        Without *write* nothing is written: entries become what they are in the file, in place.
+        Without *write* nothing is written: entries become what they are in the file, in place. With *division*, its
+        threads call *write*, too.
         """
         offset = max(previous.end_physical_offset, 0) if previous else 0
         time = max(previous.end_timestamp, 0) if previous else 0
         self._geometry = geometry
         self._rules = rules
         self._write = write
+        self._division = division
         self._slots = np.zeros(geometry.hash_slots, np.int32)
         self._state = np.array([time, time, offset, offset, 0, 1], np.int64)
 
@@ -218,11 +222,32 @@ class FileBuilder:
             raise ValueError(f"{len(keys)} keys for {self.room} entries")
         if not len(keys):
             return
-        number = int(self._state[5])
         entries = keys.view(np.uint8)
+        if self._division is None or len(keys) <= LEAST_DIVIDED:
+            self._add(entries)
+            return
+        if int(self._state[5]) <= 1:  # from the first entry of a file the others take their seconds
+            self._add(entries[:_ENTRY_SIZE])
+            entries = entries[_ENTRY_SIZE:]
+        self._add_divided(self._division, entries)
+
+    def _add(self, entries: NDArray[np.uint8]) -> None:
+        number = int(self._state[5])
         _chain(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
+
+    def _add_divided(self, division: Division, entries: NDArray[np.uint8]) -> None:
+        number, write = int(self._state[5]), self._write
+        position = self._geometry.entry_position(number)
+        last = entries[-_ENTRY_SIZE:].view(PACKED_KEY)[0]
+        self._state[1], self._state[3] = last["store_timestamp"], last["physical_offset"]
+        chained = chain_divided(
+            division, entries, self._slots, number, int(self._state[0]), self._rules.since,
+            self._rules.counts_every_put, None if write is None else lambda at, block: write(position + at, block),
+        )  # fmt: skip
+        self._state[4] += chained.hash_slots
+        self._state[5] += chained.entries
 
     def resume(self, slots: NDArray[np.int32], header: IndexHeader) -> None:
         """Go on with a file whose entries are in *slots* already; they are this builder's from now on."""
@@ -338,17 +363,7 @@ def _chain(
         end = min(start + _AT_ONCE, entries.size)
         for at in range(start, end, _ENTRY_SIZE):
             time = read_i64(entries, at + _TIME_AT)
-            if begin <= 0:
-                diff = 0
-            elif time >= begin:
-                diff = min((time - begin) // 1000, MAX_INT)
-            elif time < 0 and time + _LARGEST + 1 < begin:
-                # Java's difference wraps and comes out positive: 2^63 - 1,000 for time -2^63 and begin 1,000. No step
-                # here may leave 64 bits, so the 2^64 of the wrap is added in two halves.
-                diff = min((time + _LARGEST - begin + _LARGEST + 2) // 1000, MAX_INT)
-            else:
-                diff = 0
-            write_i32(entries, at + _TIME_AT, diff)
+            write_i32(entries, at + _TIME_AT, seconds_since(begin, time))
             if index_count <= 1:
                 begin = time
                 state[2] = read_i64(entries, at + _OFFSET_AT)

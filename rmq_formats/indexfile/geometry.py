@@ -53,7 +53,7 @@ def stated_geometry(
 def _supposed(
     files: Sequence[IndexBytes], usual: int, hash_slots: int | None, index_num: int | None
 ) -> Iterator[tuple[Geometry, int]]:
-    """Yield what some of the files may have, and how many; headers are read when the default is refuted."""
+    """Yield possible geometries, each with the number of files that fit; headers are read if the default does not."""
     if usual:
         yield DEFAULT_GEOMETRY, usual
     if hash_slots or index_num:

@@ -101,7 +101,7 @@ PARSERS = st.sampled_from(PropertyParser)
 
 
 @given(some=ANY_RECORDS, parser=PARSERS)
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_a_row_holds_what_the_decoder_reads(some: list[MessageRecord], parser: PropertyParser) -> None:
     rows = rows_of(some, parser)
     assert [{**row, "topic_raw": None, "properties_raw": None} for row in rows] == [
@@ -110,7 +110,7 @@ def test_a_row_holds_what_the_decoder_reads(some: list[MessageRecord], parser: P
 
 
 @given(some=ANY_RECORDS, parser=PARSERS)
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_a_row_gives_its_record_back(some: list[MessageRecord], parser: PropertyParser) -> None:
     for row, record in zip(rows_of(some, parser), some, strict=True):
         assert record_of_row(row) == record

@@ -6,8 +6,9 @@ not yet), entries of the real file.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -28,6 +29,7 @@ from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
+from rmq_formats.indexfile.divided import Division
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Rules
@@ -68,15 +70,23 @@ class IndexRecipe:
         return self.head + sum(part.keys for part in self.parts) + self.tail
 
 
-def make(recipe: IndexRecipe, write: Write) -> IndexHeader:
-    """Build the file and hand its blocks to *write*, the header last."""
-    builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
-    fill(builder, recipe)
+def make(recipe: IndexRecipe, write: Write, parts: int = 1) -> IndexHeader:
+    """Build the file and hand its blocks to *write*, the header last; so many *parts* are chained at once."""
+    with ThreadPoolExecutor(parts + 1) if parts > 1 else nullcontext() as threads:
+        division = None if threads is None else Division(threads, parts)
+        builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous, division)
+        fill(builder, recipe, threads=threads)
     return builder.finish(recipe.empty_index_count)
 
 
-def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> list[RowPart]:
-    """Put the file's entries into *builder*, and tell *note* of them; return parts that had fewer keys than counted."""
+def fill(
+    builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None, threads: Executor | None = None
+) -> list[RowPart]:
+    """
+    Put the file's entries into *builder*, and tell *note* of them; return parts that had fewer keys than counted.
+
+    With *threads*, one of them reads keys while those before them are chained.
+    """
     short = []
     _adopt(builder, recipe, 1, recipe.head, note)
     for part in recipe.parts:
@@ -84,7 +94,8 @@ def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) ->
             _adopt(builder, recipe, part.first, part.keys, note)
             continue
         left = part.keys
-        for block in recipe.source.blocks(part, with_texts=note is not None):
+        blocks = recipe.source.blocks(part, with_texts=note is not None)
+        for block in blocks if threads is None else _ahead(blocks, threads):
             left -= len(block.keys)
             entries = block.keys if note is None else block.keys.copy()
             number = builder.header.index_count
@@ -95,6 +106,14 @@ def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) ->
             short.append(part)
     _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail, note)
     return short
+
+
+def _ahead(blocks: Iterator[KeyBlock], threads: Executor) -> Iterator[KeyBlock]:
+    """Yield blocks that do not share memory; the next one is read meanwhile."""
+    reading = threads.submit(next, blocks, None)
+    while (block := reading.result()) is not None:
+        reading = threads.submit(next, blocks, None)
+        yield block
 
 
 def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int, note: Note | None) -> None:
@@ -125,23 +144,25 @@ class BuiltFile(NamedTuple):
     place: tuple[int, ...] | None = None  # device, node, size and time of change: the same file, seen again
 
 
-def build_file(work: tuple[str, IndexRecipe], *, directory: str, options: Mapping[str, str]) -> BuiltFile:
+def build_file(
+    work: tuple[str, IndexRecipe], *, directory: str, options: Mapping[str, str], parts: int = 1
+) -> BuiltFile:
     """Write the file of that name into *directory*, whole or not at all; a second attempt replaces it by the same."""
     name, recipe = work
     if is_local(directory):
-        return _build_local(name, recipe, Path(local_path(directory)))
+        return _build_local(name, recipe, Path(local_path(directory)), parts)
     with TemporaryDirectory(prefix="rocketmq-lake-") as folder:
-        built = _build_local(name, recipe, Path(folder))
+        built = _build_local(name, recipe, Path(folder), parts)
         with (Path(folder) / name).open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
             storage_of(directory, options).create(join(directory, name), whole)  # type: ignore[arg-type]
     return built._replace(place=None)
 
 
-def _build_local(name: str, recipe: IndexRecipe, directory: Path) -> BuiltFile:
+def _build_local(name: str, recipe: IndexRecipe, directory: Path, parts: int) -> BuiltFile:
     attempt = directory / f".{name}.attempt-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        header = make(recipe, partial(_write_and_flush, descriptor))
+        header = make(recipe, partial(_write_and_flush, descriptor), parts)
         os.ftruncate(descriptor, recipe.geometry.file_size)
         digest = hash_file(lambda position, length: os.pread(descriptor, length, position))
         os.fsync(descriptor)

@@ -105,8 +105,9 @@ class ScratchKeys:
             first, left = part.first, part.keys
             while left:
                 count = min(left, KEYS_AT_ONCE)
-                data = bytearray(file.read(first * PACKED_KEY.itemsize, count * PACKED_KEY.itemsize))
-                yield KeyBlock(np.frombuffer(data, PACKED_KEY))
+                keys = np.empty(count, PACKED_KEY)
+                found = file.read_into(first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
+                yield KeyBlock(keys[: found // PACKED_KEY.itemsize])
                 first, left = first + count, left - count
 
 

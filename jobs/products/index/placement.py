@@ -84,7 +84,9 @@ def plan_lost(log: RowShape, capacity: int, survivors: Sequence[Anchor]) -> list
     last = survivors[-1]
     if last.is_full:
         planned += _cut(last.end, log, capacity, len(survivors) - 1)
-    return planned
+    held = [(one.start, one.end) for one in survivors]
+    # Beside another store's log, or lost messages, a survivor may begin after the last key of the row.
+    return [one for one in planned if one.end <= log.keys and not is_covered(one.start, one.end, held)]
 
 
 def _cut(start: int, log: RowShape, capacity: int, after: int) -> Iterator[Planned]:

@@ -97,7 +97,7 @@ DISTURBED = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
 UNDISTURBED = [name for name in GOLDEN if SCENARIO[name] not in DISTURBED and name != "b533-crash-before"]
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", UNDISTURBED)
 @pytest.mark.parametrize("whole", [True, False])
 def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(
