@@ -26,7 +26,7 @@ from pyspark.sql.functions import col, from_json
 from benchmarks.measuring import Measured, measured, medians, provenance
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import MESSAGES, PROVENANCE
 from jobs.launch.jars import fetched
 from jobs.launch.java import find_java_home
 from jobs.typed.avro import Avro
@@ -46,6 +46,8 @@ _FIELDS: Mapping[str, object] = {
     "labels": {"type": "array", "items": "string"}, "who": _WHO,
 }  # fmt: skip
 _SCHEMA = {"type": "record", "name": "R", "fields": [{"name": name, "type": type_} for name, type_ in _FIELDS.items()]}
+_KEPT = ("broker", "store_id", *(field.name for field in PROVENANCE))  # in every typed table, and so in Spark's rows
+_PARSED = parse_schema(_SCHEMA)
 _FIRST = datetime(2026, 11, 23, 10, tzinfo=UTC)
 _BROKEN_JSON = (b"", b'{"id": 1.7}', b'{"id": 1, "id": 2}', b"{} {}", b'{"id": "1"}', b'{"name": "\xff"}')
 _BROKEN_AVRO = (b"", b"\x02", b"\xff" * 10)
@@ -66,7 +68,7 @@ def _json(number: int) -> bytes:
 
 def _avro(number: int) -> bytes:
     buffer = BytesIO()
-    schemaless_writer(buffer, parse_schema(_SCHEMA), _value(number))
+    schemaless_writer(buffer, _PARSED, _value(number))
     return buffer.getvalue()
 
 
@@ -83,8 +85,8 @@ def _ours(lake: Lake, type_: TopicType) -> Callable[[], object]:
 
 def _spark(session: SparkSession, folder: Path, row: Column) -> Callable[[], object]:
     def work() -> None:
-        rows = session.read.parquet(str(folder / "messages" / "*.parquet")).select("physical_offset", row.alias("row"))
-        rows.select("physical_offset", "row.*").write.mode("overwrite").parquet(str(folder / "spark"))
+        rows = session.read.parquet(str(folder / "messages" / "*.parquet")).select(*_KEPT, row.alias("row"))
+        rows.select(*_KEPT, "row.*").write.mode("overwrite").parquet(str(folder / "spark"))
 
     return work
 

@@ -53,7 +53,7 @@ class Avro:
     def reader(self, columns: Sequence[pa.Field], times: Times) -> WireReader:
         """Return a reader of such bodies."""
         records = {number: _Record(schema, times) for number, schema in self.schemas.items()}
-        return WireReader(partial(_values, records), [field.name for field in columns])
+        return WireReader(partial(_values, records), columns)
 
 
 def _values(records: "Mapping[int | None, _Record]", body: bytes) -> Mapping[str, object]:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from jobs.typed.ddl import SchemaError, columns_text, parse_columns
-from jobs.typed.refusal import Refusal
+from jobs.typed.rows import Typed
 from jobs.typed.tables import FOLDER, LONGEST_FOLDER, refuse_reserved, table_name
 from jobs.typed.values import Times
 
@@ -33,8 +33,8 @@ class DeclarationError(Exception):
 class Reader(Protocol):
     """Reads bodies of one type."""
 
-    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
-        """Return the values of the columns, or the refusal, of each body."""
+    def read(self, bodies: pa.Array) -> Typed:
+        """Return the rows, or the refusals, of bodies, none of which is NULL."""
 
 
 class BodyFormat(Protocol):

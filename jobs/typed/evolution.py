@@ -16,7 +16,7 @@ _MORE = ("epoch", "time_zone")  # given later, they make no row another one: wit
 
 
 class Change(Enum):
-    """What a declaration means for a table that was made by an earlier one."""
+    """The effect of a declaration on a table that was made by an earlier one."""
 
     NOTHING = "its rows are as they are declared"
     MORE = "bodies may fit now that did not before"

@@ -13,16 +13,17 @@ from typing import NoReturn
 import pyarrow as pa
 
 from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.rows import Row
 from jobs.typed.values import Number, Times, Value, member, struct_of
 
-DEEPEST = 100  # objects and arrays in each other
+_DEEPEST = 100  # objects and arrays in each other
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _NOT_BRACKETS = re.compile(rb"[^\[\]{}]+")
 _HALF = re.compile(r"\\u[dD]")
 _LONE = re.compile("[\ud800-\udfff]")
 
 
-def read(body: bytes, columns: Sequence[pa.Field], times: Times) -> tuple[object, ...] | Refusal:
+def read(body: bytes, columns: Sequence[pa.Field], times: Times) -> Row | Refusal:
     """Return the values of *columns* in a body, or why it has none."""
     try:
         return tuple(struct_of(parsed(body), columns, times, "$").values())
@@ -57,9 +58,9 @@ def _refuse_depth(body: bytes) -> None:
     for match in re.finditer(rb"[\[{]+|[\]}]+", _STRING.sub(_blanked, body)):
         run = match.end() - match.start()
         is_open = match[0][:1] in b"[{"
-        if is_open and depth + run > DEEPEST:
-            at = match.start() + DEEPEST - depth
-            raise RefusedBodyError(f"nested deeper than {DEEPEST}", f"byte {at}")
+        if is_open and depth + run > _DEEPEST:
+            at = match.start() + _DEEPEST - depth
+            raise RefusedBodyError(f"nested deeper than {_DEEPEST}", f"byte {at}")
         depth += run if is_open else -run
 
 

@@ -1,40 +1,35 @@
 """
-The fast reader of JSON: msgspec in C where it is exact, the scalar reader for every body that it refuses or could bend.
+The fast reader of JSON: compiled from bodies to columns, in the forms that nearly all have.
 
-Equal to `exact_json.read` on every body; property tests hold it to that.
+The scalar reader judges every value, and every body, that is in another form. Equal to it on every body; property tests
+hold it to that.
 """
 
-import re
-from collections.abc import Callable, Sequence
-from functools import partial
-from operator import attrgetter
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from jobs.typed.exact_json import DEEPEST, parsed, read
-from jobs.typed.refusal import Refusal, RefusedBodyError
-from jobs.typed.values import Number, Times, base64_bytes, converted, day, decimal, instant
-from rmq_formats.json.scan import marked
+from jobs.typed.ddl import without_demands
+from jobs.typed.exact_json import read
+from jobs.typed.refusal import RefusedBodyError
+from jobs.typed.rows import Typed, array_of, typed
+from jobs.typed.values import UNITS, Number, Times, converted
+from rmq_formats.json import columns as cells
+from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, Members, members, named
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
 
-Row = tuple[object, ...]
-_UNKNOWN_TO_MSGSPEC = re.compile(r'[\x00-\x1f"\\]')  # in the name of a field
-_REFUSED = (msgspec.MsgspecError, RefusedBodyError, UnicodeDecodeError, RecursionError)
+_QUOTE = ord('"')
 _EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # a float of so many bits holds every integer below this one
-
-
-class _Cell(NamedTuple):
-    """How msgspec reads a column, and what is left to do with what it read."""
-
-    type: Any
-    finish: Callable[[Any], object] | None = None
-
-    @property
-    def of_nullable(self) -> Any:  # noqa: ANN401 - a type for msgspec
-        """The type of a field that may be null; as it is spelled, a value may be null anyway."""
-        return self.type if self.type is msgspec.Raw else self.type | None
+_MOST = (1 << 63) - 1
+_FARTHEST = 62_135_596_800_000_000  # microseconds from 1970: every calendar has these times
+_HEADS = np.zeros(256, np.bool_)  # of numbers
+_HEADS[list(b"-0123456789")] = True
 
 
 class FastJson:
@@ -43,125 +38,170 @@ class FastJson:
     def __init__(self, columns: Sequence[pa.Field], times: Times) -> None:
         """Read *columns*; *times* says what times mean."""
         self._columns, self._times = columns, times
-        self._finish: list[tuple[int, Callable[[Any], object]]] = []
-        self._decode: Callable[[str], object] | None = None
-        names = [f"c{number}" for number in range(len(columns))]
-        self._values = attrgetter(*names) if len(names) > 1 else partial(_only, attrgetter(*names))
-        if any(_UNKNOWN_TO_MSGSPEC.search(field.name) for field in columns):
-            return  # the scalar reader reads all of it
-        cells = [_cell(field.type, times) for field in columns]
-        fields: list[Any] = [
-            (name, cell.of_nullable, None) if field.nullable else (name, cell.type)
-            for name, cell, field in zip(names, cells, columns, strict=True)
-        ]
-        rename = {name: field.name for name, field in zip(names, columns, strict=True)}
-        row = msgspec.defstruct("Row", fields, rename=rename, kw_only=True, gc=False)
-        self._decode = msgspec.json.Decoder(row).decode
-        self._finish = [(number, cell.finish) for number, cell in enumerate(cells) if cell.finish is not None]
 
-    def read(self, bodies: Sequence[bytes]) -> list[Row | Refusal]:
-        """Return a row, or the refusal, of each body."""
-        # Looked up once: this loop is what a typing costs.
-        decode, values, finish, columns, times = self._decode, self._values, self._finish, self._columns, self._times
-        if decode is None:
-            return [read(body, columns, times) for body in bodies]
-        found: list[Row | Refusal] = []
-        for body, is_marked in zip(bodies, _marked(bodies), strict=True):
-            if is_marked:
-                found.append(read(body, columns, times))
-                continue
-            try:
-                row = values(decode(body.decode()))
-                if finish:
-                    cells = list(row)
-                    for number, finished in finish:
-                        if cells[number] is not None:
-                            cells[number] = finished(cells[number])
-                    row = tuple(cells)
-            except _REFUSED:
-                row = read(body, columns, times)
-            found.append(row)
-        return found
+    def read(self, bodies: pa.Array) -> Typed:
+        """Return the rows, or the refusals, of bodies, none of which is NULL."""
+        ends = np.frombuffer(bodies.buffers()[1], np.int32, len(bodies) + 1, bodies.offset * 4)
+        stored = bodies.buffers()[2]
+        used = stored.slice(int(ends[0]), int(ends[-1] - ends[0])) if stored is not None else b""
+        data = as_bytes(used) if len(used) else np.zeros(1, np.uint8)
+        ends = ends - ends[0]
+        batch = _Batch(data, np.zeros(len(bodies), np.bool_), self._times)
+        columns = batch.struct(_Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), self._columns)
+        again = np.flatnonzero(batch.is_odd | columns.is_null)
+        if not again.size:
+            return Typed(columns.arrays, {})
+        exact = typed(
+            (read(bodies[number].as_py(), self._columns, self._times) for number in again.tolist()),
+            [column.type for column in self._columns],
+        )
+        refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
+        plain = pa.array(~(batch.is_odd | columns.is_null))
+        rows = [array.filter(plain) for array in columns.arrays]
+        judged = np.delete(again, list(exact.refusals))
+        if judged.size:
+            order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
+            rows = [pa.concat_arrays(two).take(order) for two in zip(rows, exact.columns, strict=True)]
+        return Typed(rows, refusals)
 
 
-def _only(get: Callable[[Any], object], row: object) -> Row:
-    return (get(row),)
+class _Places(NamedTuple):
+    """The places of the values of a column: a missing one has a start below 0."""
+
+    starts: Sizes
+    ends: Sizes
+    bodies: Integers  # of which body each is
 
 
-def _marked(bodies: Sequence[bytes]) -> list[bool]:
-    """Return which bodies the scalar reader has to judge, whatever msgspec says."""
-    sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
-    data = np.frombuffer(bytearray().join(bodies), np.uint8)
-    return marked(data, np.cumsum(sizes), DEEPEST).tolist() if data.size else [False] * len(bodies)
+class _Struct(NamedTuple):
+    arrays: list[pa.Array]
+    is_null: NDArray[np.bool_]
 
 
-def _cell(type_: pa.DataType, times: Times) -> _Cell:
-    """Return how a column is read: what msgspec would not read exactly gets the functions of the scalar reader."""
-    if pa.types.is_floating(type_):
-        return _Cell(float, partial(_real, _EXACT_INTEGERS[type_.bit_width], type_))
-    if pa.types.is_decimal(type_):
-        return _Cell(msgspec.Raw, partial(_decimal, type_, _plain_decimals(type_)))
-    if pa.types.is_timestamp(type_):
-        return _Cell(str | int, lambda value: instant(value if isinstance(value, str) else Number(value), times))
-    if pa.types.is_date(type_):
-        return _Cell(str, day)
-    if pa.types.is_binary(type_):
-        return _Cell(str, base64_bytes)
-    native = _native(type_)
-    return _Cell(native) if native is not None else _Cell(msgspec.Raw, partial(_nested, type_, times))
+@dataclass
+class _Batch:
+    data: Bytes
+    is_odd: NDArray[np.bool_]  # bodies that the scalar reader has to judge
+    times: Times
 
+    def struct(self, places: _Places, fields: Sequence[pa.Field]) -> _Struct:
+        """Return the fields of objects."""
+        found, is_null = self._members(places, OBJECT)
+        names = named(self.data, found, [field.name.encode() for field in fields])
+        size = len(is_null)
+        arrays = []
+        for number, field in enumerate(fields):
+            here = slice(number * size, (number + 1) * size)
+            array = self._array(_Places(names.starts[here], names.ends[here], places.bodies), field.type)
+            if not field.nullable and array.null_count:
+                self.is_odd[places.bodies[np.asarray(array.is_null()) & ~is_null]] = True
+            arrays.append(array)
+        return _Struct(arrays, is_null)
 
-def _native(type_: pa.DataType) -> Any | None:  # noqa: ANN401 - a type for msgspec
-    """Return the type that msgspec reads exactly as the scalar reader does; None where there is none."""
-    if pa.types.is_integer(type_):
-        limit = 1 << (type_.bit_width - 1)
-        return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
-    if pa.types.is_struct(type_):
-        return _native_struct(type_)
-    if pa.types.is_list(type_) or pa.types.is_map(type_):
-        item: Any = _native(type_.value_type if pa.types.is_list(type_) else type_.item_type)
-        if item is None:
+    def _members(self, places: _Places, kind: int) -> tuple[Members, NDArray[np.bool_]]:
+        found = members(self.data, places.starts, places.ends)
+        is_null = found.kinds == MISSING
+        self.is_odd[places.bodies[~is_null & (found.kinds != kind)]] = True
+        return found, is_null
+
+    def _array(self, places: _Places, type_: pa.DataType) -> pa.Array:
+        if pa.types.is_struct(type_):
+            fields = list(without_demands(type_))
+            arrays, is_null = self.struct(places, list(type_))
+            return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(is_null))
+        if pa.types.is_list(type_) or pa.types.is_map(type_):
+            return self._repeated(places, without_demands(type_))
+        array, states = self._scalars(places, type_)
+        odd = np.flatnonzero(states == cells.ODD)
+        if not odd.size:
+            return array
+        values = array_of([self._judged(places, row, type_) for row in odd.tolist()], type_)
+        return pc.replace_with_mask(array, pa.array(states == cells.ODD), values)
+
+    def _repeated(self, places: _Places, type_: pa.DataType) -> pa.Array:
+        is_list = pa.types.is_list(type_)
+        found, is_null = self._members(places, ARRAY if is_list else OBJECT)
+        bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
+        inner = _Places(found.values[:, 0].copy(), found.values[:, 1].copy(), bodies)
+        offsets, mask = pa.array(np.append(np.int32(0), found.ends)), pa.array(is_null)
+        if is_list:
+            values = self._array(inner, type_.value_type)
+            return pa.ListArray.from_arrays(offsets, values, type_, mask=mask)
+        values = self._array(inner, type_.item_type)
+        keys = self._texts(_Places(found.keys[:, 0].copy(), found.keys[:, 1].copy(), bodies))
+        return pa.MapArray.from_arrays(offsets, keys, values, type_, mask=mask)
+
+    def _judged(self, places: _Places, row: int, type_: pa.DataType) -> object:
+        """Return a value as the scalar reader has it; None, and its body is odd, where it refuses it."""
+        text = bytes(self.data[places.starts[row] : places.ends[row]])
+        try:
+            value = Number(text.decode()) if _HEADS[text[0]] else json.loads(text) if text[0] == _QUOTE else text
+            return converted(value, type_, self.times, "")
+        except RefusedBodyError:
+            self.is_odd[places.bodies[row]] = True
             return None
-        return list[item | None] if pa.types.is_list(type_) else dict[str, item | None]
-    return bool if pa.types.is_boolean(type_) else str if pa.types.is_string(type_) else None
 
+    def _scalars(self, places: _Places, type_: pa.DataType) -> tuple[pa.Array, Bytes]:
+        """Return values, NULL where their state is another one than THERE."""
+        heads = self._heads(places)
+        states = np.where(heads == NULL, np.uint8(cells.ABSENT), np.uint8(cells.ODD))
+        if pa.types.is_binary(type_):
+            return pa.nulls(len(states), type_), states
+        if pa.types.is_string(type_) or pa.types.is_floating(type_):
+            is_wanted = heads == _QUOTE if pa.types.is_string(type_) else _HEADS[heads]
+            texts = self._texts(_Places(np.where(is_wanted, places.starts, -1), places.ends, places.bodies))
+            states[is_wanted] = cells.THERE
+            if pa.types.is_string(type_):
+                return texts, states
+            values: NDArray[Any] = self._reals(texts, type_, states)
+        elif pa.types.is_boolean(type_):
+            is_true = heads == ord("t")
+            states[is_true | (heads == ord("f"))] = cells.THERE
+            values = np.packbits(is_true, bitorder="little")
+        else:
+            values = self._integers(places, type_, states)
+        is_there = np.packbits(states == cells.THERE, bitorder="little")
+        absent = int((states != cells.THERE).sum())
+        buffers = [pa.py_buffer(is_there) if absent else None, pa.py_buffer(values)]
+        return pa.Array.from_buffers(type_, len(states), buffers, absent), states
 
-def _native_struct(type_: pa.DataType) -> Any | None:  # noqa: ANN401 - a type for msgspec
-    items: dict[str, Any] = {field.name: _native(field.type) for field in type_}
-    if None in items.values():
-        return None
-    members = {
-        field.name: NotRequired[items[field.name] | None] if field.nullable else items[field.name] for field in type_
-    }
-    return TypedDict("Struct", members)  # type: ignore[operator]
+    def _heads(self, places: _Places) -> Bytes:
+        return np.where(places.starts >= 0, self.data[np.maximum(places.starts, 0)], np.uint8(NULL))
 
+    def _texts(self, places: _Places) -> pa.Array:
+        """Return values as texts, those in quotes without them; NULL where one is missing."""
+        is_null = places.starts < 0
+        quote = (self._heads(places) == _QUOTE).astype(np.int32)
+        starts, ends = np.where(is_null, 0, places.starts + quote), np.where(is_null, 0, places.ends - quote)
+        offsets, found = cells.texts(self.data, starts, ends)
+        mask = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
+        return pa.Array.from_buffers(pa.string(), len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(found)])
 
-def _real(exact: int, type_: pa.DataType, value: float) -> float:
-    """Refuse a number that may have been an integer between two that the type has: the scalar reader knows."""
-    if not -exact < value < exact:  # the next integer above is rounded to the limit
-        raise RefusedBodyError("to be judged")
-    return value if type_.bit_width > 32 else float(np.float32(value))  # noqa: PLR2004 - bits
+    def _reals(self, texts: pa.Array, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
+        read: NDArray[np.float64] = texts.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
+        # A greater one may have been an integer between two that the type has.
+        states[(states == cells.THERE) & ~(np.abs(read) < _EXACT_INTEGERS[type_.bit_width])] = cells.ODD
+        with np.errstate(over="ignore"):
+            return read.astype(type_.to_pandas_dtype())
 
-
-def _decimal(type_: pa.DataType, plain: re.Pattern[bytes], raw: msgspec.Raw) -> object:
-    """Return a number as its text where that is all there is to it, else as the scalar reader does."""
-    text = bytes(raw)
-    if plain.fullmatch(text):
-        return text.decode()
-    if text[:1] == b'"':
-        return decimal(msgspec.json.decode(text, type=str), type_)
-    return decimal(Number(text.decode()), type_)
-
-
-def _plain_decimals(type_: pa.DataType) -> re.Pattern[bytes]:
-    """Return the pattern of the numbers that fit a type as they are written."""
-    fraction = rf"(?:\.[0-9]{{1,{type_.scale}}})?" if type_.scale else ""
-    return re.compile(rf"-?[0-9]{{1,{max(type_.precision - type_.scale, 1)}}}{fraction}".encode())
-
-
-def _nested(type_: pa.DataType, times: Times, raw: msgspec.Raw) -> object:
-    """Return a nested value by the scalar reader, which refuses null: only a body's own reading may allow that."""
-    value = converted(parsed(bytes(raw)), type_, times, "$")
-    if value is None:
-        raise RefusedBodyError("to be judged")
-    return value
+    def _integers(self, places: _Places, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
+        """Return values that are integers, or as many units of one."""
+        values = np.zeros(len(states), np.int64)
+        where = (self.data, places.starts, places.ends)
+        if pa.types.is_date(type_):
+            cells.days(*where, values, states)
+            return values.astype(np.int32)
+        if pa.types.is_timestamp(type_):
+            cells.instants(*where, values, states)
+            if self.times.unit is not None:
+                factor, numbers, found = UNITS[self.times.unit], values.copy(), states.copy()
+                cells.fixed(*where, 0, _FARTHEST // factor, 0, numbers, found)
+                values = np.where(found == cells.THERE, numbers * factor, values)
+                states[found == cells.THERE] = cells.THERE
+        elif pa.types.is_decimal(type_):
+            cells.fixed(*where, type_.scale, min(10**type_.precision - 1, _MOST), 1, values, states)
+            return np.stack([values, values >> 63], axis=1)
+        elif pa.types.is_integer(type_):
+            cells.fixed(*where, 0, (1 << (type_.bit_width - 1)) - 1, 0, values, states)
+            return values.astype(type_.to_pandas_dtype())
+        return values

@@ -8,7 +8,7 @@ read them: so what does not fit, and how often, is counted and not estimated.
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from jobs.typed.ddl import MOST_DIGITS, SchemaError, columns_text, parse_columns
 from jobs.typed.declaration import Json, Reader, TopicType
 from jobs.typed.exact_json import parsed
 from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.rows import Row, Typed, typed
 from jobs.typed.tables import RESERVED
 from jobs.typed.task import read_topic
 from jobs.typed.values import Number, Times, Value, day, instant
@@ -157,10 +158,10 @@ class _Shapes:
 
     shape: Shape = field(default_factory=Shape)
 
-    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
-        return [self._read(body) for body in bodies]
+    def read(self, bodies: pa.Array) -> Typed:
+        return typed(map(self._read, bodies.to_pylist()), ())
 
-    def _read(self, body: bytes) -> tuple[object, ...] | Refusal:
+    def _read(self, body: bytes) -> Row | Refusal:
         try:
             value = parsed(body)
         except RefusedBodyError as error:

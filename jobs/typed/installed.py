@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from rmq_formats.errors import UnsupportedFormat
 
 INSTALL = "pip install 'rocketmq-lake[types]'"
-_LIBRARIES = ("msgspec", "fastavro", "google.protobuf")
+_LIBRARIES = ("fastavro", "google.protobuf")
 
 
 def is_installed() -> bool:

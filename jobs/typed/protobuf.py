@@ -55,7 +55,7 @@ class Protobuf:
         def values_of(body: bytes) -> Mapping[str, object]:
             return message.read(body, _after_header(body, indexes) if body[:1] == b"\0" else 0, len(body))
 
-        return WireReader(values_of, [field.name for field in columns])
+        return WireReader(values_of, columns)
 
     def _descriptor(self) -> Descriptor:
         pool = DescriptorPool()

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +21,8 @@ from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
 from jobs.typed.declaration import Discriminator, Json, Reader, TopicType
 from jobs.typed.refusal import Refusal
-from jobs.typed.tables import TYPING, array_of, typed_table
+from jobs.typed.rows import Typed
+from jobs.typed.tables import TYPING, typed_table
 from jobs.typed.values import Times
 
 _WHOSE = ("broker", "store_id")
@@ -28,7 +30,7 @@ _KEPT = (*_WHOSE, *(one.name for one in PROVENANCE))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
 _LONGEST_NAME = 60  # of a type, in a place
-_SLICE = 4096  # rows whose values Python holds at once
+_SLICE = 16_384  # rows whose values Python holds at once
 _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
@@ -119,27 +121,35 @@ class _Work:
             reader = self.readers.setdefault(type_.table, type_.reader())
             self._write(type_, rows, _results(reader, rows))
             return
-        names = _names(type_.by, rows)
+        names, refusals = _names(type_.by, rows)
         for name, one in type_.types.items():
-            chosen = [number for number, found in enumerate(names) if found == name]
-            if chosen:
-                self._type_rows(one, rows.take(pa.array(chosen)))
-        refused = {number: _unknown(type_.by, name) for number, name in enumerate(names) if name not in type_.types}
-        self._write(type_, rows.take(pa.array(list(refused), pa.int64())), list(refused.values()))
+            chosen = rows.filter(pc.equal(names, name))
+            if chosen.num_rows:
+                self._type_rows(one, chosen)
+        for number, name in enumerate(names.to_pylist()):
+            if name not in type_.types:
+                refusals.setdefault(number, _unknown(type_.by, name))
+        self._dead(type_, rows, refusals)
 
-    def _write(self, type_: TopicType, rows: pa.RecordBatch, results: Sequence[tuple[object, ...] | Refusal]) -> None:
-        typed = [number for number, result in enumerate(results) if not isinstance(result, Refusal)]
-        refused = {number: result for number, result in enumerate(results) if isinstance(result, Refusal)}
-        if typed:
-            table = typed_table(type_.table, type_.all_columns)
-            values = [results[number] for number in typed]
-            self._file(table).write(_typed_rows(type_, rows.take(pa.array(typed)), values))
-            self.rows[type_.topic] += len(typed)
-        if refused:
-            dead = _dead_rows(type_, rows.take(pa.array(list(refused))), list(refused.values()))
-            self._file(DEAD_LETTERS).write(dead)
-            reasons = self.reasons.setdefault(type_.topic, Counter())
-            reasons.update(refusal.reason for refusal in refused.values())
+    def _write(self, type_: TopicType, rows: pa.RecordBatch, results: Typed) -> None:
+        self._dead(type_, rows, results.refusals)
+        typed = rows.take(_others(rows, results.refusals)) if results.refusals else rows
+        if not typed.num_rows:
+            return
+        kept = typed.select(_KEPT)
+        for column, values in zip(type_.columns, results.columns, strict=True):
+            kept = kept.append_column(column.name, values)
+        for name, source in type_.properties.items():
+            kept = kept.append_column(name, pc.map_lookup(typed.column("properties"), source, "first"))
+        self._file(typed_table(type_.table, type_.all_columns)).write(kept)
+        self.rows[type_.topic] += typed.num_rows
+
+    def _dead(self, type_: TopicType, rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> None:
+        if refusals:
+            numbers = sorted(refusals)
+            dead = [refusals[number] for number in numbers]
+            self._file(DEAD_LETTERS).write(_dead_rows(type_, rows.take(pa.array(numbers)), dead))
+            self.reasons.setdefault(type_.topic, Counter()).update(refusal.reason for refusal in dead)
 
     def _file(self, table: Table) -> TableFile:
         if table.name not in self.files:
@@ -159,40 +169,47 @@ def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iter
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), False))  # noqa: FBT003 - the value
         for some in with_inflated(of_topic):
             for start in range(0, some.num_rows, _SLICE):
-                for result in _results(reader, some.slice(start, _SLICE)):
-                    yield result if isinstance(result, Refusal) else None
+                some_rows = some.slice(start, _SLICE)
+                refusals = _results(reader, some_rows).refusals
+                yield from (refusals.get(number) for number in range(some_rows.num_rows))
 
 
-def _names(by: Discriminator, rows: pa.RecordBatch) -> list[object]:
-    """Return the name of each message's type; a refusal where its body is no JSON that could have a field."""
+def _names(by: Discriminator, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]:
+    """Return the name of each message's type, and the refusals of bodies that are no JSON that could have a field."""
     if by.source == "tag":
-        return list(rows.column("tags").to_pylist())
+        return rows.column("tags"), {}
     if by.source == "property":
-        return list(pc.map_lookup(rows.column("properties"), by.name, "first").to_pylist())
+        return pc.map_lookup(rows.column("properties"), by.name, "first"), {}
     results = _results(Json().reader((pa.field(by.name, pa.string()),), Times()), rows)
-    return [result if isinstance(result, Refusal) else result[0] for result in results]
+    is_read = np.ones(rows.num_rows, np.bool_)
+    is_read[list(results.refusals)] = False
+    whole = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.string()), pa.array(is_read), results.columns[0])
+    return whole, dict(results.refusals)
 
 
-def _unknown(by: Discriminator, name: object) -> Refusal:
-    if isinstance(name, Refusal):
-        return name
-    return Refusal("its type is not declared", f"{by}: {'none' if name is None else str(name)[:_LONGEST_NAME]!r}")
+def _unknown(by: Discriminator, name: str | None) -> Refusal:
+    return Refusal("its type is not declared", f"{by}: {'none' if name is None else name[:_LONGEST_NAME]!r}")
 
 
-def _results(reader: Reader, rows: pa.RecordBatch) -> list[tuple[object, ...] | Refusal]:
-    """Return a row of values, or the refusal, of each message."""
-    errors = rows.column(BODY_ERROR).to_pylist()
-    results: list[tuple[object, ...] | Refusal] = []
-    bodies = _bodies(rows)
-    read = iter(
-        reader.read([body for body, error in zip(bodies, errors, strict=True) if body is not None and not error])
-    )
-    for body, error in zip(bodies, errors, strict=True):
-        if error:
-            results.append(Refusal(_COMPRESSED + error))
-        else:
-            results.append(_NO_BODY if body is None else next(read))
-    return results
+def _others(rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> pa.Array:
+    """Return the numbers of the rows that are not refused."""
+    return pa.array(np.delete(np.arange(rows.num_rows), list(refusals)))
+
+
+def _results(reader: Reader, rows: pa.RecordBatch) -> Typed:
+    """Return the rows, or the refusals, of messages."""
+    errors, bodies = rows.column(BODY_ERROR), _bodies(rows)
+    unread = pc.or_(bodies.is_null(), errors.is_valid())
+    if not unread.true_count:
+        return reader.read(bodies)
+    refusals = {
+        number: Refusal(_COMPRESSED + errors[number].as_py()) if errors[number].is_valid else _NO_BODY
+        for number in np.flatnonzero(unread).tolist()
+    }
+    others = _others(rows, refusals)
+    results = reader.read(bodies.take(others))
+    refusals |= {others[number].as_py(): refusal for number, refusal in results.refusals.items()}
+    return Typed(results.columns, refusals)
 
 
 def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:
@@ -202,19 +219,9 @@ def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:
     return dead.append_column(BODY_INFLATED, dead.column("body")).append_column(BODY_ERROR, error.cast(pa.string()))
 
 
-def _bodies(rows: pa.RecordBatch) -> list[bytes | None]:
+def _bodies(rows: pa.RecordBatch) -> pa.Array:
     """Return the bodies as they were sent; as they are stored where they cannot be decompressed."""
-    bodies: list[bytes | None] = pc.coalesce(rows.column(BODY_INFLATED), rows.column("body")).to_pylist()
-    return bodies
-
-
-def _typed_rows(type_: TopicType, rows: pa.RecordBatch, values: Sequence[Sequence[object]]) -> pa.RecordBatch:
-    kept = rows.select(_KEPT)
-    for column, cells in zip(type_.columns, zip(*values, strict=True), strict=True):
-        kept = kept.append_column(column.name, array_of(cells, column.type))
-    for name, source in type_.properties.items():
-        kept = kept.append_column(name, pc.map_lookup(rows.column("properties"), source, "first"))
-    return kept
+    return pc.coalesce(rows.column(BODY_INFLATED), rows.column("body"))
 
 
 def _dead_rows(type_: TopicType, rows: pa.RecordBatch, refusals: Sequence[Refusal]) -> pa.RecordBatch:
@@ -224,7 +231,7 @@ def _dead_rows(type_: TopicType, rows: pa.RecordBatch, refusals: Sequence[Refusa
         "reason": pa.array([refusal.reason for refusal in refusals], pa.string()),
         "place": pa.array([refusal.place for refusal in refusals], pa.string()),
         "properties": rows.column("properties"),
-        "body": pa.array(_bodies(rows), pa.binary()),
+        "body": _bodies(rows),
     }
     kept = rows.select(_KEPT)
     for name, values in columns.items():

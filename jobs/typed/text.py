@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from jobs.typed.ddl import SchemaError, type_text
 from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.rows import Row, Typed, typed
 from jobs.typed.values import DECIMAL, Number, Times, Value, struct_of
 
 
@@ -48,16 +49,17 @@ class TextReader:
     def __init__(self, pattern: str, columns: Sequence[pa.Field], times: Times) -> None:
         self._pattern, self._columns, self._times = pattern, columns, times
 
-    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
-        """Return a row, or the refusal, of each body."""
-        texts = [_text(body) for body in bodies]
+    def read(self, bodies: pa.Array) -> Typed:
+        """Return the rows, or the refusals, of bodies."""
+        texts = [_text(body) for body in bodies.to_pylist()]
         matched = _matched(self._pattern, [None if isinstance(text, Refusal) else text for text in texts])
-        return [
+        results = (
             text if isinstance(text, Refusal) else self._row(groups)
             for text, groups in zip(texts, matched.to_pylist(), strict=True)
-        ]
+        )
+        return typed(results, [column.type for column in self._columns])
 
-    def _row(self, groups: Mapping[str, str] | None) -> tuple[object, ...] | Refusal:
+    def _row(self, groups: Mapping[str, str] | None) -> Row | Refusal:
         if groups is None:
             return Refusal("does not match the pattern", "$")
         values = {field.name: _value(groups[field.name], field.type, self._times) for field in self._columns}

@@ -30,7 +30,7 @@ _INSTANT = re.compile(
 )
 _COMMON_INSTANTS = frozenset({20, 24, 27})  # the lengths of `2026-11-23T10:00:00Z` with 0, 3 and 6 digits of a second
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _MICROSECONDS = 6
 _LONGEST_NAME = 60
 DAY, BYTES = pa.date32(), pa.binary()
@@ -231,7 +231,7 @@ def _of_number(value: Number, times: Times) -> datetime:
         raise RefusedBodyError("a time as a number (epoch in types.toml says of what unit)")
     if not _INTEGER.fullmatch(value):
         raise RefusedBodyError("a time as a number with a fraction")
-    return EPOCH + timedelta(microseconds=int(value) * _UNITS[times.unit])
+    return EPOCH + timedelta(microseconds=int(value) * UNITS[times.unit])
 
 
 def base64_bytes(value: Value, _type: pa.DataType = BYTES) -> bytes:

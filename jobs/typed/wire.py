@@ -5,7 +5,10 @@ from datetime import UTC, date, datetime, timedelta
 from struct import Struct
 from typing import Any
 
+import pyarrow as pa
+
 from jobs.typed.refusal import Refusal, RefusedBodyError
+from jobs.typed.rows import Row, Typed, typed
 from jobs.typed.values import EPOCH, Times, in_zone
 
 Read = Callable[[bytes, int], tuple[object, int]]  # of a body from a byte on: the value, and the byte after it
@@ -108,14 +111,15 @@ def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes
 class WireReader:
     """Reads the bodies of one type: the values of its columns, by their names, from what a format makes of a body."""
 
-    def __init__(self, values_of: Callable[[bytes], Mapping[str, object]], names: Sequence[str]) -> None:
-        self._values_of, self._names = values_of, names
+    def __init__(self, values_of: Callable[[bytes], Mapping[str, object]], columns: Sequence[pa.Field]) -> None:
+        self._values_of, self._names = values_of, [column.name for column in columns]
+        self._types = [column.type for column in columns]
 
-    def read(self, bodies: Sequence[bytes]) -> list[tuple[object, ...] | Refusal]:
-        """Return a row, or the refusal, of each body."""
-        return [self._row(body) for body in bodies]
+    def read(self, bodies: pa.Array) -> Typed:
+        """Return the rows, or the refusals, of bodies."""
+        return typed(map(self._row, bodies.to_pylist()), self._types)
 
-    def _row(self, body: bytes) -> tuple[object, ...] | Refusal:
+    def _row(self, body: bytes) -> Row | Refusal:
         try:
             return tuple(map(self._values_of(body).get, self._names))
         except RefusedBodyError as error:

@@ -1,86 +1,303 @@
 """
-Compiled search for documents that a fast parser of JSON may read in another way than an exact one.
+Compiled scan of documents of JSON: the members of objects, and the items of arrays, by their places.
 
-Parsers take the last of two equal keys in silence. A document is marked when one object has two keys with one hash, or
-a key that is spelled with an escape; when it is nested too deeply, or holds more open keys than there is room for; and
-when an escape may be half of a character. A mark says nothing but "look again"; what is no JSON is marked or not.
+A scan takes a document that is JSON beyond doubt, and refuses every other one: refusing says nothing but "look again".
+It also refuses what parsers bend in silence: an object with two keys of one hash, at any depth, a key that is spelled
+with an escape, half of a surrogate pair; and what is nested too deeply, or has more open keys than there is room for.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled
-from rmq_formats.kernels.integers import Bytes, Integers, byte_at, integer
+from rmq_formats.compiled import compiled, helper, inlined
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, integer, number_at, read_u32, same_bytes
+from rmq_formats.kernels.text import is_clean_text
 
-_QUOTE, _BACKSLASH, _COMMA, _COLON = ord('"'), ord("\\"), ord(","), ord(":")
-_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = ord("{"), ord("}"), ord("["), ord("]")
-_U, _D_SMALL, _D_LARGE = ord("u"), ord("d"), ord("D")
+OBJECT, ARRAY, MISSING, REFUSED = ord("{"), ord("["), 0, 1
+NULL = ord("n")
+_QUOTE, _BACKSLASH, _COMMA, _COLON, _ZERO, _MINUS = ord('"'), ord("\\"), ord(","), ord(":"), ord("0"), ord("-")
+_PLUS, _POINT, _E_SMALL, _E_LARGE, _U = ord("+"), ord("."), ord("e"), ord("E"), ord("u")
+_SPACE, _TAB, _LINE_FEED, _RETURN = ord(" "), ord("\t"), ord("\n"), ord("\r")
+_TRUE, _FALSE, _NULL = (int.from_bytes(word, "big") for word in (b"true", b"fals", b"null"))
+_B, _F, _N, _R, _T, _SLASH = (ord(letter) for letter in "bfnrt/")
+_DEEPEST = 100  # objects and arrays in each other
 _MOST_KEYS = 512  # of all objects that are open at once
 _FNV_BASIS, _FNV_PRIME = 2166136261, 16777619
 _LOW_32 = (1 << 32) - 1
+_PLACES = 4  # of a member: its key from here, to here, its value from here, to here
+_NO_CHARACTER = -1
 
 
-def marked(data: Bytes, ends: Integers, deepest: int) -> NDArray[np.bool_]:
-    """Return which documents to look at again; they lie end to end in *data*, each up to one of *ends*."""
-    marks = np.zeros(ends.size, np.uint8)
-    _mark(data, ends, np.zeros(_MOST_KEYS, np.int64), np.zeros(deepest + 1, np.int64), marks)
-    return marks.view(np.bool_)
+class Members(NamedTuple):
+    """The members of objects or arrays, one after the other."""
+
+    kinds: Bytes  # of each document: OBJECT, ARRAY, MISSING (null as well) or REFUSED
+    ends: Sizes  # where the members of each document end
+    keys: NDArray[np.int32]  # of each member, in quotes: start and end
+    values: NDArray[np.int32]
+
+
+def members(data: Bytes, starts: Sizes, ends: Sizes) -> Members:
+    """Return the members of documents that lie anywhere in *data*; one that is missing has a start below 0."""
+    kinds, found = np.empty(starts.size, np.uint8), np.empty(starts.size, np.int32)
+    room = int(np.maximum(ends - starts, 0).sum(dtype=np.int64)) // 2 + 1
+    tape = np.empty(room * _PLACES, np.int32)
+    stacks = np.empty(_MOST_KEYS, np.int64), np.empty(_DEEPEST + 1, np.int64)
+    _scan(data, starts, ends, *stacks, kinds, found, tape)
+    places = tape.reshape(-1, _PLACES)[: found[-1] if starts.size else 0]
+    return Members(kinds, found, places[:, :2], places[:, 2:])
 
 
 @compiled
-def _mark(data: Bytes, ends: Integers, keys: Integers, firsts: Integers, marks: Bytes) -> None:
+def _scan(
+    data: Bytes, starts: Sizes, ends: Sizes, keys: Integers, firsts: Integers, kinds: Bytes, found: Sizes, tape: Sizes
+) -> None:
+    count = integer(0)
+    for document in range(starts.size):
+        start, end = number_at(starts, document), number_at(ends, document)
+        kind = integer(MISSING)
+        if start >= 0:
+            start = _after_space(data, start, end)
+            kind = byte_at(data, start) if start < end else REFUSED
+            if kind == NULL:
+                kind = integer(MISSING)
+            elif kind not in (OBJECT, ARRAY) or not is_clean_text(data, start, end):
+                kind = integer(REFUSED)
+            else:
+                after = _document(data, start, end, count, keys, firsts, tape)
+                kind = kind if after >= 0 else integer(REFUSED)
+                count = max(after, count)
+        kinds[document] = kind
+        found[document] = count
+
+
+@helper
+def _document(data: Bytes, at: int, end: int, member: int, keys: Integers, firsts: Integers, tape: Sizes) -> int:
     """
-    Mark documents.
+    Write the members of an object or array to the tape, and return their number with those before; -1 to refuse.
 
     `keys` is a stack: the hashes of the keys of each open object, outer ones first. `firsts[depth]` is the place of an
     object's first key in it; -1 of an array, which has none. The stack ends at `count`.
     """
-    start = integer(0)
-    for document in range(ends.size):
-        end, at, depth, count = integer(ends[document]), start, integer(0), integer(0)
-        is_key, is_marked = False, False
-        firsts[0] = -1
-        while at < end and not is_marked:
-            byte = byte_at(data, at)
+    depth, count, needs_key = 0, 0, False
+    while True:
+        if needs_key:
+            key = at
+            if at >= end or byte_at(data, at) != _QUOTE or count == keys.size:
+                return -1
             at += 1
-            if byte == _QUOTE:
-                digest, is_escaped = integer(_FNV_BASIS), False
-                while at < end:
-                    byte = byte_at(data, at)
-                    if byte == _QUOTE:
-                        break
-                    if byte == _BACKSLASH:
-                        is_escaped = True
-                        if at + 2 < end and byte_at(data, at + 1) == _U:
-                            first = byte_at(data, at + 2)
-                            is_marked = is_marked or first in (_D_SMALL, _D_LARGE)
-                        at += 1
-                    digest = ((digest ^ byte) * _FNV_PRIME) & _LOW_32
-                    at += 1
+            digest = _FNV_BASIS
+            while at < end and byte_at(data, at) != _QUOTE:
+                if byte_at(data, at) == _BACKSLASH or byte_at(data, at) < _SPACE:
+                    return -1
+                digest = ((digest ^ byte_at(data, at)) * _FNV_PRIME) & _LOW_32
                 at += 1
-                if is_key:
-                    is_key = False
-                    is_marked = is_marked or is_escaped or count == keys.size
-                    for other in range(firsts[depth], count):
-                        is_marked = is_marked or keys[other] == digest
-                    if not is_marked:
-                        keys[count] = digest
-                        count += 1
-            elif byte in (_OPEN_OBJECT, _OPEN_ARRAY):
-                depth += 1
-                if depth == firsts.size:
-                    is_marked = True
-                else:
-                    is_key = byte == _OPEN_OBJECT
-                    firsts[depth] = count if is_key else -1
-            elif byte in (_CLOSE_OBJECT, _CLOSE_ARRAY):
-                if firsts[depth] >= 0:
-                    count = firsts[depth]
-                is_key = False
-                depth = max(depth - 1, 0)
-            elif byte == _COMMA:
-                is_key = firsts[depth] >= 0
-            elif byte == _COLON:
-                is_key = False
-        marks[document] = is_marked
-        start = end
+            at += 1
+            for other in range(number_at(firsts, depth), count):
+                if number_at(keys, other) == digest:
+                    return -1
+            keys[np.uintp(count)] = digest
+            count += 1
+            if depth == 1:
+                tape[np.uintp(_PLACES * member)] = key
+                tape[np.uintp(_PLACES * member + 1)] = at
+            at = _after_space(data, at, end)
+            if at >= end or byte_at(data, at) != _COLON:
+                return -1
+            at = _after_space(data, at + 1, end)
+        if at >= end:
+            return -1
+        if depth == 1:
+            tape[np.uintp(_PLACES * member + 2)] = at
+        byte = byte_at(data, at)
+        if byte in (OBJECT, ARRAY):
+            depth += 1
+            if depth == firsts.size:
+                return -1
+            firsts[np.uintp(depth)] = count if byte == OBJECT else -1
+            at = _after_space(data, at + 1, end)
+            if at >= end or byte_at(data, at) != byte + 2:  # the bracket that closes it
+                needs_key = byte == OBJECT
+                continue
+            depth -= 1
+            at += 1
+        else:
+            at = _scalar_end(data, at, end)
+            if at < 0:
+                return -1
+        while True:  # a value ends at `at`
+            if depth == 1:
+                tape[np.uintp(_PLACES * member + 3)] = at
+                member += 1
+            at = _after_space(data, at, end)
+            if depth == 0:
+                return member if at == end else -1
+            if at >= end:
+                return -1
+            byte = byte_at(data, at)
+            first = number_at(firsts, depth)
+            if byte == _COMMA:
+                needs_key = first >= 0
+                at = _after_space(data, at + 1, end)
+                break
+            if byte != (OBJECT if first >= 0 else ARRAY) + 2:
+                return -1
+            count = first if first >= 0 else count
+            depth -= 1
+            at += 1
+
+
+@inlined
+def _after_space(data: Bytes, at: int, end: int) -> int:
+    while at < end and byte_at(data, at) in (_SPACE, _LINE_FEED, _RETURN, _TAB):
+        at += 1
+    return at
+
+
+@helper
+def _scalar_end(data: Bytes, at: int, end: int) -> int:
+    """Return the place after a text, a number, true, false or null; -1 where it is none of them."""
+    byte = byte_at(data, at)
+    if byte == _QUOTE:
+        return _text_end(data, at + 1, end)
+    if byte == _MINUS or 0 <= byte - _ZERO < 10:
+        return _number_end(data, at, end)
+    if at + 4 > end:
+        return -1
+    word = read_u32(data, at)
+    if word in (_TRUE, _NULL):
+        return at + 4
+    return at + 5 if word == _FALSE and at + 5 <= end and byte_at(data, at + 4) == _E_SMALL else -1
+
+
+@helper
+def _text_end(data: Bytes, at: int, end: int) -> int:
+    """Return the place after the quote that ends a text; -1 where there is none, or the text has what none may have."""
+    while at < end:
+        byte = byte_at(data, at)
+        if byte == _QUOTE:
+            return at + 1
+        if byte == _BACKSLASH:
+            code, at = escaped(data, at, end)
+            if code == _NO_CHARACTER:
+                return -1
+        elif byte < _SPACE:
+            return -1
+        else:
+            at += 1
+    return -1
+
+
+@helper
+def escaped(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the character that an escape stands for, -1 where it is none, and the place after it."""
+    at += 1
+    byte = byte_at(data, at) if at < end else 0
+    if byte == _U:
+        code = _hexadecimal(data, at + 1, end)
+        if not 0xD800 <= code < 0xE000:
+            return code, at + 5
+        if code < 0xDC00 and at + 7 < end and byte_at(data, at + 5) == _BACKSLASH and byte_at(data, at + 6) == _U:
+            low = _hexadecimal(data, at + 7, end)
+            if 0xDC00 <= low < 0xE000:
+                return 0x10000 + ((code - 0xD800) << 10) + low - 0xDC00, at + 11
+        return _NO_CHARACTER, at
+    code = _NO_CHARACTER
+    if byte in (_QUOTE, _BACKSLASH, _SLASH):
+        code = byte
+    elif byte == _B:
+        code = 8
+    elif byte == _F:
+        code = 12
+    elif byte == _N:
+        code = _LINE_FEED
+    elif byte == _R:
+        code = _RETURN
+    elif byte == _T:
+        code = _TAB
+    return code, at + 1
+
+
+@helper
+def _hexadecimal(data: Bytes, at: int, end: int) -> int:
+    """Return the number that four digits spell; -1 where they are none."""
+    if at + 4 > end:
+        return -1
+    code = 0
+    for place in range(at, at + 4):
+        byte = byte_at(data, place)
+        letter = (byte | 0x20) - ord("a")
+        if 0 <= byte - _ZERO < 10:
+            code = code * 16 + byte - _ZERO
+        elif 0 <= letter < 6:
+            code = code * 16 + letter + 10
+        else:
+            return -1
+    return code
+
+
+@helper
+def _number_end(data: Bytes, at: int, end: int) -> int:
+    """Return the place after a number; -1 where it is none."""
+    first = at + 1 if byte_at(data, at) == _MINUS else at
+    at = digits_end(data, first, end)
+    if at == first or (at - first > 1 and byte_at(data, first) == _ZERO):
+        return -1
+    if at < end and byte_at(data, at) == _POINT:
+        first = at + 1
+        at = digits_end(data, first, end)
+        if at == first:
+            return -1
+    if at < end and byte_at(data, at) in (_E_SMALL, _E_LARGE):
+        first = at + 1
+        if first < end and byte_at(data, first) in (_PLUS, _MINUS):
+            first += 1
+        at = digits_end(data, first, end)
+        if at == first:
+            return -1
+    return at
+
+
+@inlined
+def digits_end(data: Bytes, at: int, end: int) -> int:
+    """Return the place after the digits that begin at a place."""
+    while at < end and 0 <= byte_at(data, at) - _ZERO < 10:
+        at += 1
+    return at
+
+
+class Named(NamedTuple):
+    """The places of the values of keys: of the first key in each document, then of the second; -1 of a missing one."""
+
+    starts: Sizes
+    ends: Sizes
+
+
+def named(data: Bytes, found: Members, names: list[bytes]) -> Named:
+    """Return the values of members by their names."""
+    places = np.full((2, len(names) * found.ends.size), -1, np.int32)
+    text = np.frombuffer(bytearray(b"".join(names)), np.uint8)
+    keys, values = np.ascontiguousarray(found.keys).ravel(), np.ascontiguousarray(found.values).ravel()
+    _choose(data, found.ends, keys, values, text, np.cumsum([0, *map(len, names)]), places[0], places[1])
+    return Named(places[0], places[1])
+
+
+@compiled
+def _choose(
+    data: Bytes, ends: Sizes, keys: Sizes, values: Sizes, text: Bytes, names: Integers, starts: Sizes, stops: Sizes
+) -> None:
+    width, member = names.size - 1, integer(0)
+    for document in range(ends.size):
+        guess = integer(0)  # keys mostly come in one order
+        while member < number_at(ends, document):
+            start, end = number_at(keys, 2 * member) + 1, number_at(keys, 2 * member + 1) - 1
+            for step in range(width):
+                name = guess + step if guess + step < width else guess + step - width
+                if same_bytes(data, start, end, text, number_at(names, name), number_at(names, name + 1)):
+                    starts[np.uintp(name * ends.size + document)] = number_at(values, 2 * member)
+                    stops[np.uintp(name * ends.size + document)] = number_at(values, 2 * member + 1)
+                    guess = name + 1
+                    break
+            member += 1

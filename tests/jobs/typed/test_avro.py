@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
@@ -19,7 +20,7 @@ from jobs.typed.ddl import SchemaError, columns_text
 from jobs.typed.declaration import DeclarationError
 from jobs.typed.refusal import Refusal
 from jobs.typed.values import Times
-from tests.jobs.typed.test_json import cells_of
+from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead, write
 from tests.support.broker import Broker
 from tests.support.lakes import rows_of
@@ -54,7 +55,7 @@ def read(body: bytes, times: Times = Times(), **fields: object) -> list[object] 
     """Return the row of a body by a schema of the given fields."""
     avro = Avro({None: schema_of(**fields)})
     columns = avro.columns()
-    return cells_of(avro.reader(columns, times).read([body])[0], columns)
+    return results_of(avro.reader(columns, times).read(pa.array([body])), 1)[0]
 
 
 def test_a_schema_gives_the_columns() -> None:
@@ -199,7 +200,7 @@ def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int,
     columns = _AVRO.columns()
     at %= len(good) + 1
     for body in (good, good[:at] + new + good[at + size :]):
-        found, judged = cells_of(_READER.read([body])[0], columns), _judged(body)
+        found, judged = results_of(_READER.read(pa.array([body])), 1)[0], _judged(body)
         if isinstance(found, list):  # fastavro may write the value shorter, or in other blocks
             again = judged or schemaless_reader(BytesIO(body), _PARSED, None)
             expected = [_as_column(field.name, again[field.name]) for field in columns]  # type: ignore[index]
@@ -210,10 +211,10 @@ def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int,
 
 @given(st.fixed_dictionaries(_VALUES).map(_encoded))
 def test_every_cut_is_refused(body: bytes) -> None:
-    found = _READER.read([body[:at] for at in range(len(body))])
+    found = _READER.read(pa.array([body[:at] for at in range(len(body))])).refusals
     reasons = {"cut off", "an empty body", "a block of more items than the body has bytes"}
-    assert reasons >= {one.reason for one in found if isinstance(one, Refusal)}
-    assert all(isinstance(one, Refusal) for one in found)
+    assert reasons >= {one.reason for one in found.values()}
+    assert len(body) == len(found)
 
 
 def test_bodies_with_a_header_have_the_schema_of_its_number(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from jobs.typed import exact_json
 from jobs.typed.ddl import parse_columns
 from jobs.typed.fast_json import FastJson
 from jobs.typed.refusal import Refusal
-from jobs.typed.tables import array_of
+from jobs.typed.rows import Typed, array_of
 from jobs.typed.values import Times
 from tests.jobs.typed.cells import BODIES, CELLS, Cell
 
@@ -31,12 +32,18 @@ def cells_of(row: _Row, columns: Sequence[pa.Field]) -> list[object] | Refusal:
     return [array_of([value], field.type)[0].as_py() for value, field in zip(row, columns, strict=True)]
 
 
+def results_of(found: Typed, bodies: int) -> list[list[object] | Refusal]:
+    """Return the results of a reader for so many bodies, one by one."""
+    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    return [found.refusals[number] if number in found.refusals else list(next(rows)) for number in range(bodies)]
+
+
 def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Times()) -> list[list[object] | Refusal]:  # noqa: B008 - frozen
     """Return the rows of the fast reader, once they are those of the scalar one."""
-    fast = FastJson(columns, times).read(bodies)
-    exact = [exact_json.read(body, columns, times) for body in bodies]
-    assert [cells_of(row, columns) for row in exact] == [cells_of(row, columns) for row in fast]
-    return [cells_of(row, columns) for row in exact]
+    fast = results_of(FastJson(columns, times).read(pa.array(bodies, pa.binary())), len(bodies))
+    exact = [cells_of(exact_json.read(body, columns, times), columns) for body in bodies]
+    assert exact == fast
+    return exact
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.type}-{cell.text[:30]!r}")
@@ -134,4 +141,24 @@ def test_fields_of_any_name_are_read(name: str) -> None:
     )
 )
 def test_the_fast_reader_is_the_scalar_one(bodies: list[bytes]) -> None:
+    both(bodies, WIDE)
+
+
+_CHANGED = st.tuples(st.integers(0, 400), st.sampled_from(b'"\\{}[],:0.9eE-+ntfZ \xff\x00'), st.integers(0, 2))
+_PLAIN = (
+    b'{"a":1,"b":-2.5e3,"c":"12.50","d":"2026-11-23T10:00:00.123Z","e":"a\\u00e9\\ud83d\\ude00\\n","f":true,'
+    b'"g":[1,null,3],"h":{"x":1,"y":2},"i":{"a":1,"b":"2026-11-23"},"j":"2024-02-29","k":"aGk=","l":0.5,"m":-128,'
+    b'"n":9223372036854775807,"o-p":"","z":[{"q":[]},{}]}'
+)
+
+
+@given(st.lists(st.lists(_CHANGED, max_size=3), max_size=6))
+def test_a_full_body_with_changed_bytes_is_read_as_the_scalar_reader_reads_it(changes: list[list[Any]]) -> None:
+    bodies = []
+    for some in changes:
+        body = bytearray(_PLAIN)
+        for at, new, size in some:
+            body[at % len(body) : at % len(body) + size] = bytes([new])
+        bodies.append(bytes(body))
+
     both(bodies, WIDE)

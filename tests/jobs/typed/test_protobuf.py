@@ -5,6 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -18,7 +19,7 @@ from jobs.typed.declaration import DeclarationError
 from jobs.typed.protobuf import Protobuf
 from jobs.typed.refusal import Refusal
 from jobs.typed.values import Times
-from tests.jobs.typed.test_json import cells_of
+from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead, write
 from tests.support.broker import Broker
 from tests.support.lakes import rows_of
@@ -83,7 +84,7 @@ _ORDER: Any = GetMessageClass(_POOL.FindMessageTypeByName("shop.Order"))
 
 
 def read(body: bytes) -> dict[str, object] | Refusal:
-    found = cells_of(_READER.read([body])[0], _COLUMNS)
+    found = results_of(_READER.read(pa.array([body])), 1)[0]
     return found if isinstance(found, Refusal) else {one.name: v for one, v in zip(_COLUMNS, found, strict=True)}
 
 

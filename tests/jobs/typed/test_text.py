@@ -3,6 +3,7 @@
 import re
 import resource
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from jobs.typed.ddl import SchemaError, parse_columns
 from jobs.typed.refusal import Refusal
 from jobs.typed.text import Text
 from jobs.typed.values import Times
-from tests.jobs.typed.test_json import cells_of
+from tests.jobs.typed.test_json import results_of
 
 _PATTERN = r"(?P<level>[A-Z]+) (?P<took>[^ ]*)(?: (?P<message>.*))?"
 _COLUMNS = parse_columns("message string, level string, took double NOT NULL")
@@ -20,7 +21,7 @@ _COLUMNS = parse_columns("message string, level string, took double NOT NULL")
 def read(body: bytes, pattern: str = _PATTERN, columns: str | None = None) -> list[object] | Refusal:
     declared = _COLUMNS if columns is None else parse_columns(columns)
     Text(pattern).check(declared)
-    return cells_of(Text(pattern).reader(declared, Times()).read([body])[0], declared)
+    return results_of(Text(pattern).reader(declared, Times()).read(pa.array([body])), 1)[0]
 
 
 @pytest.mark.parametrize(
