@@ -38,14 +38,26 @@ _AROUND_END = 4096  # bytes before and after the end of the log that are compare
 _FAILURES = 5  # one after the other that end it
 _PAUSE_S = 5.0  # after a failure
 _SAME_WISH_S = 1.0
+_LOOKS = 8  # in the time that a message may wait
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often to look, and for how long."""
+    """
+    How long a message may wait for its step, and for how long steps go on.
+
+    *every_s* is a ceiling, no beat: a step begins so long after the look that had nothing new, and takes all that came.
+    """
 
     every_s: float
     seconds: float | None = None  # until it ends by itself
+    look_s: float | None = None  # how often to look; None: an eighth of *every_s*
+
+    def pause(self, began: float, now: float, waits_since: float | None) -> float:
+        """Return the time to wait at *now*, after a look that *began* then, while something may wait since a time."""
+        if waits_since is not None:
+            return max(waits_since + self.every_s - now, 0)
+        return max(began + (self.every_s / _LOOKS if self.look_s is None else self.look_s) - now, 0)
 
 
 class Stop:
@@ -141,12 +153,18 @@ class Follower:
         """Do runs whenever something may be new; hold the store's lock from the first one on."""
         place: _Place | None = None
         is_kept = False
-        looked = 0.0
+        looked = before = 0.0
+        waits_since: float | None = None  # the look before the one that found something
         # After an error the lock keeps its note: what is left over is swept.
         with kept_snapshots() as snapshots, kept_slots(), ExitStack() as stack:
             while True:
                 began = monotonic()
-                if place is None or began - looked >= _LOOK_AT_ALL_S or place.has_changed():
+                if place is not None and waits_since is None and place.has_changed():
+                    waits_since = before
+                before = began
+                is_due = waits_since is not None and began >= waits_since + self.pace.every_s
+                if place is None or is_due or began - looked >= _LOOK_AT_ALL_S:
+                    waits_since = None
                     snapshots.renew()
                     for summary in steps(self.request, self.workers):
                         if not is_kept and summary.store_id is not None:
@@ -160,8 +178,9 @@ class Follower:
                         if self.stop.wait(0):
                             return
                 self.alive()
-                left = max(self.pace.every_s - (monotonic() - began), 0)
-                if monotonic() + left >= ends or self.stop.wait(left):
+                now = monotonic()
+                left = self.pace.pause(began, now, waits_since)
+                if now + left >= ends or self.stop.wait(left):
                     return
 
 

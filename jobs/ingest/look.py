@@ -22,7 +22,7 @@ from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
 from jobs.store.ranges import plan_ranges, written_size
-from jobs.store.selection import CHOSEN, Selection
+from jobs.store.selection import Chosen, Selection
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -100,7 +100,8 @@ class Look:
         writers = known_releases(store, request.release)
         manifest = _only(self._manifests)
         # A run says where earlier ones left out topics that are wanted now, and that the lake has another name.
-        _require(not manifest["state"].get(CHOSEN) or request.selection.takes_or_all is not None)
+        chosen = Chosen.of(manifest["state"], manifest["selection"])
+        _require(not chosen.until or request.selection.takes_or_all is not None)
         _require(request.broker in {None, manifest["broker"]})
         is_open = _check_end(store, manifest["to_offset"])
         _check_products(store, request, manifest)

@@ -46,7 +46,6 @@ from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
-from jobs.store.selection import CHOSEN
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import ENDS
@@ -194,17 +193,14 @@ class _Run:
                 f"{request.broker}: its rows keep that name",
                 "warning",
             )
-        chosen = self.state.get(CHOSEN, 0)
-        if newest is None or not chosen:
+        left_out = self.known.chosen.left_out()
+        if newest is None or left_out is None:
             return
         selection, before = request.selection, newest.selection
         topics = [list(before.get(name) or ()) for name in ("topics", "exclude_topics")]
         is_other = topics != [list(selection.topics), list(selection.exclude_topics)]
         if is_other or selection.takes_or_all is None:
-            summary.notes.append(
-                f"up to offset {chosen} earlier runs took some topics only (--topics, --exclude-topics): messages of "
-                "the others before it are not in this lake; a new lake gets them"
-            )
+            summary.notes.append(left_out)
 
     @property
     def _output(self) -> Output:
@@ -314,8 +310,7 @@ class _Run:
         self.state[COMMAND] = self.request.command
         seen = SeenQueues.of(self.state.get(SEEN_QUEUES, {}))
         self.state[SEEN_QUEUES] = seen.with_those_of(self.store, self.request.wanted.conf)
-        if self.request.selection.takes_or_all:
-            self.state[CHOSEN] = summary.to_offset
+        self.state |= self.known.chosen.and_then(self.request.selection, summary.to_offset).state
         counts = {name: sum(action.rows for action in actions) for name, actions in self.files.items()}
         summary.messages = counts.get(MESSAGES.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)

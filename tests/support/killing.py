@@ -3,7 +3,8 @@ Runs that are killed, by the hundred.
 
 This process imports and compiles everything once, then forks one run after the other and kills it, after each of its
 effects or at any moment. It never touches a lake itself, as what `deltalake` starts does not survive a fork. Run it as
-a program, so that the tests' own process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`.
+a program, so that the tests' own process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`, or
+with a line of these three on standard input for each campaign.
 """
 
 import json
@@ -14,12 +15,13 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from random import Random
 from shutil import copytree, rmtree
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, NamedTuple
 from unittest.mock import Mock, patch
@@ -32,9 +34,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake import commit, features, spark_writer
+from jobs.lake import commit, features, spark_writer, upkeep
 from jobs.lake import table_file as writing
-from jobs.lake.compaction import MANY
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
@@ -51,6 +52,7 @@ from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of
 from tests.support.stores import records_of, segments_of
 from tests.support.tiers import said, taken
 
+MANY = 5  # small files that a run lets lie
 CRASHES = 0.1  # of bursts
 OPTIMIZERS_KILLED = 0.3
 OPTIMIZED = "optimized.json"
@@ -293,6 +295,16 @@ def featured_store(root: Path) -> None:
     assert ended(forked(turn_on)) == 0
 
 
+@contextmanager
+def spark_of_tests() -> Iterator[None]:
+    """Have this process and its forks commit by the JVM of the tests."""
+    with (
+        patch.multiple(spark_writer, connected=jvm_of_tests, has_session=lambda: True),
+        patch.object(features, "has_session", lambda: True),
+    ):
+        yield
+
+
 @cache
 def jvm_of_tests(_: str) -> Connection:
     """Connect this process to the JVM whose port and secret are in the environment: it survives whoever is killed."""
@@ -482,7 +494,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "new": partial(every_effect, new_store),
     "growing": partial(every_effect, growing_store),
     "rewritten": partial(every_effect, rewritten_store),
-    "busy": partial(every_effect, busy_store),
+    "busy": patch.object(upkeep, "MANY", MANY)(partial(every_effect, busy_store)),
     "tiered": partial(every_effect, tiered_store),
     "featured": partial(every_effect, featured_store),
     "stopped": partial(every_effect, growing_store, send=signal.SIGSTOP),
@@ -497,10 +509,10 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
 }
 
 if __name__ == "__main__":
-    scenario, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    compile_everything(folder / "compiled")
-    if GATEWAY in os.environ:
-        patch.multiple(spark_writer, connected=jvm_of_tests, has_session=lambda: True).start()
-        patch.object(features, "has_session", lambda: True).start()
-        EFFECTS = (*EFFECTS, (spark_writer, "_removals"), (spark_writer, "_seq"))
-    print(json.dumps(SCENARIOS[scenario](folder / scenario, number)))
+    with TemporaryDirectory() as place:
+        compile_everything(Path(place))
+    with spark_of_tests() if GATEWAY in os.environ else nullcontext():
+        if GATEWAY in os.environ:
+            EFFECTS = (*EFFECTS, (spark_writer, "_removals"), (spark_writer, "_seq"))
+        for scenario, folder, number in [sys.argv[1:]] if sys.argv[1:] else map(str.split, sys.stdin):
+            print(json.dumps(SCENARIOS[scenario](Path(folder) / scenario, int(number))), flush=True)

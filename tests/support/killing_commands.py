@@ -106,7 +106,8 @@ def effects(lake: Path) -> set[str]:
     return found
 
 
-def _stage_of(new: set[str]) -> str:
+def stage_of(new: set[str]) -> str:
+    """Return the stage that a run has reached, from the paths of its new files."""
     new = {path for path in new if "#" not in path and "/." not in path}
     commits = {path for path in new if path.endswith(".json") and "_delta_log" in path}
     reached = {
@@ -157,7 +158,7 @@ class Campaign:
             return
         workers = _workers_of(process)
         parts = {"driver": [process.pid], "JVM": _jvms_of(process)}.get(victim, workers if "workers" in victim else [])
-        self.stages[_stage_of(effects(self.root / "lake") - there)] += 1
+        self.stages[stage_of(effects(self.root / "lake") - there)] += 1
         self.catching_up += bool(workers)
         self.kills[victim if parts else "everything"] += 1
         if not parts:

@@ -428,6 +428,57 @@ def test_a_run_that_came_during_an_error_is_waited_for(tmp_path: Path) -> None:
     assert raw_rows(tmp_path / "lake") == expected(placed)
 
 
+class Clock(Stop):
+    """A clock that waits only by its own hands; things happen at their times."""
+
+    def __init__(self, happens: dict[float, Callable[[], object]], ends: float) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.happens = happens
+        self.ends = ends
+
+    def wait(self, seconds: float) -> bool:
+        until = self.now + seconds
+        while due := sorted(at for at in self.happens if at <= until):
+            self.happens.pop(due[0])()
+        self.now = until
+        if self.now > self.ends:
+            self.wish()
+        return super().wait(0)
+
+
+def committed_at(tmp_path: Path, times: Sequence[float], pace: Pace, ends: float) -> list[float]:
+    """Return when a store is committed that gets a message at each of some times."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(1))
+    happens: dict[float, Callable[[], object]] = {
+        at: partial(broker.append, some_records(1, seed=seed)) for seed, at in enumerate(times, 2)
+    }
+    clock = Clock(happens, ends)
+    found: list[float] = []
+
+    def done(step: Summary) -> None:
+        if step.messages:
+            found.append(clock.now)
+
+    with patch.object(following, "monotonic", lambda: clock.now):
+        Follower(request(broker), OneByOne(), pace, clock, done).run()
+    return found
+
+
+def test_messages_that_keep_coming_are_brought_as_often_as_is_allowed(tmp_path: Path) -> None:
+    assert committed_at(tmp_path, [number + 0.5 for number in range(18)], Pace(8.0), 30) == [0, 8, 16, 24]
+
+
+def test_after_a_quiet_time_the_step_waits_for_more(tmp_path: Path) -> None:
+    """No message waits longer than 8 s; a beat of 8 s would commit at 16 and at 24."""
+    assert committed_at(tmp_path, [15.5, 16.5, 22.5], Pace(8.0), 40) == [0, 23]
+
+
+def test_a_log_whose_looks_are_paid_for_is_looked_at_once_a_step(tmp_path: Path) -> None:
+    assert committed_at(tmp_path, [20.5, 25.0], Pace(8.0, look_s=8.0), 40) == [0, 24, 32]
+
+
 def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
     stop = Stop()
     threading.Timer(0.05, stop.wish).start()

@@ -16,7 +16,7 @@ from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.lakes import table_of
 from tests.support.meanwhile import preceded
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import flip, records_of, segments_of
 
 SLOTS, ENTRIES = 100, 20  # of every golden store
 _ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
@@ -114,9 +114,7 @@ def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Sto
     shutil.rmtree(store / "index")
     first = segments_of(store)[0]
     record = next(record for record, _ in records_of([first]) if record.body and record.topic == "T1")
-    data = bytearray(first.read_bytes())
-    data[data.index(record.body, record.physical_offset)] ^= 0xFF
-    first.write_bytes(data)
+    flip(first, first.read_bytes().index(record.body, record.physical_offset), 0xFF)
 
     with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, first.unlink)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")

@@ -21,12 +21,14 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.runs import known_stores
+from jobs.launch.places import cache
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import MessageRecord
 from tests.golden import StoreOf, release_of
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import rows_of
-from tests.support.stores import segments_of
+from tests.support.stores import flip, segments_of
 
 Change = Callable[["Taken"], None]
 
@@ -34,12 +36,11 @@ Change = Callable[["Taken"], None]
 class Taken:
     """A store that a running broker writes, all of it in a lake."""
 
-    def __init__(self, folder: Path) -> None:
-        self.broker = Broker(folder / "store", dispatches=True)
-        self.placed = self.broker.append(some_records(120))
+    def __init__(self, folder: Path, broker: Broker, placed: list[MessageRecord]) -> None:
+        self.broker = broker
+        self.placed = placed
         self.lake = folder / "lake"
-        self.request = IngestRequest(str(self.broker.root), str(self.lake), broker="b")
-        self.run()
+        self.request = IngestRequest(str(broker.root), str(self.lake), broker="b")
 
     def run(self) -> dict[str, Any]:
         return said(ingest(self.request, OneByOne()))
@@ -50,9 +51,22 @@ def said(summary: object) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "seconds"}
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Taken:
+    folder = tmp_path_factory.mktemp("taken")
+    broker = Broker(folder / "store", dispatches=True)
+    made = Taken(folder, broker, broker.append(some_records(120)))
+    made.run()
+    return made
+
+
 @pytest.fixture
-def taken(tmp_path: Path) -> Taken:
-    return Taken(tmp_path)
+def taken(first: Taken, tmp_path: Path) -> Taken:
+    """Give a copy in which there is nothing to do as long as nobody changes it."""
+    shutil.copytree(first.lake, tmp_path / "lake")
+    copied = Taken(tmp_path, first.broker.copied(tmp_path / "store"), first.placed)
+    assert Look(copied.request).nothing_new() is not None
+    return copied
 
 
 @pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
@@ -105,10 +119,7 @@ def _cut_back(taken: Taken) -> None:
 
 
 def _flip_a_bit(taken: Taken) -> None:
-    path = segments_of(taken.broker.root)[-1]
-    data = bytearray(path.read_bytes())
-    data[30] ^= 1
-    path.write_bytes(bytes(data))
+    flip(segments_of(taken.broker.root)[-1], 30)
 
 
 def _add_a_queue(taken: Taken) -> None:
@@ -225,7 +236,7 @@ def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
 
 
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
-    environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "HOME": str(tmp_path)}
+    environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "RMQ_LAKE_CACHE": str(cache())}
     lakes = [tmp_path / "here", tmp_path / "tasks"]
     ended = [
         subprocess.run(

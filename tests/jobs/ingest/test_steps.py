@@ -43,7 +43,7 @@ def together(lake: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(("name", "step"), [("b498-base", 1_500), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
+@pytest.mark.parametrize(("name", "step"), [("b498-base", 4_000), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
 def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)
     whole = ingest(request(store, tmp_path / "whole"), OneByOne())
