@@ -3,24 +3,27 @@
 import errno
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from jobs.export.bodies import LeftOut, Undecoded
-from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, times_of
+from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, Registered, times_of
 from jobs.export.parts import Format, Part, PartTask, merge
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.runs import known_logs
+from jobs.lake.runs import KnownStore, known_logs
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.query.open_store import seeming_writers
 from jobs.query.store_reader import StoreReader
+from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.sources import LATER
 from jobs.storage.locations import normalise
+from jobs.store.known import ASSUMED
 from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import list_store
@@ -54,10 +57,11 @@ class Output:
 
 
 class Planned(NamedTuple):
-    """The items to read, and the gaps of the log."""
+    """The items to read, the gaps of the log, and what a lake never had of it, where no topic was asked for."""
 
     items: list[Item]
     gaps: list[LeftOut]
+    notes: tuple[str, ...] = ()
 
 
 class Summary(NamedTuple):
@@ -78,7 +82,10 @@ Choose = Callable[[Sequence[Item], Path, int], None]
 def plan(source: Source, options: Mapping[str, str]) -> Planned:
     """Return the items to read."""
     if source.lake is not None:
-        return Planned(_lake_items(source, Lake(normalise(source.lake), options)), [])
+        lake = Lake(normalise(source.lake), options)
+        known = known_logs(lake)
+        of_broker = [one for one in known if source.broker in {None, one.broker}]
+        return _without_chosen(source, _lake_items(source, lake, known), of_broker)
     store = list_store(source.store or "", commitlog=source.commitlog, options=options)
     label = source.broker or _LABEL
     ranges = plan_ranges(store, range_size=_WHOLE)
@@ -94,7 +101,15 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
     return Planned(items, gaps)
 
 
-def _lake_items(source: Source, lake: Lake) -> list[Item]:
+def _without_chosen(source: Source, items: list[Item], known: Sequence[KnownStore]) -> Planned:
+    """Return the plan with what runs did not choose: a gap where topics are asked for, else a note."""
+    left_out = [(one, reason) for one in known if (reason := one.chosen.left_out(source.topics))]
+    if not source.topics:
+        return Planned(items, [], tuple(f"{one.broker}: {reason}" for one, reason in left_out))
+    return Planned(items, [LeftOut(one.broker, 0, one.chosen.until, reason) for one, reason in left_out])
+
+
+def _lake_items(source: Source, lake: Lake, known: Sequence[KnownStore]) -> list[Item]:
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", source.lake)
@@ -104,11 +119,20 @@ def _lake_items(source: Source, lake: Lake) -> list[Item]:
         raise OSError(
             f"the lake's table {MESSAGES.name} has no column {name}: another engine has made it again without"
         )
-    brokers = {known.store_id: known.broker for known in known_logs(lake)} if source.is_verified else {}
+    stores = tuple(_registered(lake, one) for one in known) if source.is_verified else ()
     return [
-        LakeItem(lake, file, source.broker, source.topics, dropped if source.is_verified else None, brokers)
+        LakeItem(lake, file, source.broker, source.topics, dropped if source.is_verified else None, stores)
         for file in sorted(files(lake, snapshot), key=_place)
     ]
+
+
+def _registered(lake: Lake, known: KnownStore) -> Registered:
+    """Return the values that each row of a store must have."""
+    with suppress(NothingToRestoreError):
+        plan = plan_log(lake, known)
+        size = _WHOLE if plan.size.origin == ASSUMED else plan.size.value  # else there is one file
+        return Registered(known.store_id, known.broker, plan.segments[0].base_offset, size)
+    return Registered(known.store_id, known.broker)
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:

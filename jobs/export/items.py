@@ -7,7 +7,7 @@ small in bytes, not in rows: a message may have a body of some MiB.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ STORE_TIME = "store_timestamp"
 WINDOW = 4 << 20  # bytes of log at once: they are there as rows, too, and as a slice of those with its bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"
+_REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})
 _CLOCK_SLACK_MS = 3_600_000  # a broker's clock may have been set back a little while it wrote a segment
 
 
@@ -117,6 +118,15 @@ def _first_record_at(reader: StoreReader, range_: Range) -> int:
     return range_.base_offset + (reader.framing(segment).header_size if segment else 0)
 
 
+class Registered(NamedTuple):
+    """A store as the lake knows it: its label, where its log began, and how long its files are; None: not known."""
+
+    store_id: str
+    broker: str
+    first: int | None = None
+    size: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class LakeItem:
     """A file of the table `messages`."""
@@ -126,7 +136,7 @@ class LakeItem:
     broker: str | None = None
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
-    brokers: Mapping[str, str] = field(default_factory=dict)  # each store's label, by its id, where they are
+    stores: tuple[Registered, ...] = ()  # all of the lake, where rows are to be verified
 
     @property
     def size(self) -> int:
@@ -147,28 +157,34 @@ class LakeItem:
         for batch in plain_batches(self.lake, MESSAGES, self.file, names):
             wanted = self._wanted(batch)
             if self.dropped is not None:
-                changed = changed_rows(wanted, Expected(None, None, self.dropped)) | self._is_of_another(wanted)
+                changed = changed_rows(wanted, Expected(None, None, self.dropped)) | self._is_elsewhere(wanted)
                 yield from _named(wanted.filter(pa.array(changed)))
                 wanted = wanted.filter(pa.array(~changed))
+            if self.topics:  # asked last: a row whose topic was changed may be of one of them
+                wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.topics, pa.string())))
             yield wanted.select(columns)
 
-    def _is_of_another(self, rows: pa.RecordBatch) -> Flags:
-        """Return which rows name a store that the lake has not registered, or not under this label."""
-        ids, labels = (pa.array(names, pa.string()) for names in (self.brokers, self.brokers.values()))
-        owners = labels.take(pc.index_in(rows.column("store_id"), ids))
-        is_right = pc.fill_null(pc.equal(owners, rows.column("broker")), fill_value=False)
-        return np.asarray(pc.invert(is_right).to_numpy(zero_copy_only=False), np.bool_)
+    def _is_elsewhere(self, rows: pa.RecordBatch) -> Flags:
+        """Return which rows name a store that the lake has not registered, not under this label, or another file."""
+        known = pa.Table.from_pylist([one._asdict() for one in self.stores], _REGISTERED)
+        owners = known.take(pc.index_in(rows.column("store_id"), known.column("store_id")))
+        offsets, first, size = rows.column("physical_offset"), owners.column("first"), owners.column("size")
+        segment = pc.add(first, pc.multiply(pc.divide(pc.subtract(offsets, first), size), size))
+        in_file = pc.fill_null(pc.equal(segment, rows.column("segment")), fill_value=False)
+        is_right = pc.and_(
+            pc.fill_null(pc.equal(owners.column("broker"), rows.column("broker")), fill_value=False),
+            pc.or_(in_file, size.is_null()),
+        )
+        return np.asarray(pc.invert(is_right), np.bool_)
 
     def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
         if self.broker:
-            of_store = pa.array([name for name, broker in self.brokers.items() if broker == self.broker], pa.string())
+            of_store = pa.array([one.store_id for one in self.stores if one.broker == self.broker], pa.string())
             is_ours = pc.equal(batch.column("broker"), self.broker)
             if len(of_store):  # a row whose label was changed is named
                 is_ours = pc.or_kleene(is_ours, pc.is_in(batch.column("store_id"), of_store))
             batch = batch.filter(is_ours)
-        if self.topics:
-            batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(self.topics, pa.string())))
         return batch
 
 

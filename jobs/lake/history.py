@@ -29,7 +29,6 @@ from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.store.range_reader import Fingerprint, RangeReader
 from jobs.store.ranges import plan_ranges
-from jobs.store.selection import CHOSEN
 from jobs.store.store import Store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
@@ -177,7 +176,7 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
         unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
-    new = [at for at in np.delete(of_log, in_log).tolist() if at >= _chosen_until(known)]
+    new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.chosen.until]
     compared |= dict.fromkeys(_not_in_quarantine(lake, known, new) if new else ())
     compared |= dict.fromkeys(of_lake_alone, len(_COMPARED))
     yield from sorted(compared.items())
@@ -192,11 +191,6 @@ def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table
         alone = first[~np.isin(offsets, _values(kept, "physical_offset"))]
         kept = pa.concat_tables([kept, deleted.take(alone)])
     return kept.sort_by("physical_offset")
-
-
-def _chosen_until(known: KnownStore) -> int:
-    """Return before which offset the lake may lack rows because they were not wanted."""
-    return int(known.newest.state.get(CHOSEN, 0)) if known.newest else 0
 
 
 def _not_in_quarantine(lake: Lake, known: KnownStore, offsets: list[int]) -> Iterator[int]:

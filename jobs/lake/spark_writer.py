@@ -95,15 +95,18 @@ class SparkWriter:
 
     def merge(self, snapshot: DeltaTable, *, small: int, large: int) -> Merged:
         """Have Delta merge files below *small* bytes into some of *large* ones; it keeps row ids and clusters."""
-        session = connected(_location(snapshot)).session
-        before = {name: session.conf().get(name) for name in (_LEAST, _MOST)}
-        session.conf().set(_LEAST, str(small))
-        session.conf().set(_MOST, str(large))
+        settings = connected(_location(snapshot)).session.conf()
+        before = {name: settings.getOption(name) for name in (_LEAST, _MOST)}  # unknown until Delta's classes are there
+        settings.set(_LEAST, str(small))
+        settings.set(_MOST, str(large))
         try:
             (line,) = self._run(snapshot, "OPTIMIZE {table}")
         finally:
             for name, value in before.items():
-                session.conf().set(name, value)
+                if value.isDefined():
+                    settings.set(name, value.get())
+                else:
+                    settings.unset(name)
         metrics = loads(line)["metrics"]
         gone, new = metrics["filesRemoved"], metrics["filesAdded"]
         return Merged(gone["totalFiles"], gone["totalSize"], new["totalFiles"], new["totalSize"])

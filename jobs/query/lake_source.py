@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 from jobs.launch.arguments import file_system_options
@@ -11,6 +12,7 @@ from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
 from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import entries_under, has_key, says, times_indexed
+from jobs.store.selection import Chosen
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.commitlog.row import parse_host, record_of_row
 from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units
@@ -119,15 +121,22 @@ class LakeSource:
         """Yield the messages of every topic that have a producer's id, newest first."""
         return self._messages(f"uniq_key = {text(unique_key)}")
 
-    def superseded(self, unique_key: str) -> Iterator[Message]:
-        """Yield the messages with a producer's id that their broker took back."""
+    def superseded(self, condition: str) -> Iterator[Message]:
+        """Yield the messages that their broker took back, of those that a condition holds for."""
         if self._tables.has(SUPERSEDED):
-            condition = self._where(f"uniq_key = {text(unique_key)}", _OURS)
-            rows = self._tables.rows(f"SELECT * FROM {SUPERSEDED} WHERE {condition}")  # noqa: S608 - quoted
+            where = self._where(condition, _OURS)
+            rows = self._tables.rows(f"SELECT * FROM {SUPERSEDED} WHERE {where}")  # noqa: S608 - callers quote
             yield from map(self._message, rows)
+
+    def taken_back(self, text_: str) -> Iterator[Message]:
+        """Yield the messages that their broker took back, with a text as an id or as a key."""
+        quoted = text(text_)
+        ids = f"uniq_key = {quoted} OR offset_msg_id = {text(text_.upper())}"
+        return self.superseded(f"({ids} OR array_has(keys, {quoted}))")
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        self.asked_of(topic)
         for message in self._candidates(kind, topic, key, _window(begin, end)):
             if has_key(message, kind, topic, key):
                 yield from [message] * times_indexed(message, kind, topic, key)
@@ -146,6 +155,7 @@ class LakeSource:
 
     def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
+        self.asked_of(topic)
         if self._through_log or not self._tables.has_index_entries:
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return
@@ -205,12 +215,14 @@ class LakeSource:
         if physical_offset >= covered.end_offset:
             sentence = f"offset {physical_offset} is after what the lake has, up to {covered.end_offset}"
             return Reason(ReasonKind.BEHIND_LOG, sentence)
+        self._note_left_out(self.lacking)
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
 
     # queues
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return which offsets a queue holds; None when there is no such queue."""
+        self.asked_of(topic)
         conditions = (f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT)
         row = self._tables.rows(
             f"SELECT min(queue_offset) AS first, max(queue_offset) AS last FROM {MESSAGES} "  # noqa: S608 - quoted
@@ -253,19 +265,38 @@ class LakeSource:
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that have messages."""
+        self.asked_of(topic)
         condition = self._where(f"topic = {text(topic)}", _WITH_UNIT)
         return sorted(self._tables.values("queue_id", condition))
 
     # the lake as a whole
 
+    @cached_property
+    def _chosen(self) -> list[Chosen]:
+        return list(self._tables.chosen(self._where()))
+
+    def asked_of(self, topic: str | None) -> None:
+        """Note that runs left out messages of *topic*, which an answer then lacks; of any topic where none is named."""
+        if topic is None:
+            self._note_left_out(self.notes)
+        else:
+            self._note_left_out(self.lacking, topic)
+
+    def _note_left_out(self, noted: list[str], *topics: str) -> None:
+        reasons = dict.fromkeys(one.left_out(topics) for one in self._chosen)
+        noted += [reason for reason in reasons if reason and reason not in noted]
+
     def topics(self) -> frozenset[str]:
         """Name every topic that has messages."""
+        self.asked_of(None)
         return frozenset(self._tables.values("topic", self._where(_OURS)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
         """Name the topics that have a message with a producer's id."""
         condition = self._where(f"uniq_key = {text(unique_key)}", _OURS)
         rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {condition}")  # noqa: S608 - quoted
+        if not rows:
+            self._note_left_out(self.lacking)
         return frozenset(row["topic"] for row in rows)
 
     @property
@@ -282,6 +313,7 @@ class LakeSource:
 
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has messages."""
+        self.asked_of(topic)
         return topic in self.topics()
 
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:

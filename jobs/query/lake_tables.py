@@ -5,17 +5,20 @@ SQL on a lake's tables without a JVM.
 filters what remains.
 """
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.storage.s3 import delta_location, delta_options
+from jobs.store.selection import Chosen
 from rmq_formats.arrow import plain_type
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.errors import NotAStore
@@ -24,6 +27,7 @@ MESSAGES = "messages"
 INDEX_ENTRIES = "index_entries"
 QUARANTINE = "quarantine"
 SUPERSEDED = "superseded_messages"
+RUNS = "runs"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 
 
@@ -120,6 +124,17 @@ class LakeTables:
         if not self.has(QUARANTINE):
             return 0
         return int(self.rows(f"SELECT count(*) AS places FROM {QUARANTINE} WHERE {condition}")[0]["places"])  # noqa: S608 - quoted
+
+    def chosen(self, condition: str) -> Iterator[Chosen]:
+        """Yield for each store the part of which runs took some topics only, as its newest manifest says."""
+        if not self.has(RUNS):
+            return
+        lake = Lake(self._lake, self._options)
+        sql = f"SELECT store_id, manifest FROM {RUNS} WHERE {condition} AND state = 'prepared' ORDER BY run"  # noqa: S608 - quoted
+        for path in {row["store_id"]: row["manifest"] for row in self.rows(sql)}.values():
+            with lake.open(path) as file:
+                manifest = json.loads(bytes(file.read(0, file.size)))
+            yield Chosen.of(manifest["state"], manifest["selection"])
 
     def kinds(self, sql: str) -> dict[str, str]:
         """Return the columns of a query, and Arrow's name of each one's type."""

@@ -103,7 +103,7 @@ def _nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.lacks}" if source.lacks else ""
     hint = _other_case(source, key)
-    text = f"no message there has the key {key!r}{hint}; {covered(source.coverage())}{lacks}"
+    text = f"no message has the key {key!r}{hint}; {covered(source.coverage())}{lacks}"
     return Reason(ReasonKind.NOT_ON_DISK, text)
 
 
@@ -127,8 +127,8 @@ def covered(coverage: Coverage) -> str:
     if coverage.first_time is None or coverage.last_time is None:
         return "it holds no message"
     return (
-        f"what is there was stored from {_time(coverage.first_time)} to {_time(coverage.last_time)}, "
-        f"offsets {coverage.first_offset} to {coverage.end_offset}"
+        f"the messages there were stored from {_time(coverage.first_time)} to {_time(coverage.last_time)}, "
+        f"offsets {coverage.first_offset:,} to {coverage.end_offset:,}"
     )
 
 

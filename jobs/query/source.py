@@ -162,5 +162,8 @@ class Source(Protocol):
     def occurrences(self, text: str) -> Iterator[Occurrence]:
         """Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer."""
 
+    def taken_back(self, text: str) -> Iterator[Message]:
+        """Yield messages that their broker took back, with *text* as an id or as a key; a store has none of them."""
+
     def place(self, physical_offset: int) -> Reason:
         """Return the reason why no message begins at an offset."""

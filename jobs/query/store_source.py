@@ -56,6 +56,11 @@ class StoreSource:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         return self._keys.key_hits(topic, key, begin, end)
 
+    def taken_back(self, text: str) -> Iterator[Message]:
+        """Yield nothing: a log has other records in the place of those that were taken back."""
+        del text
+        return iter(())
+
     def occurrences(self, text: str, searched: int = LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
         """
         Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer.

@@ -59,7 +59,7 @@ class Wanted:
         """Read the options; their names are not case-sensitive."""
         given = {name.lower(): value for name, value in options.items()}
         _refuse_misspelled(given)
-        if "path" not in given:
+        if not given.get("path", "").strip():
             raise UnsupportedFormat(f"format {NAME} reads one store: load(STORE)")
         mode = given.get("mode", PERMISSIVE).upper()
         if mode not in {FAILFAST, PERMISSIVE}:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow.dataset as ds
 
+from jobs.console.log import say
 from jobs.lake.commit import own_table, rows
 from jobs.lake.history import history_conflict
 from jobs.lake.identity import identify
@@ -41,6 +42,9 @@ def start_of(wanted: Wanted, store: Store) -> Start:
         return Start(Place(store.start_offset), Writer(rules, wanted.broker or _DEFAULT_BROKER))
     lake = Lake(normalise(wanted.after), wanted.file_system or {})
     known = _known(lake, store, wanted.broker)
+    left_out = known.chosen.left_out(wanted.selection.topics)
+    if left_out is not None:
+        say(f"rmq-lake: {lake.location}: {left_out}", "warning")
     place = _watermark(lake, known, wanted.after_version) or Place(store.start_offset)
     return Start(place, Writer(rules, known.broker, known.store_id))
 

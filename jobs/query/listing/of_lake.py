@@ -114,14 +114,16 @@ class LakeListing:
     def at(self, position: str) -> Message | None:
         """Return the message at a position."""
         place = _Position.of(position)
-        return next((one for _, one in self.source.placed([(place.store_id, place.offset)])), None)
+        there = next((one for _, one in self.source.placed([(place.store_id, place.offset)])), None)
+        if there is not None and there.record.store_timestamp == place.time:
+            return there
+        then = f"store_id = {text(place.store_id)} AND store_timestamp = {place.time}"
+        taken_back = self.source.superseded(f"physical_offset = {place.offset} AND {then}")
+        return next(taken_back, there)
 
     def position(self, message: Message) -> str:
         """Return the position of a message that another query found."""
-        record = message.record
-        same = f"physical_offset = {record.physical_offset} AND store_timestamp = {record.store_timestamp}"
-        rows = self._rows("store_id", MESSAGES, same, "LIMIT 1")
-        return str(_Position(record.store_timestamp, record.physical_offset, str(rows[0]["store_id"]) if rows else ""))
+        return str(_Position(message.record.store_timestamp, message.record.physical_offset, message.store_id or ""))
 
     def _rows(self, columns: str, table: str, condition: str, rest: str = "") -> list[dict[str, Cell]]:
         where = self.source.condition(condition)
@@ -135,6 +137,7 @@ class LakeListing:
 
     def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
         """Return at most *limit* messages, the newest first by store time."""
+        self.source.asked_of(wanted.topic)
         found: list[Found] = []
         position: _Position | None = None
         for places, seen in self._candidates(wanted, None if before is None else _Position.of(before), limit):

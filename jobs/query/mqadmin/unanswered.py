@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 REASONS: Mapping[str, Sequence[str]] = {
-    "has brokers, name servers or controllers change something": (
+    "makes brokers, name servers or controllers change something": (
         *(
             "updateTopic",
             "updateTopicList",

@@ -116,13 +116,6 @@ def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tm
     assert not list(tmp_path.iterdir())
 
 
-def test_a_lake_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(click.BadParameter, match="no lake: it has none of our tables"):
-        command.main(
-            ["--lake", str(tmp_path), "--out", str(tmp_path / "out")], standalone_mode=False, prog_name="export"
-        )
-
-
 def test_an_array_and_csv_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path) -> None:
     texts = {}
     for kind in ("ndjson", "json", "csv"):

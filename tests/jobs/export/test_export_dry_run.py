@@ -74,5 +74,7 @@ def test_an_export_of_nothing_says_why(
             "kind": "topic_unknown", "text": "no topic T_1 was ever seen there; did you mean T1?"
         }  # fmt: skip
         assert early.document["reason"]["kind"] == "outside_times"
-        assert early.document["reason"]["text"].startswith("no message of T1 in these times: what is there was stored")
+        assert early.document["reason"]["text"].startswith(
+            "no message of T1 in these times: the messages there were stored"
+        )
         assert "needs a name" in stdout.err

@@ -18,7 +18,7 @@ from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import leftovers, rows_of
 
-RUNS = 8
+RUNS = 4
 FILES = 10_000
 
 

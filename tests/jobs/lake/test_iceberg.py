@@ -204,14 +204,14 @@ def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
 
     number = 0
     while killed_at(number, work):
-        number += 1
+        number += 2
     assert number > 5
     assert_shown(grown.path)
 
     grown.grow()
     killed = 0
     while killed_at(killed, run):
-        killed += 3
+        killed += 7
         assert ExitCode.CLEAN == run().code
         assert_shown(grown.path)
         grown.grow()

@@ -91,12 +91,20 @@ class Given(NamedTuple):
 Answers = Mapping[str, Given]
 
 
+@pytest.fixture(scope="module")
+def answered() -> dict[str, Given]:
+    return {}
+
+
 @pytest.fixture
-def whole(
-    lake: Path, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Answers:
+def whole(  # noqa: PLR0913, PLR0917 - the lake is asked once, and what a test captures is its own
+    answered: dict[str, Given], lake: Path, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Answers:  # fmt: skip
     without_spark(monkeypatch)  # its workers write to the captured stream, too
-    return _asked(runner(capfd), golden("b533-base"), lake, tmp_path / "whole")
+    if not answered:
+        answered.update(_asked(runner(capfd), golden("b533-base"), lake, tmp_path / "whole"))
+    return answered
 
 
 def _asked(run: Run, store: Path, lake: Path, folder: Path) -> Answers:

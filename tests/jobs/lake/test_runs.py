@@ -17,6 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import commit as commits
+from jobs.lake import upkeep
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
 from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.lake import Lake
@@ -250,12 +251,13 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
 
 
 def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
-    before = [summary.messages for summary in incremental(tmp_path, 34)]
+    with patch.object(upkeep, "MANY", 6):
+        before = [summary.messages for summary in incremental(tmp_path, 14)]
     lake = tmp_path / "lake"
 
-    assert sum(before) == len(raw_rows(lake)) == 34 * 3
-    assert len(DeltaTable(lake / "messages").file_uris()) < 16 + 2
-    assert len(DeltaTable(lake / "runs").file_uris()) < 2 * 16 + 4
+    assert sum(before) == len(raw_rows(lake)) == 14 * 3
+    assert len(DeltaTable(lake / "messages").file_uris()) < 6 + 2
+    assert len(DeltaTable(lake / "runs").file_uris()) < 2 * 6 + 4
     assert {row["state"] for row in rows_of(lake, "runs", "time")} == {"registered", "prepared", "done"}
     assert leftovers(lake) == []
 

@@ -1,6 +1,7 @@
 """Tables with features that other engines turn on: docs/guarantees.md has the table."""
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -34,7 +35,7 @@ from tests.support.commands import state_of
 from tests.support.killing import GATEWAY
 from tests.support.lakes import DELTA_EXTENSION
 from tests.support.other_engine import SharedLake
-from tests.support.recorded import result_of
+from tests.support.recorded import keep, result_of
 from tests.support.stores import records_of, segments_of
 
 pytestmark = pytest.mark.slow  # a commit of Spark's takes a second
@@ -145,6 +146,7 @@ REFUSALS = {
     "without columns of ours": "columns without topic",
     "setTransactionRetentionDuration": "delta.setTransactionRetentionDuration",
 }
+KILLS = int(os.environ.get("SPARK_KILLS", "100"))
 WORKS, REFUSED, NOT_THERE = "works", "refused", "not to be had"
 
 
@@ -375,17 +377,33 @@ def test_a_table_whose_commits_are_its_catalogs_is_refused(lake: SharedLake, fea
     assert files == state_of(lake.path)
 
 
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 29])
-def test_a_run_killed_after_its_effects_is_finished_by_the_next(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
-) -> None:
-    """Before and after each commit of Spark's, too, and between its beginning and its end."""
+@pytest.fixture
+def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs that tests start commit by the JVM of these tests."""
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - pyspark has no other way
     assert gateway is not None
     parameters = gateway.gateway_parameters
     monkeypatch.setenv(GATEWAY, f"{parameters.port}:{parameters.auth_token}")
 
+
+@pytest.mark.usefixtures("gateway")
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 29])
+def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, stride: int) -> None:
+    """Before and after each commit of Spark's, too, and between its beginning and its end."""
     result = result_of("tests.support.killing", "featured", tmp_path, stride)
 
     assert result["reached"] > 0
+    assert result["bad"] == []
+
+
+@pytest.mark.usefixtures("gateway")
+@pytest.mark.timeout(14400)
+@pytest.mark.parametrize("kills", [pytest.param(KILLS, marks=pytest.mark.campaign), 2])
+def test_commands_killed_between_prepare_and_commit_lose_nothing(tmp_path: Path, kills: int) -> None:
+    """At any moment after the first word to Spark's Delta, alone or with the JVM."""
+    result = result_of("tests.support.killing_spark_commits", tmp_path, kills)
+    if "KILLS_JSON" in os.environ and kills == KILLS:
+        keep(result, Path(os.environ["KILLS_JSON"]) / "kills-spark-commits.json")
+
+    assert sum(result["kills"].values()) == kills
     assert result["bad"] == []

@@ -43,7 +43,7 @@ KINDS = ("commitlog", "consumequeue", "index")
 PLACES = ("first", "middle", "last")
 CASES = tuple(product(STORES, KINDS, PLACES))
 _GEOMETRY = Geometry(100, 20)
-_QUESTIONS = 40  # of each kind
+_QUESTIONS = 16  # of each kind
 
 
 class _Question(NamedTuple):
@@ -179,3 +179,33 @@ def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: Sto
 
     assert _offsets(after) == [offset for offset in _offsets(before) if offset != deleted]
     assert f"the first at offset {deleted}: rows were deleted" in source.lacking[0]
+
+
+def test_an_answer_names_the_topics_that_runs_left_out(
+    tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lake = str(tmp_path / "lake")
+    request = IngestRequest(str(golden("b533-base")), lake, selection=Selection(topics=("T1", "T2")))
+    for selection in (request.selection, Selection(exclude_topics=("T2",)), Selection()):
+        ingest(replace(request, selection=selection), OneByOne())
+
+    def asked(topic: str) -> list[str]:
+        source = open_lake(lake, None, None)
+        lookups.by_key(source, topic, "dup")
+        lookups.by_offset(source, topic, 0, 0)
+        return source.lacking
+
+    for topic in ("T2", "T3", "T9"):
+        assert ["--topics T1,T2; --exclude-topics T2" in text for text in asked(topic)] == [True]
+        assert [gap.offset for gap in plan(Exported(lake=lake, topics=(topic, "T1")), {}).gaps] == [0]
+    assert asked("T1") == []
+    planned = plan(Exported(lake=lake, topics=("T1",)), {})
+    assert (planned.gaps, planned.notes) == ([], ())
+    assert "some topics only" in plan(Exported(lake=lake), {}).notes[0]
+    by_id = open_lake(lake, None, None)
+    assert lookups.by_any_id(by_id, "7F000001" * 4, None).reason
+    assert by_id.lacking
+    for topics, is_said in ((), True), (("T1",), False), (("T1", "T2"), True):
+        wanted = Wanted.of({"path": request.store, "after": lake, "topics": ",".join(topics)})
+        RocketmqReader(wanted).partitions()
+        assert ("some topics only" in capfd.readouterr().err) is is_said

@@ -57,7 +57,7 @@ def test_json_of_an_empty_answer_gives_the_reason(run: Run, store: str) -> None:
 
     assert code == ExitCode.NOT_FOUND
     assert {"version": 2, "type": "empty", "reason": "not_on_disk"}.items() <= json.loads(out).items()
-    assert "no message there has the key 'absent'" in err
+    assert "no message has the key 'absent'" in err
 
 
 def test_the_body_is_printed_decompressed_in_a_charset(run: Run, tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
     "options",
     [
         {},
+        {"path": ""},
+        {"path": "x", "after": ""},
         {"path": "x", "mode": "quick"},
         {"path": "x", "fromTime": "yesterday"},
         {"path": "x", "fromTime": "--5"},
