@@ -1,4 +1,4 @@
-"""What a store or a lake can say of a message's copies, each fact with the place that it is known from."""
+"""Facts that a store or a lake has about a message's copies, each with the place that it is known from."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum, unique
@@ -33,7 +33,7 @@ class Check(StrEnum):
 
 
 class QueueFact(NamedTuple):
-    """What one queue has at the number of a copy."""
+    """The unit of one queue at the number of a copy."""
 
     topic: str
     queue_id: int
@@ -66,10 +66,10 @@ class Evidence(Protocol):
         """Return the evidence of the one store that has a copy; a lake can have several stores."""
 
     def place(self, message: Message) -> Place:
-        """Return where a copy is stored."""
+        """Return the place at which a copy is stored."""
 
     def queues(self, message: Message) -> list[QueueFact]:
-        """Return what each queue has at the number that the dispatcher gave the copy."""
+        """Return the unit of each queue at the number that the dispatcher gave the copy."""
 
     def keys(self, message: Message) -> list[KeyFact]:
         """Return for each key of a copy whether the index leads to it."""
@@ -80,8 +80,11 @@ class Evidence(Protocol):
     def leaves(self, message: Message) -> str | None:
         """Say when retention deletes a copy, or why a copy does not count any more; None where that is not known."""
 
+    def is_taken_back(self, message: Message) -> bool:
+        """Return whether the broker took a copy back: its log has other records in that place."""
+
     def unknown(self) -> list[str]:
-        """Say what this kind of source can never know."""
+        """Return the questions that this kind of source can never answer."""
 
 
 def progress_of(rows: Iterable[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:

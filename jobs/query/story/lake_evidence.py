@@ -16,7 +16,7 @@ _LEADING = frozenset({"matched", "deleted"})  # statuses of a unit that its reco
 
 
 class LakeEvidence:
-    """What a lake says."""
+    """The facts in a lake."""
 
     def __init__(self, source: LakeSource) -> None:
         """Ask *source* and the tables beside its messages."""
@@ -30,16 +30,15 @@ class LakeEvidence:
         """Yield the messages under a unique key, of every topic, and those that were taken back."""
         del topics
         yield from self.source.under_unique_key(unique_key)
-        yield from self.source.superseded(unique_key)
+        yield from self.source.superseded(f"uniq_key = {text(unique_key)}")
 
     def beside(self, message: Message) -> "LakeEvidence":
-        """Return what the lake says of the store that a copy is from."""
+        """Return the lake's facts about the store that a copy is from."""
         return LakeEvidence(self.source.of_store(message.store_id))
 
     def place(self, message: Message) -> Place:
         """Return the table, whose column physical_offset tells the row."""
-        del message
-        return self._place(MESSAGES)
+        return self._place(SUPERSEDED if self.is_taken_back(message) else MESSAGES)
 
     def queues(self, message: Message) -> list[QueueFact]:
         """Return the rows of consume_queue that lead to a copy."""
@@ -107,17 +106,24 @@ class LakeEvidence:
 
     def leaves(self, message: Message) -> str | None:
         """Say that a record was taken back by its broker, where a later run found other bytes in its place."""
+        run = self._taken_back_by(message)
+        return None if run is None else f"run {run} found that the broker had taken this record back"
+
+    def is_taken_back(self, message: Message) -> bool:
+        """Return whether a later run found other bytes in a record's place."""
+        return self._taken_back_by(message) is not None
+
+    def _taken_back_by(self, message: Message) -> object:
         if not self._tables.has(SUPERSEDED):
             return None
         rows = self._tables.rows(
             f"SELECT max(superseded_by_run) AS run FROM {SUPERSEDED} "  # noqa: S608 - numbers
             f"WHERE {self.source.condition(f'physical_offset = {message.record.physical_offset}', _same(message))}"
         )
-        run = rows[0]["run"] if rows else None
-        return None if run is None else f"run {run} found that the broker had taken this record back"
+        return rows[0]["run"] if rows else None
 
     def unknown(self) -> list[str]:
-        """Say what a lake lacks for a story."""
+        """Return the tables and columns that the lake lacks for a story."""
         lacking = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self._tables.has(name)]
         lacks = [f"the lake has no table {name}" for name in lacking]
         return [*lacks, "when retention deletes a record from its broker's store, a lake does not know"]

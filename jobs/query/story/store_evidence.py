@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
+from functools import cached_property
 
 from jobs.query.log_search import COMPILED_FROM
 from jobs.query.message import Message
@@ -11,8 +12,9 @@ from jobs.query.store_source import StoreSource
 from jobs.query.store_view import LOG_SEARCHED_UNASKED
 from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
 from jobs.store.broker_config import Progress
+from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue
-from rmq_formats.consumequeue.unit import BatchUnit, ExpectedUnit, QueueKind, Unit, expected_units
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, ExpectedUnit, QueueKind, Unit, expected_units
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.indexfile.lookup import IndexReader
@@ -22,7 +24,7 @@ _HOUR_MS = 3_600_000
 
 
 class StoreEvidence:
-    """What a store says."""
+    """The facts in a store."""
 
     def __init__(self, source: StoreSource) -> None:
         """Ask *source* and the files that it reads."""
@@ -65,9 +67,11 @@ class StoreEvidence:
         at = (name.topic, name.queue_id, expected.queue_offset)
         queue = self._reader.queues.get((name.topic, name.queue_id))
         if queue is None:
-            why_not = self._reader.why_not_in_rocksdb
+            # Selective double write leaves light queues out: the broker itself says that they are empty.
+            is_left_out = name.topic.startswith(LMQ_PREFIX) and self._writes_twice
+            is_unknown = is_left_out or self._reader.why_not_in_rocksdb is not None
             place = Place(f"consumequeue/{name.topic}/{name.queue_id}")
-            return QueueFact(*at, Check.NOT_KNOWN if why_not else Check.MISSING, place)
+            return QueueFact(*at, Check.NOT_KNOWN if is_unknown else Check.MISSING, place)
         if queue.is_batch != (name.kind is QueueKind.BATCH):
             return QueueFact(*at, Check.NOT_KNOWN, self._unit_place(queue, expected.queue_offset))
         position = self._batch_position(queue, expected) if queue.is_batch else expected.queue_offset
@@ -78,6 +82,10 @@ class StoreEvidence:
         leads = unit.physical_offset == expected.physical_offset
         code = unit.tags_code if isinstance(unit, Unit) else None
         return QueueFact(*at, Check.LEADS_THERE if leads else Check.ELSEWHERE, place, code)
+
+    @cached_property
+    def _writes_twice(self) -> bool:
+        return features_of(self._reader.store).queues is QueueStorage.BOTH
 
     @staticmethod
     def _batch_position(queue: StoredQueue, expected: ExpectedUnit) -> int:
@@ -160,7 +168,12 @@ class StoreEvidence:
         due = first.store_timestamp + RESERVED_HOURS * _HOUR_MS
         return f"retention deletes its segment after {second_text(due, UTC)} UTC ({RESERVED_HOURS} hours are assumed)"
 
+    def is_taken_back(self, message: Message) -> bool:
+        """Return False: what a store has is in its log."""
+        del message
+        return False
+
     def unknown(self) -> list[str]:
-        """Say what a store's files cannot tell."""
+        """Return the questions that a store's files cannot answer."""
         config = self.source.config
         return [f"not all of the broker's configuration can be read: {config.unread}"] if config.unread else []

@@ -37,7 +37,7 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
 
 
 def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
-    """Return what happened, in the order of the log and of time."""
+    """Return the events of a story, in the order of the log and of time."""
     taken = {one.trace.request_id: one.trace.client_group for one in story.reports if one.trace.request_id}
     groups = {request: group for request, group in taken.items() if request and group}
     # Copies keep the order of the log, whatever the clock said; reports of clients go where their time puts them.

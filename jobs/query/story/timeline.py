@@ -34,7 +34,7 @@ _MOST_COPIES = 1024  # a producer that gives every message the same id must not 
 
 @unique
 class Role(StrEnum):
-    """What a copy is in the life of its message. The values are part of the JSON that users script against."""
+    """The role of a copy in the life of its message. The values are part of the JSON that users script against."""
 
     SENT = "sent"
     SENT_AGAIN = "sent_again"
@@ -84,6 +84,7 @@ class Copy:
     due: int | None = None  # ms: when a waiting copy is delivered
     ended: Message | None = None  # of a half message: the op message that ends it
     leaves: str | None = None
+    is_taken_back: bool = False
 
     @property
     def time(self) -> int:
@@ -101,7 +102,7 @@ class Report(NamedTuple):
 
 @dataclass(slots=True)
 class Story:
-    """What became of one message."""
+    """The history of one message."""
 
     unique_key: str | None
     copies: list[Copy]
@@ -111,21 +112,23 @@ class Story:
 
 
 def by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
-    """Find the message that an id names, also while it waits under a system topic."""
-    return _or_waiting(source, lookups.by_any_id(source, text, topic, any_host=any_host), topic, text)
+    """Find the message that an id names, also while it waits under a system topic, or after it was taken back."""
+    return _or_elsewhere(source, lookups.by_any_id(source, text, topic, any_host=any_host), topic, text)
 
 
 def by_key(source: Source, topic: str, key: str) -> Answer:
-    """Find the messages of *topic* under a key, and those that wait to be moved there."""
-    return _or_waiting(source, lookups.by_key(source, topic, key), topic, key)
+    """Find the messages of *topic* under a key, those that wait to be moved there, or those that were taken back."""
+    return _or_elsewhere(source, lookups.by_key(source, topic, key), topic, key)
 
 
-def _or_waiting(source: Source, answer: Answer, topic: str | None, text: str) -> Answer:
+def _or_elsewhere(source: Source, answer: Answer, topic: str | None, text: str) -> Answer:
     if answer.messages:
         return answer
-    seen = (one.message for one in source.occurrences(text))
-    waiting = [one for one in seen if topic is None or topic in {one.topic, one.properties.get(REAL_TOPIC)}]
-    return Answer(waiting) if waiting else answer
+    for seen in ((one.message for one in source.occurrences(text)), source.taken_back(text)):
+        found = [one for one in seen if topic is None or topic in {one.topic, one.properties.get(REAL_TOPIC)}]
+        if found:
+            return Answer(found)
+    return answer
 
 
 def stories(evidence: Evidence, seeds: Iterable[Message]) -> Iterator[Story]:
@@ -260,7 +263,9 @@ _TEXTS: Mapping[Role, Callable[[Message], str]] = {
 
 def _look_around(evidence: Evidence, copy: Copy, copies: Sequence[Copy], unknown: list[str]) -> None:
     message = copy.message
-    copy.queues, copy.keys, copy.leaves = evidence.queues(message), evidence.keys(message), evidence.leaves(message)
+    copy.leaves, copy.is_taken_back = evidence.leaves(message), evidence.is_taken_back(message)
+    if not copy.is_taken_back:  # its units and index entries went with it, other messages have its place in the queue
+        copy.queues, copy.keys = evidence.queues(message), evidence.keys(message)
     if copy.role is Role.HALF:
         end = half_end(evidence.source, message) if message.topic in HALF_TOPICS else HalfEnd(None)
         copy.ended = end.message
@@ -336,6 +341,8 @@ def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
     topics = sorted({copy.message.topic for copy in copies})
     by_store = {copy.message.store_id: list(evidence.beside(copy.message).progress(topics)) for copy in copies}
     for copy in copies:
+        if copy.is_taken_back:
+            continue
         readers = by_store[copy.message.store_id]
         record = copy.message.record
         here = [
@@ -357,6 +364,8 @@ def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
 
 def _state(copies: Sequence[Copy]) -> str:
     """Return the message's state in a few words: what its newest copies say."""
+    if all(copy.is_taken_back for copy in copies):
+        return "taken back by its broker"
     last = copies[-1]
     dead = [copy for copy in copies if copy.role is Role.DEAD_LETTER]
     if dead:

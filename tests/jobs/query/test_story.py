@@ -1,20 +1,24 @@
 """The story of a message beside what the driver wrote down that sent it to a real broker and consumed it."""
 
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from jobs.browse.templates import Words
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query.lake_source import open_lake
+from jobs.query.listing.of_lake import LakeListing
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline
 from jobs.query.story.evidence import Check, Evidence
 from jobs.query.story.lake_evidence import LakeEvidence
 from jobs.query.story.store_evidence import StoreEvidence
+from jobs.query.story.text import timeline_lines
 from jobs.query.story.timeline import Consumed, Role, Story
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -26,8 +30,17 @@ _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
 )
 _CONSUMED = re.compile(r"^CONSUME \S+ (?:bad|good)(\d+) .*reconsumeTimes=(\d+)", re.MULTILINE)
-# One release of each way to write transactions, delays and ids; the campaign's matrix has all of them.
+_CHINESE = re.compile("[\u4e00-\u9fff]")
+# English words of sentences: values are ids, topics, hosts, files and tables.
+_ENGLISH = re.compile(
+    r"\b(sent|queue|number|offset|due|ended|waits|group|trace|not|by|under|found|leads|index: )\b(?![/.])"
+)
+# One release of each way to write transactions, delays and ids.
 STORES = ("b420-base", "b498-base", "b551-base", "b470-retry", "b551-retry", "b533-timer")
+# Stores whose drivers wrote down what they sent; not those copied from a running broker, nor those on several disks.
+TOLD = golden_stores(
+    "base", "cqext", "dledger", "dledger-upgraded", "retry", "rockscq", "timer", "transient", "types", "types-crc"
+)
 
 
 class SentLine(NamedTuple):
@@ -80,19 +93,24 @@ def check_sent(evidence: Evidence, line: SentLine) -> Story:
     return story
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.sample(2, always=STORES)
+@pytest.mark.parametrize("name", TOLD)
 def test_a_story_has_what_the_driver_wrote_down(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))
     lake = of_lake(store, tmp_path / "lake", release)
     with StoreReader(list_store(str(store))) as reader:
         evidence = StoreEvidence(StoreSource(reader, release))
         consumed = _CONSUMED.findall((store / "EXPECT" / "sent.txt").read_text())
-        for line in sent_lines(store):
+        lines = sent_lines(store)
+        assert lines
+        for line in lines:
             story = check_sent(evidence, line)
             assert_as_sent(line, story, name, consumed)
             again = check_sent(lake, line)
             assert roles(story) == roles(again)
             assert story.state == again.state
+            assert_in_chinese(story)
+            assert_in_chinese(again)
 
 
 def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tuple[str, str]]) -> None:
@@ -114,6 +132,15 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
     elif line.name.startswith("delay"):
         assert roles(story)[0] is Role.DELAYED
         assert story.copies[0].due is not None
+
+
+def assert_in_chinese(story: Story) -> None:
+    """Check that `browse` has every sentence of a story in Chinese."""
+    lines = [text for line in timeline_lines(story, None) for text in (line.text, *line.below)]
+    for text in (story.state, *lines, *story.unknown):
+        said = Words("zh").said(text)
+        assert _CHINESE.search(said), text
+        assert not _ENGLISH.search(said), said
 
 
 @pytest.mark.parametrize("name", golden_stores("base"))
@@ -157,6 +184,40 @@ def test_nothing_that_is_no_story_is_told(golden: StoreOf, capfd: pytest.Capture
     assert run("query", "story", "NOSUCHID", "--store", store).code == 5
     assert run("query", "story", "--store", store).code == 2
     assert run("query", "story", "-k", "all", "--store", store).code == 2
+
+
+def test_queues_that_selective_double_write_leaves_out_are_not_called_lost(situation: StoreOf) -> None:
+    store = situation("b551-lmq-selective") / "store"
+    with StoreReader(list_store(str(store))) as reader:
+        evidence = StoreEvidence(StoreSource(reader, Release.of("5.5.1")))
+        (story,) = timeline.stories(evidence, timeline.by_key(evidence.source, "Orders", "l39").messages)
+    assert {"Orders": Check.LEADS_THERE, "%LMQ%q3": Check.NOT_KNOWN, "%LMQ%all": Check.NOT_KNOWN} == {
+        fact.topic: fact.check for copy in story.copies for fact in copy.queues
+    }
+
+
+def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf, tmp_path: Path) -> None:
+    disk, lake = situation("b551-controller-failover"), str(tmp_path / "lake")
+    for store in ("old-master-killed", "store"):
+        ingest(IngestRequest(str(disk / store), lake, broker="b"), OneByOne())
+    unreplicated = json.loads((disk / "EXPECT.json").read_text())["unreplicated"]
+    assert unreplicated
+    for told in unreplicated:
+        for given in (told["message-id"], told["offset-message-id"]):
+            source = open_lake(lake, None, None)
+            (story,) = timeline.stories(LakeEvidence(source), timeline.by_id(source, given, None).messages)
+            (copy,) = story.copies
+            record = copy.message.record
+            assert (told["message-id"], int(told["queue"]), int(told["queue-offset"])) == (
+                copy.message.unique_key, record.queue_id, record.queue_offset
+            )  # fmt: skip
+            assert "taken back by its broker" == story.state
+            assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
+            assert_in_chinese(story)
+            listing = LakeListing(source)
+            shown = listing.at(listing.position(copy.message))
+            assert shown is not None
+            assert copy.message.record == shown.record
 
 
 def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf, tmp_path: Path) -> None:
