@@ -63,8 +63,16 @@ PAST = (
     "b498-crash-before zero-page:33606",
     "b533-base bit-keys:841970",
     "b498-crash-before cut-checkpoint:855067 zero-newest:252302",
+    "b533-types-crc zero-properties:373431 bit-topic:762220",
+    "b533-crash-before foreign-queue:28550 bit-tags:578848",
+    "b470-base bit-topic:49679",
+    "b498-cqext delete-segment:584007 lengthen-segment:919372",
+    "b551-cqdouble cut-segment:901159 bit-head:207018",
+    "b470-crash-after foreign-segment:339619",
+    "b533-crash-before delete-segment:748397",
+    "b498-types bit-tags:462420 swap-queues:894623",
 )
-SEEDS = range(41)
+SEEDS = range(33)
 
 
 @pytest.mark.parametrize("line", PAST)
@@ -72,6 +80,7 @@ def test_what_went_wrong_once_stays_right(line: str) -> None:
     assert judged(Draw.parsed(line)) == []
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_draws_break_no_rule(seed: int) -> None:
     _fails_with_the_smallest(drawn(seed))

@@ -1,1 +1,1 @@
-"""What a store's files say of each other: which one is proven wrong, and what its broker would make of them."""
+"""Contradictions between a store's files: the file that is proven wrong, and what a broker would do on start."""

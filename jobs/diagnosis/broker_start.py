@@ -67,7 +67,7 @@ class BadPlace(NamedTuple):
 
 
 class WalkedLog(NamedTuple):
-    """What a walk over the log has seen, from the segment on that a start begins with, or an earlier one."""
+    """The result of a walk over the log, from the segment that a start begins with, or an earlier one."""
 
     end: int  # of the last whole record
     messages: int  # whole ones
@@ -77,7 +77,7 @@ class WalkedLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartFacts:
-    """What is known of a store before its log is walked, as a broker of one release looks at it."""
+    """Facts about a store before its log is walked, as a broker of one release reads it."""
 
     store: Store
     release: Release
@@ -88,7 +88,7 @@ class StartFacts:
 
 
 class _Cut(NamedTuple):
-    """Where the log ends for a broker, and how many whole messages are after it."""
+    """The offset at which the log ends for a broker, and the number of complete messages after it."""
 
     offset: int
     messages: int
@@ -144,7 +144,7 @@ def gathered(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> Sta
 
 
 def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
-    """Return what the start does, where a repair gives the files *mended* the right length."""
+    """Return the effects of the start if a repair gives the files *mended* the right length."""
     release = facts.release
     lengths = [one for one in facts.lengths if one.file not in mended]
     refused = refused_file(lengths, release)
@@ -177,7 +177,7 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
 
 
 def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
-    """Yield what is to be known before the broker starts; nothing where a start loses nothing, as far as is known."""
+    """Yield warnings to read before the broker starts; none if a start loses nothing, as far as is known."""
     if outcome is None:
         return
     broker = f"this broker ({outcome.release})"
@@ -207,7 +207,7 @@ def _counted_files(files: Sequence[str]) -> Iterator[str]:
 
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
-    """Return what a walk over the part that a start reads sees; None where that is much."""
+    """Walk over the part of the log that a start reads; None if that part is too large."""
     starts = [gathered(store, release).walks_from for release in releases_of(writers)]
     begin = min((start for start in starts if start is not None), default=None)
     if begin is None or not (deep or written_size(plan_ranges(store, begin)) < _WALKED):

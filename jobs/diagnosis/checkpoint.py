@@ -11,7 +11,7 @@ def checkpoint_file(store: Store) -> StoredFile | None:
 
 
 def checkpoint_of(store: Store) -> Checkpoint | None:
-    """Return what the broker's checkpoint says; None where there is none, or a short one."""
+    """Return the times of the broker's checkpoint; None if the file is missing or too short."""
     stored = checkpoint_file(store)
     if stored is None:
         return None

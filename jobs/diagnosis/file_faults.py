@@ -19,7 +19,7 @@ _AT_ONCE = 8 << 20
 
 @unique
 class FileFault(StrEnum):
-    """What happened to a file; of every one the bytes that are left agree with the replacement."""
+    """The kind of damage to a file; with each, the bytes that are left agree with the replacement."""
 
     BIT = "one bit changed"
     ZEROS = "zeros in place of what was there"

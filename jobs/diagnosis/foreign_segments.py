@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
-from jobs.lake.findings import MISSING_INDEX_ENTRIES, Finding
+from jobs.lake.findings import AHEAD_OF_LOG, MISSING_INDEX_ENTRIES, Finding
 from jobs.products.queues.differences import DifferenceKind
 from jobs.store.store import Store
 
@@ -13,9 +13,8 @@ _NOTHING_THERE = frozenset(
         MISSING_INDEX_ENTRIES,
     }
 )  # fmt: skip
-_CAUSE = (
-    "undecided: units, entries or files were lost, or a segment is of another log: other units lead to no record there"
-)
+_AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
+_OTHER_LOG = "or a segment is of another log: other units lead to no record there"
 
 
 def suspected_segments(findings: Iterable[Finding], store: Store) -> set[int]:
@@ -27,9 +26,10 @@ def suspected_segments(findings: Iterable[Finding], store: Store) -> set[int]:
 def doubted(findings: Sequence[Finding], segments: set[int], store: Store) -> Iterator[Finding]:
     """Yield *findings*; of those that a foreign segment explains, too, the cause is undecided."""
     for one in findings:
-        is_doubted = segments and one.kind in _NOTHING_THERE
+        is_doubted = segments and one.kind in _NOTHING_THERE | _AFTER_LOG
         is_doubted = is_doubted and (one.log_offset is None or _segment_of(one.log_offset, store) in segments)
-        yield one._replace(cause=_CAUSE) if is_doubted else one
+        why = one.cause if one.kind in _AFTER_LOG else "units, entries or files were lost"
+        yield one._replace(cause=f"undecided: {why}, {_OTHER_LOG}") if is_doubted else one
 
 
 def _segment_of(offset: int, store: Store) -> int:

@@ -33,7 +33,7 @@ class ChangedRecord(NamedTuple):
 
 
 class RangeCheck(NamedTuple):
-    """What is wrong with one range of the log."""
+    """The damage in one range of the log."""
 
     records: int
     damaged: tuple[Piece, ...]
@@ -96,7 +96,7 @@ class _Checker:
 
 
 class _Watched(NamedTuple, Generic[Result]):
-    """What a task made of a range, and how the range is."""
+    """The result of a task over a range, and the damage in that range."""
 
     payload: Result
     check: RangeCheck
@@ -138,7 +138,7 @@ class LogWatch(HandedOn):
 
 
 def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
-    """Return what the pass over the log saw, as the prediction of a start asks for it."""
+    """Return the result of the pass over the log, in the form that the prediction of a start needs."""
     places: list[BadPlace] = []
     messages = 0
     for check in checks:

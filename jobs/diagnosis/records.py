@@ -1,4 +1,4 @@
-"""What a record may have been before one bit of it changed, or zeros took the place of its end: asked before others."""
+"""Candidates for the original of a record in which one bit changed, or whose end became zeros: tried first."""
 
 from collections.abc import Iterator
 

@@ -56,7 +56,7 @@ def inspect_store(
 
 
 def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
-    """Return what a start of the broker would do, and note what of it nothing else has said."""
+    """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of(report.eras, ()).value
     start = shallow_outcome(store, writers, conf, deep=report.deep)
     if start.refuses is not None:

@@ -1,4 +1,4 @@
-"""What a promotion left in a replica that came back: units and index entries of messages that were taken back."""
+"""Leftovers of a promotion in a replica that came back: units and index entries of messages that were withdrawn."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -8,7 +8,7 @@ from jobs.store.store import Store
 
 
 def note_lost_ends(store: Store, report: StoreReport) -> None:
-    """Note what is missing before the first segment and after the last record."""
+    """Note bytes that are missing before the first segment and after the last record."""
     problems, index, log = report.problems, report.index, report.log
     if not store.segments:
         if not report.state.log_folders and (report.queues.queues or index.files):

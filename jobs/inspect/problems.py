@@ -1,4 +1,4 @@
-"""What is wrong, or odd, with a store: one line each, with file and offset."""
+"""Problems and oddities of a store: one line each, with file and offset."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,12 +22,12 @@ class Problem(NamedTuple):
         return f"{self.file}: {self.text}{place}"
 
     def as_values(self) -> dict[str, object]:
-        """Return what JSON says."""
+        """Return the problem for JSON."""
         return self._asdict() | {"severity": str(self.severity)}
 
 
 class Problems(list[Problem]):
-    """What was found so far."""
+    """The problems found so far."""
 
     @property
     def severity(self) -> Severity:
@@ -43,12 +43,12 @@ class Problems(list[Problem]):
         self.append(Problem(Severity.GAP, file, text, offset))
 
     def note(self, file: str, text: str, offset: int | None = None) -> None:
-        """Note what is worth a look; nothing is lost for it."""
+        """Note an oddity that is worth a look; nothing is lost by it."""
         self.append(Problem(Severity.NOT_VERIFIED, file, text, offset))
 
     @contextmanager
     def noted(self, file: str) -> Iterator[None]:
-        """Note what keeps the block from reading *file*, and continue after it."""
+        """Note the error that stops the block from reading *file*, and continue after the block."""
         try:
             yield
         except FormatError as error:

@@ -18,7 +18,7 @@ _LOST = frozenset({Severity.DAMAGE, Severity.GAP})
 
 @dataclass(slots=True)
 class StoreReport:
-    """What is there."""
+    """The contents of a store, and its problems."""
 
     store: str
     log: LogReport
@@ -36,7 +36,7 @@ class StoreReport:
         return self.problems.severity
 
     def next_steps(self) -> list[tuple[str, str]]:
-        """Say what to run next, and why; only what this installation has."""
+        """Return the commands to run next, with reasons; only commands that this installation has."""
         store = quote(self.store)
         damage = next((problem for problem in self.problems if problem.severity is Severity.DAMAGE), None)
         steps = []
@@ -67,7 +67,7 @@ class StoreReport:
         )
 
     def as_values(self) -> dict[str, object]:
-        """Return what JSON says."""
+        """Return the report for JSON."""
         return {
             "store": self.store,
             "health": str(self.health),

@@ -30,7 +30,7 @@ class WalkedPiece(NamedTuple):
 def walk(
     log: SegmentBytes, start: int, *, final: bool, next_written: Callable[[int], int] = int
 ) -> Iterator[WalkedPiece]:
-    """Yield what follows position *start*; *next_written* says where a file system stores anything again."""
+    """Yield the pieces after position *start*; *next_written* returns the next position with stored bytes."""
     for piece in walk_segment(log, final=final, start=start):
         if piece.kind is not PieceKind.RECORD:
             yield WalkedPiece(piece)

@@ -22,7 +22,7 @@ _LARGEST_CONFIG = 64 << 20
 
 @dataclass(slots=True)
 class RocksReport:
-    """What a broker of 5.4.0+ keeps in RocksDB beside queues."""
+    """Rows that a broker of 5.4.0+ keeps in RocksDB beside queues."""
 
     index_rows: int = 0  # at most MOST_COUNTED
     pending_transactions: int = 0
@@ -44,7 +44,7 @@ class TimersReport:
 
 @dataclass(slots=True)
 class StateReport:
-    """What the small files of a store say."""
+    """The content of the small files of a store."""
 
     broker: str = "closed cleanly"
     process: int | None = None  # that holds the lock

@@ -153,7 +153,7 @@ def _index(report: StoreReport) -> Iterator[str]:
 
 
 def _rocksdb(report: StoreReport) -> Iterator[str]:
-    """Yield what else brokers of 5.4.0+ keep in RocksDB: half messages without a decision, messages that wait."""
+    """Yield lines on other rows in RocksDB (5.4.0+): half messages without a decision, messages that wait."""
     state = report.state.rocksdb
     if state is not None and state.pending_transactions:
         count = counted(state.pending_transactions, "transaction")

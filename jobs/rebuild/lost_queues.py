@@ -125,7 +125,7 @@ _FOREIGN = "foreign"
 
 
 class _Suspects(NamedTuple):
-    """What of the log may be wrong, for units contradict it: records, and segments that no unit bears out."""
+    """Parts of the log that units contradict: records, and segments that no unit confirms."""
 
     records: set[int]
     segments: set[int]
@@ -152,6 +152,7 @@ class _Judge:
     wrong: set[str] = field(init=False)  # files that the comparison with the log has something against
     _bases: NDArray[np.int64] = field(init=False)
     _lost: list[tuple[int, int]] = field(init=False)  # from and to of what the log has lost
+    _strange: list[Units] = field(default_factory=list)  # of files that are of another queue
     _witnessed: set[int] = field(default_factory=set)  # segments whose records units in their places lead to
 
     def __post_init__(self) -> None:
@@ -161,7 +162,7 @@ class _Judge:
         self._lost = [*damaged, *((start, end) for _, start, end in holes(self.store.segments))]
 
     def verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
-        """Return what the store's own file is, beside the one that the log gives."""
+        """Classify the store's own file by comparing it with the file that the log gives."""
         if real is None:
             return _MISSING
         content, own = (self.out / file.path).read_bytes(), _content(real, self.store)
@@ -180,7 +181,10 @@ class _Judge:
             return _KEPT
         if fault is not None:
             return _WRONG
-        return _FOREIGN if self._is_foreign(queue.name, content, own) else _UNDECIDED
+        is_foreign = self._is_foreign(queue.name, content, own)
+        if is_foreign and queue.name.kind is QueueKind.PLAIN:
+            self._strange.append(_units(own, queue.name))
+        return _FOREIGN if is_foreign else _UNDECIDED
 
     def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bytes:
         """Give a made file the units of the store's own that lead into lost bytes of the log: these cannot be made."""
@@ -229,10 +233,24 @@ class _Judge:
             and not wrong & set(_files_of(one, self.settings))
         ]  # fmt: skip
         records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_of_a_record}
-        records |= self.doubtful
+        records |= self.doubtful | self._of_other_tags(built)
         units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
         return _Suspects(records, segments - self._witnessed, any(map(self.lacks_records, built)))
+
+    def _of_other_tags(self, built: Sequence[BuiltQueue]) -> set[int]:
+        """Return the records whose tags may have changed, as a unit in a file of another queue tells."""
+        known = {tuple(unit[:2]): unit[2] for units in self._strange for unit in units.tolist()}
+        plain = [queue for queue in built if known and queue.name.kind is QueueKind.PLAIN]
+        found = set()
+        for file in (file for queue in plain for file in queue.files if not _is_extension(file)):
+            units = np.frombuffer((self.out / file.path).read_bytes(), UNITS[QueueKind.PLAIN])
+            there = units[np.isin(units["physical_offset"], [offset for offset, _ in known])]
+            for offset, size, tags_code in there.tolist():
+                stored = known.get((offset, size), tags_code)
+                if stored != tags_code and may_be_other_tags(self.store, offset, stored):
+                    found.add(offset)
+        return found
 
     def lacks_records(self, queue: BuiltQueue) -> bool:
         """Return whether the log gives units a place that neither their queue offsets nor the store's own file does."""

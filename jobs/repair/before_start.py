@@ -25,7 +25,7 @@ from rmq_formats.release import Release
 
 
 def start_after(verdict: Verdict) -> StartOutcome | None:
-    """Return what a start does when the files that the broker refuses are mended."""
+    """Return the outcome of a start after the files that the broker refuses are mended."""
     return None if verdict.start is None else verdict.start.once_mended or verdict.start
 
 

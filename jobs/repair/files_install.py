@@ -20,7 +20,7 @@ from jobs.storage.local import flush_directory
 
 @dataclass(frozen=True, slots=True)
 class FilesInstallation:
-    """What will be done, known in full before anything is."""
+    """The complete plan of an installation, made before its first step."""
 
     part: str
     folder: Path
@@ -71,7 +71,7 @@ def install_files(plan: FilesInstallation, aside: Path, step: Callable[[str], ob
 
 
 def aside_for(plan: FilesInstallation) -> Path:
-    """Return where this installation will set files aside."""
+    """Return the folder in which this installation sets files aside."""
     return aside_of(plan.beside)
 
 

@@ -50,7 +50,7 @@ class Journal:
 
     @classmethod
     def read(cls, folder: Path) -> "Journal | None":
-        """Return what an earlier command wrote; None where there was none."""
+        """Return the journal of an earlier command; None if there is none."""
         try:
             values = json.loads((folder / JOURNAL).read_bytes())
             return cls(values["store"], values["folder"], [Entry(**entry) for entry in values["entries"]])
@@ -94,7 +94,7 @@ class Journal:
 
 
 def inode_of(folder: Path) -> int | None:
-    """Return what tells a folder from another one of the same name."""
+    """Return the number that distinguishes a folder from another one of the same name."""
     return folder.stat().st_ino if folder.exists() else None
 
 

@@ -68,7 +68,7 @@ class NotRepairableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RepairRequest(StoreRequest):
-    """What a user asked for."""
+    """The request of a user."""
 
     out: Path  # what is made, and the journal
     lake: Lake | None = None
@@ -82,7 +82,7 @@ class RepairRequest(StoreRequest):
 
 @dataclass(slots=True)
 class RepairSummary:
-    """What was found, what is to be done about it or has been, and what is left."""
+    """The findings before a repair, its plan, whether the plan was carried out, and the findings after it."""
 
     store: str
     found: Verdict
@@ -100,7 +100,7 @@ class RepairSummary:
 
     @property
     def start(self) -> StartOutcome | None:
-        """What a start of the broker would do to the store as it is now."""
+        """The effects of a start of the broker on the store as it is now."""
         return (self.left or self.found).start
 
     @property
@@ -124,7 +124,7 @@ class RepairSummary:
         }
 
     def result(self, seconds: float) -> Result:
-        """Return what the repair came to."""
+        """Return the repair's last line: severity, files, and time."""
         done = "put in place" if self.left is not None else "to put in place"
         return Result(self.severity, f"{counted(self.files, 'file')} {done}", seconds)
 
@@ -154,7 +154,7 @@ def _findings(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Plans:
-    """What will be done, in this order."""
+    """The installations to carry out, in this order."""
 
     files: list[FilesInstallation] = field(default_factory=list)
     queues: QueueInstallation | None = None
@@ -223,7 +223,7 @@ def _verified(request: RepairRequest, commitlog: Sequence[str], workers: Workers
 
 @dataclass(slots=True)
 class _Repair:
-    """What is made beside the store, ready to be installed."""
+    """The new files beside the store, ready to be installed."""
 
     request: RepairRequest
     workers: Workers
@@ -348,7 +348,7 @@ class _Repair:
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
 
     def _say_what_is_left(self, verdict: Verdict) -> None:
-        """Say what makes rows of RocksDB right: no repair does."""
+        """Note the steps that correct rows of RocksDB: a repair never does."""
         store, notes = self.store, self.summary.notes
         notes += {rows_to_come(store)}.intersection(verdict.parts[QUEUES].notes)
         findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]

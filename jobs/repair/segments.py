@@ -44,7 +44,7 @@ _WHOLE = 1 << 62
 
 
 class Doubts(NamedTuple):
-    """What the store's own queues and index files say against records whose bytes are sound."""
+    """Objections of the store's own queues and index files to records whose bytes are sound."""
 
     places: frozenset[int]  # offsets of records that a queue contradicts
     of_index: bool

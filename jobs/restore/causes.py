@@ -12,7 +12,6 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
 from jobs.lake.tables import RUNS
 from jobs.restore.sources import Source
-from jobs.store.selection import CHOSEN
 
 _DAMAGE = ("physical_offset", "length", "reason")
 DELETED = "rows were deleted from the lake"
@@ -67,6 +66,7 @@ def _lost(messages: Source) -> Iterable[Cause]:
 
 
 def _not_chosen(known: KnownStore) -> Iterator[Cause]:
-    until = known.newest.state.get(CHOSEN, 0) if known.newest else 0
-    if until:
-        yield Cause(0, int(until), "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)")
+    if known.chosen.until:
+        yield Cause(
+            0, known.chosen.until, "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)"
+        )

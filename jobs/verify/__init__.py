@@ -1,1 +1,1 @@
-"""What `verify` compares: the log with itself, queues and index files with the log; findings have causes."""
+"""`verify` compares the log with itself, and queues and index files with the log; each finding has a cause."""

@@ -1,4 +1,4 @@
-"""What to do about what was found: one step a cause, the log first, with commands to paste."""
+"""The steps that follow from the findings: one step a cause, the log first, with commands to paste."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from shlex import quote
@@ -57,7 +57,7 @@ Steps = Iterator[tuple[Step, tuple[Group, ...]]]
 
 def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> Steps:
     """Yield every step that there is, with the groups that ask for it, if any do."""
-    yield from _of_log(groups)
+    yield from _of_log(store, groups)
     rows, keys = (parts[name].database if name in parts else None for name in (QUEUES, INDEX))
     yield from _of_queues(groups, rows)
     yield from _of_index(store, groups, keys)
@@ -89,13 +89,14 @@ def _of(
     )
 
 
-def _of_log(groups: Sequence[Group]) -> Steps:
+def _of_log(store: str, groups: Sequence[Group]) -> Steps:
     copy = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
     export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
     missing, before = _of(groups, LOG, {GAP, LOST_END}), _of(groups, LOG, {LOST_START})
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
-    words = f"Part of the log is missing. Put the segment back {copy} its messages:"
-    yield Step(words, (export.format(f">= {start}"),)), missing
+    words = f"Part of the log is missing. Put the segment back {copy} its messages, for repair or export:"
+    repair = f"{program()} repair {store} --out {_REPAIR} --lake LAKE"
+    yield Step(words, (repair, export.format(f">= {start}"))), missing
     end = "".join(group.cause.found.rpartition(" ")[2] for group in before)
     words = f"The first segments are missing. Put them back {copy} their messages:"
     yield Step(words, (export.format(f"< {end}"),)), before

@@ -14,7 +14,7 @@ _FIELDS = ("physical_timestamp", "logic_timestamp")
 
 
 def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
-    """Return what is wrong with the times of log and queues, *newest* being the log's latest; and what is not known."""
+    """Return findings on the times of log and queues (*newest*: the log's latest), and notes on unknown times."""
     stored = checkpoint_file(store)
     if stored is None:
         return [], ["there is no checkpoint: how far the broker had flushed is not known; its next start makes one"]

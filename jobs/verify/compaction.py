@@ -55,7 +55,7 @@ class _Work(NamedTuple):
 
 
 class _Verified(NamedTuple):
-    """What one file is like."""
+    """The result of verifying one file."""
 
     findings: tuple[Finding, ...] = ()
     copies: int = 0
@@ -102,7 +102,7 @@ def _whole(store: Store) -> list[list[CompactedFile]]:
 
 
 def _across(files: Sequence[tuple[CompactedFile, _Verified]], store: Store) -> Iterator[Finding]:
-    """Yield what is wrong with the files of a queue, and with their order."""
+    """Yield the findings on the files of a queue, and on their order."""
     before: int | None = None
     for file, verified in files:
         yield from verified.findings
@@ -155,7 +155,7 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
 
 
 def _of_records(file: CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
-    """Yield what is wrong with the records of a file, *made* being the units of those of its queue."""
+    """Yield the findings on the records of a file; *made* are the units of those records that are of its queue."""
     yield from map(_as_damage, record_findings(log, checks)[0])
     name = log.below(log.segments[0].location)
     records = sum(check.records for check in checks)
@@ -173,7 +173,7 @@ def _of_records(file: CompactedFile, log: Store, checks: Sequence[RangeCheck], m
 
 
 def _as_damage(finding: Finding) -> Finding:
-    """Return what is wrong with a record as damage of the compacted log; its offsets are not those of the log."""
+    """Return the finding as damage of the compacted log, whose offsets are not those of the log."""
     cause = f"{finding.cause.partition(';')[0]}; {_MADE_AGAIN}"
     return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
 
@@ -202,7 +202,7 @@ def _units(queue: StoredQueue, most: int) -> Units:
 
 
 def _compared_units(work: _Work, units: Units, made: Units, *, is_closed: bool) -> tuple[list[Finding], int]:
-    """Return what is wrong with a file's units, and how many records have none yet."""
+    """Return the findings on a file's units, and the number of records that have no unit yet."""
     count = min(units.size, made.size)
     own = {name: made[of_record] for name, of_record in _FIELDS.items()} | {"batch_count": np.ones(made.size, np.int64)}
     wrong = np.logical_or.reduce([units[name][:count] != wanted[:count] for name, wanted in own.items()])

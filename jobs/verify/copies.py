@@ -20,7 +20,7 @@ _UNITS_AT_ONCE = 1 << 12
 
 
 class _Originals(NamedTuple):
-    """Where the log has the records that copies are of."""
+    """The places in the log of the records that were copied."""
 
     numbers: Integers  # of copies, ascending
     offsets: Integers  # in the log
@@ -28,7 +28,7 @@ class _Originals(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What comparing some copies has shown."""
+    """The result of comparing some copies with their records."""
 
     records: int  # that are there to be compared
     others: list[tuple[int, int]]  # numbers of copies that differ from their records, and the records' offsets
@@ -84,7 +84,7 @@ def _cut(size: int, cuts: NDArray[np.bool_]) -> Iterator[slice]:
 
 
 def _read(store: Store, segment: Segment, positions: Integers, sizes: Integers) -> Bytes | None:
-    """Return what a segment has from the first to the last of some records; None where it is gone or unreadable."""
+    """Return a segment's bytes from the first to the last of some records; None if it is deleted or unreadable."""
     try:
         with store.open(segment) as file:
             return _bytes(file, positions, sizes)

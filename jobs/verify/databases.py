@@ -32,7 +32,7 @@ def is_of_rows(finding: Finding, store: Store) -> bool:
 
 
 def steps_for_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
-    """Yield what to do about those findings that are of rows, each step once."""
+    """Yield the steps that follow from findings on rows, each step once."""
     features = features_of(store)
     rows = [finding for finding in findings if is_of_rows(finding, store)]
     others = [finding for finding in rows if finding.file.partition("/")[0] == features.other_database]
@@ -47,7 +47,7 @@ def steps_for_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
 
 
 def queue_step(store: Store) -> Step | None:
-    """Return what to do about wrong queues of a store that has them in RocksDB alone; None where they are files."""
+    """Return the step for wrong queues of a store that has them in RocksDB alone; None if they are files."""
     storage = features_of(store).queues
     if storage is QueueStorage.ROCKSDB:
         return _set_aside(store)
@@ -61,7 +61,7 @@ def queue_step(store: Store) -> Step | None:
 
 
 def rows_to_come(store: Store) -> str:
-    """Return what becomes of queues in RocksDB where it has no unit and the broker was killed."""
+    """Return the note on a RocksDB without queue units whose broker was killed: its next start makes them."""
     return (
         "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
         f"the next start makes every unit from the log{_recovery_limit(store)}"
@@ -69,7 +69,7 @@ def rows_to_come(store: Store) -> str:
 
 
 def _recovery_limit(store: Store) -> str:
-    """Return what a start from an empty database needs where the log is long; nothing where it is short."""
+    """Return the condition for a start from an empty database if the log is long; nothing if it is short."""
     count = len(store.segments)
     if count <= _RECOVERED:
         return ""

@@ -1,4 +1,4 @@
-"""What one part of a verification found: findings, facts, numbers, and notes."""
+"""The report of one part of a verification: findings, facts, numbers, and notes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _ORDER = (LOG, QUEUES, INDEX)
 
 @dataclass(slots=True)
 class PartReport:
-    """What one part found."""
+    """The report of one part."""
 
     findings: list[Finding] = field(default_factory=list)
     numbers: Mapping[str, Any] = field(default_factory=dict)  # what was compared, what is behind

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 
 from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import LogWatch
-from jobs.lake.findings import INDEX, MISSING_INDEX_ENTRIES, NOT_INDEXED, NOT_INDEXED_HERE, TAKEN_BACK_ENTRIES, Finding
+from jobs.lake.findings import (
+    AHEAD_OF_LOG,
+    INDEX,
+    MISSING_INDEX_ENTRIES,
+    NOT_INDEXED,
+    NOT_INDEXED_HERE,
+    TAKEN_BACK_ENTRIES,
+    Finding,
+)
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
 from jobs.products.index.key_row import Key
 from jobs.products.index.settings import Settings, Wanted, settle
@@ -27,7 +35,6 @@ from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.compare import Part
 
 LOST_MESSAGES = "entries_of_lost_messages"
-AHEAD_OF_LOG = "ahead_of_log"
 _KEYS_CHANGED = "undecided: keys of the record changed, which no checksum covers, or "
 CHECKPOINT_TIME = "checkpoint_index_time"
 STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
@@ -57,7 +64,7 @@ def verify_index(
     range_size: int = DEFAULT_RANGE_SIZE,
     scratch_location: str | None = None,
 ) -> PartReport:
-    """Return what is wrong with the index files of a store, after a first pass over its log."""
+    """Return the findings on the index files of a store, after a first pass over its log."""
     files = real_files(store)
     if not files:
         in_rocksdb = verify_rocksdb_index(watch, store, wanted.release, range_size, scratch_location)
@@ -90,7 +97,7 @@ def verify_index(
 
 
 def _without_files(store: Store) -> PartReport:
-    """Return what it means that there are no index files: the checkpoint knows whether there were full ones."""
+    """Explain missing index files: the checkpoint shows whether there were full ones."""
     checkpoint = checkpoint_of(store)
     if checkpoint is None or checkpoint.index_timestamp <= 0:
         reason = "there are no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
@@ -163,7 +170,7 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
 
 
 def _skips(explanation: Explanation) -> Iterator[Finding]:
-    """Yield what is in no index file although the files before and after it are right."""
+    """Yield keys that are in no index file although the files before and after them are right."""
     for explained in explanation.files:
         survivor = explained.survivor
         if survivor is None or not explained.verdict.is_explained:
@@ -186,7 +193,7 @@ def _skips(explanation: Explanation) -> Iterator[Finding]:
 
 
 def _not_indexed_here(file: str, keys: int, first: Key, last: Key) -> Finding:
-    """Return what it means that keys of a new master have no entries on a replica that a promotion cut back."""
+    """Explain why keys of a new master have no entries on a replica that a promotion cut back."""
     found = f"{keys} keys of messages at offsets {first.physical_offset} to {last.physical_offset}"
     cause = (
         "on this replica the index was ahead of the new master's records; its key queries do not find these messages, "
@@ -227,10 +234,11 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     running = broker_process(store.root) is not None
     if (crashed or running) and last.store_timestamp - first.store_timestamp < STALE_MS:
         return
+    doubt = "" if explanation.files[-1].verdict.is_explained else "undecided: that file may have them unseen, or "
     yield Finding(
         INDEX, MISSING_INDEX_ENTRIES, f"index/{explanation.files[-1].real.name}", None, "after the last file",
         f"no entries for {behind} keys, from physical offset {first.physical_offset} on", "",
-        "a crashed broker deleted its newest index files and did not index all of their messages again", behind,
+        f"{doubt}a crashed broker deleted its newest index files and did not index all of their messages again", behind,
         first.physical_offset,
     )  # fmt: skip
 

@@ -97,7 +97,7 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
 
 
 def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[Lost]]:
-    """Return what is wrong with the records of a log, and which of its offsets hold none any more."""
+    """Return the findings on the records of a log, and those of its offsets that have no record any more."""
     findings: list[Finding] = []
     lost: list[Lost] = []
     pieces = [piece for check in checks for piece in check.damaged]

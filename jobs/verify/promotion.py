@@ -9,6 +9,7 @@ then lack messages of the new master. Their records are proof; without one, queu
 from collections.abc import Sequence
 
 from jobs.lake.findings import (
+    AHEAD_OF_LOG,
     LOG,
     NOT_INDEXED_HERE,
     PROMOTION,
@@ -21,7 +22,6 @@ from jobs.store.store import Store
 from jobs.verify.findings import PartReport
 
 _QUEUE_KIND = "unit_behind_log"
-_INDEX_KIND = "ahead_of_log"
 
 
 def set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport], store: Store) -> None:
@@ -54,7 +54,7 @@ def set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport
 
 
 def _is_explained(finding: Finding, promotion: Promotion) -> bool:
-    if finding.kind in {_QUEUE_KIND, _INDEX_KIND}:
+    if finding.kind in {_QUEUE_KIND, AHEAD_OF_LOG}:
         return promotion.explains(finding.log_offset)
     return _is_of_promotion(finding)
 
@@ -70,7 +70,7 @@ def _fact(finding: Finding) -> Finding:
             expected=f"{finding.times:,} units after the end of the queue",
             cause="they are of messages that a promotion took back; a broker drops them at its next start",
         )
-    if finding.kind == _INDEX_KIND:
+    if finding.kind == AHEAD_OF_LOG:
         return finding._replace(
             kind=TAKEN_BACK_ENTRIES,
             expected=finding.found,

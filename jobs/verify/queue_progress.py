@@ -1,4 +1,4 @@
-"""What the broker has noted down about its queues: how far consumers and delayed messages are."""
+"""The broker's notes on its queues: the progress of consumers and of delayed messages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,7 +17,7 @@ DELAY_BEYOND = "delay_offset_behind_queue"
 def progress_findings(
     progress: Sequence[Progress], queues: Mapping[QueueName, StoredQueue], joined: Joined
 ) -> Iterator[Finding]:
-    """Yield what consumers and delay levels have passed that their queues do not have."""
+    """Yield offsets of consumers and delay levels that are after the end of their queues."""
     for reader in progress:
         end = _end(reader.topic, reader.queue_id, queues, joined)
         if end is None or reader.next_offset <= end:

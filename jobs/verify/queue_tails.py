@@ -1,4 +1,4 @@
-"""What is stored after a queue's last unit: zeros, in a queue that nobody has cut or written over."""
+"""The bytes after a queue's last unit: zeros, unless the queue was cut or overwritten."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -57,7 +57,7 @@ def _tails(queues: Sequence[tuple[StoredQueue, int]], *, looks: int) -> list[_Ta
 
 
 def _tail(queue: StoredQueue, end: int, looks: int) -> _Tail | None:
-    """Return what is not zero after the queue's end; what a broker appends meanwhile is no such thing."""
+    """Return the bytes after the queue's end that are not zero; units that a broker appends meanwhile do not count."""
     found: _Tail | None = None
     for look in range(looks):
         end = max(end, queue.written_end(end)) if looks > 1 else end

@@ -115,7 +115,9 @@ def compare_queues(
     ]
     units = [
         one._replace(follows=doubted[one.log_offset])
-        if one.log_offset in doubted and one.kind in {DifferenceKind.MISSING, DifferenceKind.DROPPED}
+        if one.log_offset in doubted
+        and one.times == 1
+        and one.kind in {DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.DROPPED}
         else one
         for one in units
     ]
@@ -140,7 +142,7 @@ def compare_queues(
 
 
 def _unreadable(error: FormatError, store: Store) -> PartReport:
-    """Return what is said of queues in a database that cannot be read."""
+    """Return the report on queues in a database that cannot be read."""
     if isinstance(error, UnsupportedFormat):
         return PartReport(unverified=str(error))
     return PartReport([unreadable_database(QUEUES, error, store, ", or lack these queues")])
@@ -253,7 +255,7 @@ def _missing_queues(joined: Joined, topics: TopicTable, left_out: Collection[Que
 
 
 def _beginning(topic: str, joined: Joined) -> int:
-    """Return where the messages of a topic begin that was deleted and created again; 0 where it was not."""
+    """Return the first offset of a topic that was deleted and created again; 0 if it was not."""
     old = [
         difference.log_offset or 0
         for difference in joined.differences

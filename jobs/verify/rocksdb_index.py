@@ -28,7 +28,7 @@ ODD_ROWS = "damaged_index_rows"
 def verify_rocksdb_index(
     workers: Workers, store: Store, release: str | None, range_size: int, scratch_location: str | None
 ) -> PartReport | None:
-    """Return what is wrong with a store's index in RocksDB; None where it has none."""
+    """Return the findings on a store's index in RocksDB; None if it has none."""
     try:
         index = rocksdb_index(store)
     except UnsupportedFormat as error:

@@ -16,7 +16,7 @@ from jobs.console.severity import Severity, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, keeps_half_record, start_outcome
 from jobs.diagnosis.foreign_segments import doubted, suspected_segments
 from jobs.diagnosis.log_check import LogWatch, walked_log
-from jobs.lake.findings import INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
+from jobs.lake.findings import AHEAD_OF_LOG, INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.beside_broker import broker_process, check_room
@@ -44,7 +44,7 @@ _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where k
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest(StoreRequest):
-    """What a user asked for."""
+    """The request of a user."""
 
     wanted: Wanted = NOTHING_WANTED
     scratch: str | None = None
@@ -52,7 +52,7 @@ class VerifyRequest(StoreRequest):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What all parts found."""
+    """The reports of all parts."""
 
     store: str
     parts: Mapping[str, PartReport]
@@ -76,11 +76,11 @@ class Verdict:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What scripts branch on: 4 for a contradiction, 3 for damage or a gap of the log alone."""
+        """The code that scripts branch on: 4 for a contradiction, 3 for damage or a gap of the log alone."""
         return self.severity.exit_code
 
     def result(self, seconds: float) -> Result:
-        """Return what the verification came to."""
+        """Return the verification's last line: severity, amounts, and time."""
         log, queues, index = (self.parts[name].numbers if name in self.parts else {} for name in (LOG, QUEUES, INDEX))
         records, keys = counted(log.get("records", 0), "record"), counted(index.get("keys", 0), "index key")
         compared = f"{records}, {counted(queues.get('expected', 0), 'queue unit')} and {keys}"
@@ -112,7 +112,7 @@ class Verdict:
 
 
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:
-    """Return what is wrong with a store; `UndecidedError` for a release that is none."""
+    """Return the findings on a store; raise `UndecidedError` for an unknown release."""
     if request.wanted.release is not None:
         given_rules(request.wanted.release)
     try:
@@ -123,7 +123,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     check_room(store.root, request.scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
     read = begun_again(store, partial(_log_and_queues, request, workers))
     index = begun_again(store, partial(_index, request, read.watch))
-    known_ahead = [finding.log_offset for finding in index.findings if finding.kind == "ahead_of_log"]
+    known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
     ahead = max([offset for offset in (*known_ahead, read.queues.ahead) if offset is not None], default=None)
     promotion = promotion_of(read.store, read.queues.log_end)
     if promotion is not None and promotion.explains(ahead):
@@ -163,7 +163,7 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What one pass over the log said."""
+    """The result of one pass over the log."""
 
     store: Store
     watch: LogWatch

@@ -1,4 +1,4 @@
-"""What `verify` prints for people: the verdict, a table of the parts, findings under their causes, what to do."""
+"""The text that `verify` prints: the verdict, a table of the parts, findings under their causes, next steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -68,7 +68,7 @@ def _group(number: int, group: Group, *, places: bool) -> Iterator[str]:
 
 
 def part_row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
-    """Return what a table says of a part, below `HEAD`."""
+    """Return the row of a part in the table whose head is `HEAD`."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
     texts = [f"{wrong:,} {'finding' if wrong == 1 else 'findings'}"] * bool(wrong)
@@ -92,7 +92,7 @@ def _compared(name: str, numbers: Mapping[str, Any]) -> str:
     if name == INDEX and "rows" in numbers:
         return f"{numbers['keys']:,} keys in {numbers['rows']:,} rows of RocksDB"
     if name == INDEX and "keys" in numbers:
-        return f"{numbers['keys']:,} keys in {numbers['files']:,} files"
+        return f"{counted(numbers['keys'], 'key')} in {counted(numbers['files'], 'file')}"
     return "nothing"
 
 

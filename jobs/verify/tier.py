@@ -46,14 +46,14 @@ Units = NDArray[np.void]
 
 
 class _Made(NamedTuple):
-    """What the records of a range make."""
+    """The units and keys of the records of a range."""
 
     units: Units
     keys: QueueKeys
 
 
 class _Verified(NamedTuple):
-    """What one queue is like."""
+    """The result of verifying one queue."""
 
     log: list[Finding]
     queues: list[Finding]
@@ -64,7 +64,7 @@ class _Verified(NamedTuple):
 
 
 def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, PartReport]:
-    """Return what is wrong with a tier."""
+    """Return the findings on a tier."""
     each = workers.map(tier.queues, partial(_verify_queue, range_size=range_size), "verifying queues")
     numbers = {name: sum(one.numbers[name] for one in each) for name in (each[0].numbers if each else ())}
     sizes = [one.numbers["to_offset"] - one.numbers["from_offset"] for one in each]

@@ -88,7 +88,7 @@ class _File(NamedTuple):
 
 
 def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Workers) -> PartReport:
-    """Return what is wrong with the index files of a tier's brokers."""
+    """Return the findings on the index files of a tier's brokers."""
     findings: list[Finding] = []
     notes: list[str] = []
     keys = sum(len(queue.keys) for queue in queues)
@@ -143,7 +143,7 @@ def _holes(files: Sequence[_File]) -> Iterator[Finding]:
 
 
 class _Odd(NamedTuple):
-    """What is wrong with entries."""
+    """A kind of wrong entries."""
 
     field: str
     expected: str
@@ -198,12 +198,12 @@ class _Comparison:
         yield from self._of_no_message(np.bincount(self._queue[missing], minlength=len(self._queues)) > 0)
 
     def notes(self) -> Iterator[str]:
-        """Yield what is not wrong and worth to be said."""
+        """Yield facts that are worth a line although nothing is wrong."""
         if self._waiting:
             yield f"{counted(self._waiting, 'key')} had no entry yet: an index file is copied when it is full"
 
     def _wrong(self) -> Iterator[Finding]:
-        """Yield the first entry of each file that has not what its message has."""
+        """Yield the first entry of each file that contradicts its message."""
         ids = np.array([self._topic_ids.get(queue.topic, 0) for queue in self._queues], np.int64)
         for index, found in self._judged(np.flatnonzero(self._key >= 0)):
             entries, keys = self._entries[found], self._keys[self._key[found]]
@@ -356,7 +356,7 @@ def _is_first(columns: Sequence[NDArray[Any]], order: Integers) -> Mask:
 
 
 def _not_indexed(queue: IndexedQueue, offsets: Integers) -> Finding:
-    """Return what it means that keys of a queue have no entry although later ones have."""
+    """Explain why keys of a queue have no entry although later keys have one."""
     found = f"no entries for {counted(len(offsets), 'key')} of messages at offsets {offsets.min()} to {offsets.max()}"
     place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
     cause = "index files were deleted, lost or damaged, or messageIndexEnable was false while these messages came"

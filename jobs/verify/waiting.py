@@ -29,7 +29,7 @@ TIMER_UNIT_OF_NOTHING = "timer_unit_of_no_message"
 
 
 class _Row(NamedTuple):
-    """What a row or a unit says of its record."""
+    """The address of a record in a row or a unit."""
 
     physical_offset: int
     size: int
@@ -37,7 +37,7 @@ class _Row(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """What waits in one place."""
+    """The messages that wait in one place."""
 
     kind: str  # of the finding, where one leads to no record
     topic: str

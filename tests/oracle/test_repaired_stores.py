@@ -1,7 +1,6 @@
 """The matrix of faults, repaired: a broker starts on each outcome and serves every message whose bytes are there."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.oracle.process import running
 from tests.oracle.sessions import Consumed, open_broker
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, faults
+from tests.support.stores import content_of
 
 _RELEASE = "5.3.3"  # that wrote the store
 _KEEP = {"fileReservedTime": "1000000"}  # hours: the store is older than a broker keeps its files
@@ -38,7 +38,7 @@ class Judge:
         self._all = self.served(healthy)
 
     def served(self, store: Path) -> list[Consumed]:
-        content = dict(_content(store))
+        content = content_of(store)
         for known, served in self._known:
             if known == content:
                 return served
@@ -61,13 +61,6 @@ class Judge:
         path = store / "commitlog" / f"{file * SEGMENT:020d}"
         size = self._sizes[message.physical_offset]
         return path.read_bytes()[position : position + size] if path.exists() else b""
-
-
-def _content(store: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(store.rglob("*")):
-        name = str(path.relative_to(store))
-        if path.is_file() and ".replaced-" not in name:
-            yield name, path.read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER
 from rmq_formats.properties import CRC_SIZE
 from tests.golden import SITUATIONS, unpack, unpack_situation
 from tests.support.faults import GEOMETRY
+from tests.support.stores import content_of
 
 STORES = (
     "b420-direct", "b420-expired", "b470-base", "b470-crash-after", "b498-types", "b498-crash-before", "b498-cqext",
@@ -330,23 +331,18 @@ def _golden(name: str) -> Path:
 
 def planted(draw: Draw, folder: Path) -> _Planted:
     root = Path(shutil.copytree(_golden(draw.store), folder / "store"))
-    pristine = _content(root)
+    pristine = content_of(root)
     donor = _golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
     done = []
     for kind, seed in draw.faults:
-        before = _content(root)
+        before = content_of(root)
         try:
             KINDS[kind](_Target(root, Random(seed), donor))
         except (IndexError, KeyError, ValueError, struct.error, FileNotFoundError):
             continue
-        if _content(root) != before:
+        if content_of(root) != before:
             done.append((kind, seed))
-    return _Planted(root, pristine, _content(root), Draw(draw.store, tuple(done)))
-
-
-def _content(root: Path) -> Files:
-    found = {str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()}
-    return {name: path.read_bytes() for name, path in found.items() if ".replaced-" not in name}
+    return _Planted(root, pristine, content_of(root), Draw(draw.store, tuple(done)))
 
 
 def judged(draw: Draw) -> list[Violation]:
@@ -384,7 +380,7 @@ def _violations(one: _Planted) -> Iterator[Violation]:
     request = RepairRequest(store, one.root.parent / "repair", apply=True)
     try:
         plan = repair(RepairRequest(store, one.root.parent / "plan"), OneByOne())
-        if _content(one.root) != one.damaged:
+        if content_of(one.root) != one.damaged:
             yield Violation("a plan changes the store", "")
         done = repair(request, OneByOne())
     except (NotRepairableError, RefusedError, UndecidedError) as error:
@@ -392,14 +388,16 @@ def _violations(one: _Planted) -> Iterator[Violation]:
         return
     if plan.found.severity is not found.severity:
         yield Violation("repair finds something else", f"{plan.found.severity.value}, not {found.severity.value}")
-    after = _content(one.root)
+    after = content_of(one.root)
     yield from _of_files(one, after)
     if done.exit_code > found.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {found.severity.value}")
     if done.files:
         undo(store, request.out)
-        if _content(one.root) != one.damaged:
-            yield Violation("undo does not bring back", ", ".join(sorted(_different(_content(one.root), one.damaged))))
+        if content_of(one.root) != one.damaged:
+            yield Violation(
+                "undo does not bring back", ", ".join(sorted(_different(content_of(one.root), one.damaged)))
+            )
 
 
 def _of_refusal(error: Exception) -> Iterator[Violation]:
@@ -414,6 +412,8 @@ def _of_verdict(one: _Planted, found: Verdict) -> Iterator[Violation]:
         unseen |= {"lengthen-segment"}  # nothing says how long the only one was
     if "crash" in one.draw.store and _are_newest_changed(one):
         unseen |= {"zero-page"}  # as a power cut leaves the newest records
+    if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
+        unseen |= {"delete-segment"}  # the one that was made ahead of need
     if "zero-newest" in kinds:
         unseen |= {"index-bit"}  # an entry of a message that no record and no unit knows any more
     seen = sorted(kinds - unseen)
@@ -450,6 +450,7 @@ def _of_files(one: _Planted, after: Files) -> Iterator[Violation]:
 def _of_wrong_file(one: _Planted, name: str, now: bytes | None) -> Iterator[Violation]:
     """Yield what is wrong with the replacement of a wrong file that is not what it once was."""
     was, damaged = one.pristine[name], one.damaged.get(name, b"")
+    kinds = {kind for kind, _ in one.draw.faults}
     if now is None:
         if not name.startswith("index/"):  # the right bytes may have come under the clock's name
             yield Violation("a wrong file was deleted", name)
@@ -466,9 +467,7 @@ def _of_wrong_file(one: _Planted, name: str, now: bytes | None) -> Iterator[Viol
             yield Violation("right bytes of the log were changed", name)
     elif name.startswith("consumequeue/") and (not _is_log_whole(one) or "expired" in one.draw.store):
         pairs = zip(_units(was), _units(now), strict=False)
-        unknown = (
-            12 if name not in one.damaged and any(kind == "bit-tags" for kind, _ in one.draw.faults) else UNIT.size
-        )
+        unknown = 12 if (name not in one.damaged or "foreign-queue" in kinds) and "bit-tags" in kinds else UNIT.size
         wrong = [
             number for number, (old, new) in enumerate(pairs) if new[:unknown] != old[:unknown] and not _is_blank(new)
         ]  # tags that changed in a record, and the unit that knew them is lost: no witness is left

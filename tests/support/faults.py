@@ -68,6 +68,9 @@ class Fault(NamedTuple):
     unseen: str = ""  # why nobody can see it
 
 
+NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "there is none")
+
+
 class Cell(NamedTuple):
     """What a verb said."""
 
@@ -376,8 +379,7 @@ what to give where none does, is in `guarantees.md`.
 
 def matrix(folder: Path, verbs: Sequence[str] = tuple(VERBS)) -> Iterator[tuple[Fault, dict[str, Cell]]]:
     healthy = unpack(STORE, folder)
-    nothing = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "there is none")
-    for fault in (nothing, *faults(healthy)):
+    for fault in (NO_FAULT, *faults(healthy)):
         yield fault, {verb: said(verb, healthy, fault, folder) for verb in verbs}
 
 

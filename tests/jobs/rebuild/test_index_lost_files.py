@@ -119,7 +119,7 @@ def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: Stor
     losses_come_back(golden(name), name, tmp_path, every=False)
 
 
-@pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_path: Path) -> None:
     store = golden(name)

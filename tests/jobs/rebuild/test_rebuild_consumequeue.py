@@ -5,14 +5,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from jobs.console.exit_codes import ExitCode
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne
-from jobs.verbs.rebuild_consumequeue import command
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
@@ -109,14 +106,3 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
     assert list(made_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
     assert summary.notes == ["1 queues are not written: no folder can have their topic's name ('../../evil' 0)"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
-
-
-def test_an_output_that_is_in_use_is_refused(golden: StoreOf, tmp_path: Path) -> None:
-    (tmp_path / "something").touch()
-    store = golden("b551-base")
-    used = CliRunner().invoke(command, [str(store), "--out", str(tmp_path)])
-    inside = CliRunner().invoke(command, [str(store), "--out", str(store / "new")])
-
-    assert (used.exit_code, inside.exit_code) == (ExitCode.USAGE, ExitCode.USAGE)
-    assert "not empty" in used.output
-    assert "written into a store" in inside.output

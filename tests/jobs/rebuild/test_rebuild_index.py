@@ -288,18 +288,6 @@ def test_the_command_writes_files_and_a_manifest_and_nothing_else(
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_command_refuses_a_directory_that_is_not_empty_and_one_inside_the_store(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-
-    assert run([str(store), "--out", str(tmp_path / "full")]) is ExitCode.USAGE
-    assert run([str(store), "--out", str(store / "new")]) is ExitCode.USAGE
-    assert "not empty" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("spark")
 def test_lost_files_are_installed_by_the_same_command(store: Path, golden: StoreOf, tmp_path: Path) -> None:
     names = names_in(store / "index")
     for number in (1, 2, 12):

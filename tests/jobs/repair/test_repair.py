@@ -22,7 +22,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, unpack
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, hit_record, without_rights
-from tests.support.stores import tree_state
+from tests.support.stores import content_of, tree_state
 
 WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
 
@@ -54,15 +54,6 @@ def repaired(
     return repair(request, OneByOne())
 
 
-def content(store: Path) -> dict[str, bytes]:
-    files = [path for path in store.rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(store)): path.read_bytes()
-        for path in sorted(files)
-        if ".replaced-" not in str(path.relative_to(store))
-    }
-
-
 def _all_faults() -> list[Fault]:
     with TemporaryDirectory() as name:
         return list(faults(unpack(STORE, Path(name))))
@@ -84,32 +75,28 @@ def named(fault: Fault) -> str:
     return f"{fault.part.value}: {fault.name}"
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(one, id=named(one), marks=[] if one.name in QUICK else pytest.mark.slow) for one in FAULTS],
-)
+@pytest.mark.sample(6, always=[named(one) for one in FAULTS if one.name in QUICK])
+@pytest.mark.parametrize("fault", FAULTS, ids=named)
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, lake: Path, fault: Fault) -> None:
     fault.plant(store)
-    damaged = content(store)
+    damaged = content_of(store)
 
     summary = repaired(store, lake)
 
     assert summary.left is not None
     assert (0, []) == (summary.exit_code, summary.left.findings)
-    assert bool(summary.plan) == (content(store) != damaged)
+    assert bool(summary.plan) == (content_of(store) != damaged)
     if summary.plan:
         undo(str(store), store.parent / "repair")
-        assert content(store) == damaged
+        assert content_of(store) == damaged
         assert not list(store.rglob("*.replaced-*"))
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(one, id=named(one), marks=[] if one.name in QUICK else pytest.mark.slow) for one in FAULTS],
-)
+@pytest.mark.sample(6, always=[named(one) for one in FAULTS if one.name in QUICK])
+@pytest.mark.parametrize("fault", FAULTS, ids=named)
 def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path, fault: Fault) -> None:
     fault.plant(store)
-    damaged = content(store)
+    damaged = content_of(store)
 
     summary = repaired(store)
 
@@ -130,7 +117,7 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
     assert (not left) == (summary.exit_code is ExitCode.CLEAN)
     if summary.plan:
         undo(str(store), store.parent / "repair")
-    assert content(store) == damaged
+    assert content_of(store) == damaged
 
 
 def test_a_person_decides_one_undecided_file_and_nothing_else(store: Path) -> None:
@@ -139,16 +126,16 @@ def test_a_person_decides_one_undecided_file_and_nothing_else(store: Path) -> No
     for path, data in zip(files, damaged, strict=True):
         data[19] ^= 3  # of a tags code: more than one bit
         path.write_bytes(data)
-    before = content(store)
+    before = content_of(store)
     names = [str(path.relative_to(store)) for path in files]
     with pytest.raises(NotRepairableError, match="it is not undecided"):
         repaired(store, None, "consumequeue/T1/0/00000000000000000600")
     summary = repaired(store, None, names[0])
     assert summary.undecided == names[1:]
-    assert {name for name, data in content(store).items() if data != before[name]} == {names[0]}
+    assert {name for name, data in content_of(store).items() if data != before[name]} == {names[0]}
     assert files[0].read_bytes()[:20] == bytes([*damaged[0][:19], damaged[0][19] ^ 3])
     undo(str(store), store.parent / "repair")
-    assert content(store) == before
+    assert content_of(store) == before
 
 
 def test_a_person_decides_an_undecided_index_file(store: Path, healthy: Path) -> None:
@@ -159,7 +146,7 @@ def test_a_person_decides_an_undecided_index_file(store: Path, healthy: Path) ->
     name = f"index/{file.name}"
     assert repaired(store, apply=False).undecided == [name]
     assert repaired(store, None, name).exit_code == 0
-    assert content(store) == content(healthy)
+    assert content_of(store) == content_of(healthy)
 
 
 @pytest.mark.parametrize("fault", DENIED, ids=named)
@@ -174,7 +161,7 @@ def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault, tm
 
         assert str(error.value.filename).endswith(fault.file)
         (store / fault.file).chmod(0o644)
-        assert content(store) == content(healthy)
+        assert content_of(store) == content_of(healthy)
 
 
 def test_a_record_that_rotted_comes_back_and_queues_stay(healthy: Path, store: Path, lake: Path) -> None:
@@ -182,7 +169,7 @@ def test_a_record_that_rotted_comes_back_and_queues_stay(healthy: Path, store: P
 
     repaired(store, lake)
 
-    assert content(healthy) == content(store)
+    assert content_of(healthy) == content_of(store)
 
 
 def test_without_a_lake_what_only_the_lost_bytes_could_tell_is_said(store: Path) -> None:
@@ -260,7 +247,7 @@ def test_a_killed_repair_is_done_again_or_undone(
     sorted((store / "commitlog").iterdir())[1].unlink()
     (store / "consumequeue" / "T1" / "0" / f"{QUEUE_FILE:020d}").unlink()
     sorted((store / "index").iterdir())[3].unlink()
-    damaged = content(store)
+    damaged = content_of(store)
     killed_at(number, monkeypatch)
     with pytest.raises(KilledError):
         repaired(store, lake)
@@ -270,23 +257,23 @@ def test_a_killed_repair_is_done_again_or_undone(
         assert repaired(store, lake).exit_code == 0
     undo(str(store), store.parent / "repair")
 
-    assert content(store) == damaged
+    assert content_of(store) == damaged
 
 
 def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Path, lake: Path) -> None:
     """A cut queue file keeps the broker from starting; mended alone, the broker would cut the log at the bad place."""
-    healthy = content(store)
+    healthy = content_of(store)
     queue = min((store / "consumequeue/T1/0").iterdir())
     queue.write_bytes(queue.read_bytes()[:-40])
     segment = max((store / "commitlog").iterdir())
     segment.write_bytes(segment.read_bytes()[:600] + bytes(100) + segment.read_bytes()[700:])
-    before = content(store)
+    before = content_of(store)
 
     alone = repaired(store)
     assert alone.withheld is not None
     assert alone.start is not None
     assert alone.start.starts is False
-    assert before == content(store)
+    assert before == content_of(store)
 
     bridged = repaired(store, bridge=True)
     assert bridged.withheld is None
@@ -295,7 +282,7 @@ def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Pat
     assert Severity.DAMAGE is bridged.severity  # what was lost stays said
 
     assert Severity.HEALTHY is repaired(store, lake).severity  # the lake's records take the place of a bridge
-    assert healthy == content(store)
+    assert healthy == content_of(store)
 
 
 def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> None:
@@ -303,7 +290,7 @@ def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> 
     queue.write_bytes(queue.read_bytes()[:-40])
     out = store.parent / "repair"
     repaired(store)
-    after = content(store)
+    after = content_of(store)
 
     queue.write_bytes(queue.read_bytes()[:-20] + bytes(20))  # as if a broker had written on
     with pytest.raises(NotRepairableError, match="the broker has gone on"):
@@ -314,7 +301,7 @@ def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> 
     aside.unlink()
     with pytest.raises(NotRepairableError, match="no longer there"):
         undo(str(store), out)
-    assert content(store) == after
+    assert content_of(store) == after
     aside.write_bytes(kept)
     (out / JOURNAL).write_bytes((out / JOURNAL).read_bytes()[:-9])
     with pytest.raises(NotRepairableError, match="no journal of a repair"):
@@ -367,7 +354,7 @@ def test_a_sound_record_is_not_replaced_by_a_row_that_another_engine_changed(
 
     summary = repaired(store, changed(lake, tmp_path, column, record.physical_offset))
 
-    assert (0, content(healthy)) == (summary.exit_code, content(store))
+    assert (0, content_of(healthy)) == (summary.exit_code, content_of(store))
 
 
 @pytest.mark.parametrize("column", CHANGED)
@@ -376,11 +363,11 @@ def test_a_damaged_record_is_not_replaced_by_a_row_that_the_lake_contradicts(
 ) -> None:
     record = hit_record(healthy)
     zero_body(store, record.physical_offset)
-    damaged = content(store)
+    damaged = content_of(store)
 
     summary = repaired(store, changed(lake, tmp_path, column, record.physical_offset))
 
-    assert (ExitCode.DAMAGE, damaged) == (summary.exit_code, content(store))
+    assert (ExitCode.DAMAGE, damaged) == (summary.exit_code, content_of(store))
     assert any(f"left out, at {record.physical_offset:,}" in note for note in summary.notes)
 
 

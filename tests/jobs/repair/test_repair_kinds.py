@@ -18,6 +18,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from tests.golden import StoreOf, release_of
 from tests.support.faults import GEOMETRY
+from tests.support.stores import content_of, flip
 
 _EXTENDED = parse_broker_conf(b"enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=2000\n")
 _KINDS = {
@@ -25,8 +26,6 @@ _KINDS = {
     "b498-dledger": BrokerConf(), "b533-dledger": BrokerConf(), "b498-multipath": BrokerConf(),
     "b498-cqext": _EXTENDED, "b533-types": BrokerConf(), "b551-types": BrokerConf(),
 }  # fmt: skip
-
-_QUICK = "b498-dledger"
 
 
 class Kind(NamedTuple):
@@ -53,15 +52,8 @@ class Kind(NamedTuple):
         )
         return repair(request, OneByOne())
 
-    def content(self) -> dict[str, bytes]:
-        files = {str(path.relative_to(self.store)): path for path in sorted(self.store.rglob("*")) if path.is_file()}
-        return {name: path.read_bytes() for name, path in files.items() if ".replaced-" not in name}
 
-
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=[] if name == _QUICK else pytest.mark.slow) for name in _KINDS],
-)
+@pytest.fixture(scope="module", params=_KINDS)
 def healthy(request: pytest.FixtureRequest, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Kind:
     name: str = request.param
     kind = Kind(name, golden(name), tmp_path_factory.mktemp("repair") / "lake", _KINDS[name])
@@ -77,35 +69,30 @@ def kind(healthy: Kind, tmp_path: Path) -> Kind:
     return healthy._replace(store=Path(shutil.copytree(healthy.store, tmp_path / "store")))
 
 
-def _flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-
-
 def _files(kind: Kind, pattern: str) -> list[Path]:
     return sorted(path for path in kind.store.glob(pattern) if path.is_file())
 
 
 _FAULTS: dict[str, Callable[[Kind], object]] = {
     "middle segment missing": lambda kind: kind.segments()[1].unlink(),
-    "a body": lambda kind: _flip(kind.segments()[1], kind.segments()[1].read_bytes().index(b"T1") - 2),
+    "a body": lambda kind: flip(kind.segments()[1], kind.segments()[1].read_bytes().index(b"T1") - 2),
     "queues missing": lambda kind: shutil.rmtree(kind.store / "consumequeue"),
     "file of a queue missing": lambda kind: _files(kind, "consumequeue/T1/0/*")[-1].unlink(),
-    "a unit": lambda kind: _flip(_files(kind, "consumequeue/T1/0/*")[0], 11),
+    "a unit": lambda kind: flip(_files(kind, "consumequeue/T1/0/*")[0], 11),
     "batches missing": lambda kind: shutil.rmtree(kind.store / "batchconsumequeue", ignore_errors=True),
     "extensions missing": lambda kind: shutil.rmtree(kind.store / "consumequeue_ext", ignore_errors=True),
     "index missing": lambda kind: shutil.rmtree(kind.store / "index"),
-    "a slot": lambda kind: _flip(_files(kind, "index/*")[0], 43),
+    "a slot": lambda kind: flip(_files(kind, "index/*")[0], 43),
     "checkpoint missing": lambda kind: (kind.store / "checkpoint").unlink(),
 }
 _OF_THE_LOG = {"middle segment missing", "a body"}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(healthy: Kind, kind: Kind, fault: str) -> None:
     _FAULTS[fault](kind)
-    damaged = kind.content()
+    damaged = content_of(kind.store)
     summary = kind.repaired(with_lake=True)
 
     assert summary.left is not None
@@ -113,13 +100,14 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(healthy: Kind, 
     assert [path.read_bytes() for path in healthy.segments()] == [path.read_bytes() for path in kind.segments()]
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
-    assert kind.content() == damaged
+    assert content_of(kind.store) == damaged
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(kind: Kind, fault: str) -> None:
     _FAULTS[fault](kind)
-    damaged = kind.content()
+    damaged = content_of(kind.store)
     summary = kind.repaired(with_lake=False)
 
     assert summary.left is not None
@@ -127,4 +115,4 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(kind: Kind, 
     assert left == ({LOG} if fault in _OF_THE_LOG else set())
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
-    assert kind.content() == damaged
+    assert content_of(kind.store) == damaged

@@ -19,6 +19,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.advice import advice
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
+from tests.support.stores import content_of, flip
 
 WANTED = Wanted(release="5.5.1")
 ALONE = {"b551-rockscq-clean": "consumequeue", "b551-rockscq-separate": "consumequeue_rocksdb"}
@@ -35,29 +36,15 @@ def repaired(store: Path, lake: Path | None = None, out: str = "repair") -> Repa
     return repair(request, OneByOne())
 
 
-def content(store: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(store)): path.read_bytes()
-        for path in sorted(store.rglob("*"))
-        if path.is_file() and ".replaced-" not in str(path)
-    }
-
-
 def first(folder: Path, pattern: str) -> Path:
     return min(folder.glob(pattern))
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(data)
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "CURRENT lost": lambda folder: (folder / "CURRENT").unlink(),
     "manifest lost": lambda folder: first(folder, "MANIFEST-*").unlink(),
     "table lost": lambda folder: first(folder, "*.sst").unlink(),
-    "table: one bit": lambda folder: flip(first(folder, "*.sst")),
+    "table: one bit": lambda folder: flip(first(folder, "*.sst"), 100),
 }
 
 
@@ -77,13 +64,13 @@ def delete_rows(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-rockscq-killed"])
 def test_lost_index_files_come_back_beside_queues_in_rocksdb(situation: StoreOf, tmp_path: Path, name: str) -> None:
     store = copied(situation, name, tmp_path)
-    before = content(store)
+    before = content_of(store)
     lost = first(store / "index", "*")
     lost.unlink()
 
     summary = repaired(store)
 
-    after = content(store)
+    after = content_of(store)
     changed = {path for path in before if before[path] != after.get(path)}
     assert summary.exit_code is ExitCode.CLEAN
     # A file is named by the clock of the broker that made it; after a crash the checkpoint says what is indexed.
@@ -96,13 +83,13 @@ def test_a_segment_comes_back_from_the_lake_beside_queues_in_rocksdb(
 ) -> None:
     store, lake = copied(situation, name, tmp_path), tmp_path / "lake"
     ingest(IngestRequest(str(store), str(lake), release="5.5.1"), OneByOne())
-    before = content(store)
+    before = content_of(store)
     segment = first(store / "commitlog", "*")
     segment.write_bytes(segment.read_bytes()[:5000])
 
     summary = repaired(store, lake)
 
-    assert (ExitCode.CLEAN, before) == (summary.exit_code, content(store))
+    assert (ExitCode.CLEAN, before) == (summary.exit_code, content_of(store))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +103,7 @@ def test_no_queue_files_take_the_place_of_a_damaged_database(
     store = copied(situation, name, tmp_path)
     folder = ALONE.get(name, "consumequeue")
     DAMAGE[damage](store / folder)
-    queues = {path for path in content(store) if path.startswith("consumequeue")}
+    queues = {path for path in content_of(store) if path.startswith("consumequeue")}
     first(store / "index", "*").unlink()
 
     summary = repaired(store)
@@ -124,7 +111,7 @@ def test_no_queue_files_take_the_place_of_a_damaged_database(
     assert summary.left is not None
     assert [("unreadable_database", folder)] == [(one.kind, one.file) for one in summary.left.findings]
     assert summary.exit_code is ExitCode.DAMAGE
-    assert queues == {path for path in content(store) if path.startswith("consumequeue")}
+    assert queues == {path for path in content_of(store) if path.startswith("consumequeue")}
     (note,) = summary.notes
     assert f"{folder}: queues in RocksDB, whose rows only a broker makes" in note
 
@@ -135,11 +122,11 @@ def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks(
 ) -> None:
     store = copied(situation, name, tmp_path)
     delete_rows(store / ALONE[name])
-    before = content(store)
+    before = content_of(store)
 
     summary = repaired(store)
 
-    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content(store))
+    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content_of(store))
     assert any(f"mv {quote(str(store / ALONE[name]))} " in note for note in summary.notes)
 
 
@@ -148,58 +135,55 @@ def test_no_queue_files_take_the_place_of_a_lost_database(situation: StoreOf, tm
     """The topics are in RocksDB, so the queues were: the broker makes them again when it starts."""
     store = copied(situation, name, tmp_path)
     shutil.rmtree(store / ALONE[name])
-    before = content(store)
+    before = content_of(store)
 
     summary = repaired(store)
 
-    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content(store))
+    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content_of(store))
     assert any("storeType=defaultRocksDB makes the queues again from the log" in note for note in summary.notes)
 
 
 def test_rows_that_a_killed_broker_had_in_memory_are_left_to_its_next_start(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, "b551-rockscq-killed", tmp_path)
-    before = content(store)
+    before = content_of(store)
 
     summary = repaired(store)
 
-    assert ([], before) == (summary.plan, content(store))
+    assert ([], before) == (summary.plan, content_of(store))
     assert any("the next start makes every unit from the log" in note for note in summary.notes)
 
 
 def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: StoreOf, tmp_path: Path) -> None:
     """With double write files are what the broker reads; the database between them stays as it is."""
     store = copied(situation, DOUBLE, tmp_path)
-    before = content(store)
+    before = content_of(store)
     shutil.rmtree(store / "consumequeue" / "Orders")
 
     summary = repaired(store)
 
-    assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content(store), summary.notes)
+    assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content_of(store), summary.notes)
 
 
 def test_of_two_copies_that_differ_the_files_may_be_the_wrong_ones(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, DOUBLE, tmp_path)
-    before = content(store)
-    file = first(store / "consumequeue" / "Orders" / "0", "*")
-    data = bytearray(file.read_bytes())
-    data[19] ^= 1
-    file.write_bytes(data)
+    before = content_of(store)
+    flip(first(store / "consumequeue" / "Orders" / "0", "*"), 19)
 
     summary = repaired(store)
 
-    assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content(store), summary.notes)
+    assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content_of(store), summary.notes)
 
 
 def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation: StoreOf, tmp_path: Path) -> None:
     """Its files lie between the folders of topics: after the command these are compared, and repaired."""
     store = copied(situation, DOUBLE, tmp_path)
-    files = {path for path in content(store) if path.count("/") > 1}
+    files = {path for path in content_of(store) if path.count("/") > 1}
     DAMAGE["table lost"](store / "consumequeue")
     (note,) = repaired(store).notes
 
     subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
 
-    assert files == {path for path in content(store) if path.count("/") > 1}
+    assert files == {path for path in content_of(store) if path.count("/") > 1}
     assert repaired(store, out="again").exit_code is ExitCode.CLEAN
 
 
@@ -209,11 +193,11 @@ def test_no_index_files_take_the_place_of_an_index_in_rocksdb(situation: StoreOf
     segment = store / "commitlog" / f"{0:020d}"
     data = segment.read_bytes()
     segment.write_bytes(data.replace(b"k3 ", b"k? ", 1))  # a key of a record, which no checksum covers
-    before = content(store)
+    before = content_of(store)
 
     summary = repaired(store)
 
-    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content(store))
+    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content_of(store))
     assert ["rocksdbstore: only a broker makes rows of RocksDB; they stay as they are"] == summary.notes
 
 

@@ -19,11 +19,11 @@ campaign = partial(result_of, "tests.support.killing_restores")
 
 
 def test_restores_killed_after_any_effect_are_continued_to_the_same_bytes(tmp_path: Path) -> None:
-    result = campaign(tmp_path, 8)
+    result = campaign(tmp_path, 4)
 
     assert result["bad"] == []
     assert result["effects"] > 100
-    assert result["codes"]["-9"] >= 8
+    assert result["codes"]["-9"] >= 4
 
 
 @pytest.mark.campaign

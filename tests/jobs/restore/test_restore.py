@@ -67,7 +67,6 @@ def test_rows_that_another_engine_changed_are_named(lake: Path, tmp_path: Path, 
 
 
 QUICK = {"b420-base", "b498-dledger", "b498-dledger-upgraded", "b498-multipath", "b498-transient", "b533-expired"}
-STORES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in GOLDEN]
 
 
 def whole_log(store: Path) -> dict[str, bytes]:
@@ -76,7 +75,8 @@ def whole_log(store: Path) -> dict[str, bytes]:
     return {str(path.relative_to(store)): path.read_bytes() for path in sorted(set(names))}
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.sample(2, always=sorted(QUICK))
+@pytest.mark.parametrize("name", GOLDEN)
 def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
     name: str, golden: StoreOf, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def test_index_files_beside_a_missing_segment_are_not_of_another_log(store: Path
     assert {finding.kind for finding in verdict.findings} == {"gap", "unit_of_lost_record", "entries_of_lost_messages"}
     assert verdict.exit_code is ExitCode.DAMAGE
     assert f"physical_offset >= {SEGMENT}" in text_of(verdict)
+    assert f"repair {store} --out REPAIR --lake LAKE" in text_of(verdict)
 
 
 def test_a_newest_segment_without_its_zeros_is_damage(store: Path) -> None:

@@ -66,6 +66,7 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
     assert joined.matched <= joined.expected
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

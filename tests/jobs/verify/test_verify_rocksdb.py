@@ -21,7 +21,7 @@ from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.support.commands import overwrite
-from tests.support.stores import records_of
+from tests.support.stores import flip, records_of
 
 _QUEUES = "queues of RocksDBConsumeQueueStore"
 
@@ -89,10 +89,7 @@ def test_double_write_that_was_off_for_a_while_lacks_the_last_units(tmp_path: Pa
 
 def test_units_that_differ_between_files_and_rocksdb_are_a_finding(tmp_path: Path) -> None:
     root = unpack_feature("b551-cqdouble", tmp_path).root
-    file = root / "consumequeue" / "Orders" / "0" / ("0" * 20)
-    content = bytearray(file.read_bytes())
-    content[19] ^= 1
-    file.write_bytes(content)
+    flip(root / "consumequeue" / "Orders" / "0" / ("0" * 20), 19)
     report = verified(root)
 
     assert [finding.kind for finding in report.findings] == ["wrong_tags_code", "double_write_differs"]

@@ -1,0 +1,111 @@
+"""Draws of faults, repaired: a broker of the release that wrote the store starts as `verify` says, and serves it."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from jobs.products.index.settings import Wanted
+from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair
+from jobs.store.known import UndecidedError
+from jobs.store.workers import OneByOne
+from jobs.verify.run import VerifyRequest, verify
+from rmq_formats.commitlog.record import encode_record
+from tests.oracle.judge import records
+from tests.oracle.process import DriverProcess, running
+from tests.oracle.sessions import StoreRefusedError, open_store
+from tests.oracle.settings import SMALL_GEOMETRY
+from tests.support.fault_draws import Draw, drawn, planted
+from tests.support.faults import GEOMETRY, SEGMENT
+
+STORES = {"4.9.8": ("b498-crash-before",), "5.3.3": ("b533-base", "b533-crash-before")}
+_KEEP = {"fileReservedTime": "1000000"}  # hours: the stores are older than a broker keeps its files
+_FIRST = 700_000
+_DRAWS = 25  # of each release in the campaign
+
+
+class _Served(NamedTuple):
+    """A started store: where its log ends, and its messages by queue and number."""
+
+    log_end: int
+    messages: frozenset[tuple[str, int, int, int]]  # topic, queue id, queue offset, physical offset
+
+
+def _started(driver: DriverProcess, store: Path) -> _Served | None:
+    try:
+        with open_store(driver, store, SMALL_GEOMETRY, _KEEP) as opened:
+            queues = [
+                (topic.name, int(queue.name))
+                for topic in (store / "consumequeue").glob("[A-Z]*") for queue in topic.iterdir()
+            ]  # fmt: skip
+            found = {(*queue, *message) for queue in queues for message in opened.read_queue(*queue)}
+            return _Served(opened.log_end(), frozenset(found))
+    except StoreRefusedError:
+        return None
+
+
+def _whole(store: Path, healthy: Path) -> set[int]:
+    """Return the offsets of the healthy store's records whose bytes are there."""
+    found = set()
+    for record in records(healthy):
+        path = store / "commitlog" / f"{record.physical_offset // SEGMENT * SEGMENT:020d}"
+        at = record.physical_offset % SEGMENT
+        if path.exists() and path.read_bytes()[at : at + record.total_size] == encode_record(record):
+            found.add(record.physical_offset)
+    return found
+
+
+def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -> Iterator[str]:
+    """Yield each difference between a start and what `verify` said after the repair."""
+    (folder / "healthy").mkdir(parents=True)
+    whole_store = planted(Draw(draw.store, ()), folder / "healthy").root
+    served = _started(driver, whole_store)
+    assert served is not None
+    store = planted(draw, folder).root
+    wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, driver.release)
+    size = SMALL_GEOMETRY.consume_queue_file_size
+    request = RepairRequest(str(store), folder / "repair", wanted=wanted, consume_queue_size=size, apply=True)
+    with suppress(NotRepairableError, RefusedError, UndecidedError):
+        repair(request, OneByOne())
+    said = verify(VerifyRequest(str(store), wanted), OneByOne())
+    whole = _whole(store, healthy)
+    seen = _started(driver, store)
+    assert said.start is not None
+    if said.start.starts not in {None, seen is not None}:
+        yield f"said {said.start}, started: {seen is not None}"
+    if seen is None or said.start.deletes_messages is None:
+        return
+    lost = sum(offset >= seen.log_end for offset in whole)
+    others = any(kind == "foreign-segment" for kind, _ in draw.faults)  # whose whole messages are counted, too
+    if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
+        yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
+    if not said.severity.is_alarm:
+        missing = {one for one in served.messages if one[3] in whole} - seen.messages
+        if missing:
+            yield f"not served: {sorted(missing)[:3]} of {len(missing)}"
+
+
+@pytest.mark.parametrize(
+    ("writer", "count"),
+    [
+        pytest.param(writer, count, marks=pytest.mark.oracle if count == 1 else pytest.mark.campaign)
+        for writer in STORES for count in (1, _DRAWS)
+    ],
+)  # fmt: skip
+def test_a_broker_starts_on_a_repaired_draw_as_verify_says(writer: str, count: int, tmp_path: Path) -> None:
+    surprises = []
+    with running(writer) as driver:
+        for seed in range(_FIRST, _FIRST + count):
+            draw = drawn(seed)._replace(store=Random(seed).choice(STORES[writer]))
+            healthy = planted(Draw(draw.store, ()), _new(tmp_path / f"{seed}-was")).root
+            found = _surprises(driver, draw, healthy, _new(tmp_path / f"{seed}"))
+            surprises += [f"{draw}: {text}" for text in found]
+    assert surprises == []
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
