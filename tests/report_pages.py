@@ -23,6 +23,7 @@ from jobs.report.output import write_report
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import unpack
+from tests.support.stores import flip
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -34,9 +35,7 @@ _LOG_BYTE = 21_000  # of a record's body, in the second segment
 def reports(folder: Path) -> Iterator[Report]:
     healthy, damaged, lossy = (unpack("b551-base", folder / name) for name in ("healthy", "damaged", "lossy"))
     segment = sorted((damaged / "commitlog").iterdir())[1]
-    content = bytearray(segment.read_bytes())
-    content[_LOG_BYTE % len(content)] ^= 0xFF
-    segment.write_bytes(content)
+    flip(segment, _LOG_BYTE % segment.stat().st_size, 0xFF)
     shutil.rmtree(damaged / "consumequeue" / "T1" / "1")
     for store in (damaged, lossy):
         sorted((store / "index").iterdir())[2].unlink()

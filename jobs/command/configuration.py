@@ -152,10 +152,10 @@ def config_option(command: _Command) -> _Command:
         is_eager=True,
         expose_value=False,
         callback=_read_config,
-        help="TOML with defaults: keys are option names, a table [VERB] holds for one verb.",
+        help="TOML with defaults of options, by their names; a table [VERB] is for that verb alone.",
     )
     show = click.option(
-        "--show-config", is_flag=True, help="Print every setting and where it is from, as such TOML; do nothing else."
+        "--show-config", is_flag=True, help="Print every setting and its origin, as TOML for --config, and exit."
     )
     return cast("_Command", config(show(shown_or_run)))  # click's decorators forget the type
 

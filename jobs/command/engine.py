@@ -25,8 +25,8 @@ engine_option = click.option(
     type=click.Choice([AUTO, *(engine.value for engine in Engine)]),
     default=AUTO,
     show_default=True,
-    help="Work in this process (here), or in Spark's tasks. auto: Spark if one of its options is given, or if the data "
-    "is so large that Spark is done first; --show-config shows the size.",
+    help="Work in this process (here) or in Spark's tasks (spark). auto: Spark if one of its options is given, or for "
+    "data above the limit that --show-config shows; else here.",
 )
 
 

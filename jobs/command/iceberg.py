@@ -38,8 +38,8 @@ iceberg_option = click.option(
     "--iceberg",
     type=_TargetType(),
     metavar="CATALOG[.NAMESPACE]",
-    help="Register the lake's tables in this Iceberg catalog, too: the same files, after each commit. It is one that "
-    f"pyiceberg's own configuration names; the namespace is {NAMESPACE} by default.",
+    help="Also register the lake's tables, which keep their files, in this Iceberg catalog after each commit. CATALOG "
+    f"is a name in pyiceberg's configuration; NAMESPACE is {NAMESPACE} by default.",
 )
 
 

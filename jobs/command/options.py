@@ -104,12 +104,25 @@ class ReleaseType(click.ParamType[str]):
         return str(value)
 
 
-ONE_RELEASE = ReleaseType(is_one=True)
-RELEASES = ReleaseType(is_one=False)
+_RELEASE_HELP = "The broker's release, if the store does not show it."
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
-verbose_option = click.option("--verbose", is_flag=True, help="Also name the marks by which the release is known.")
+verbose_option = click.option("--verbose", is_flag=True, help="Also list the marks that show the broker's release.")
+releases_option = click.option("--release", type=ReleaseType(is_one=False), metavar="X.Y.Z", help=_RELEASE_HELP)
+one_release_option = click.option("--release", type=ReleaseType(is_one=True), metavar="X.Y.Z", help=_RELEASE_HELP)
+commitlog_option = click.option(
+    "--commitlog",
+    type=PathListType(),
+    metavar="PATH[,PATH…]",
+    help="Directories of the CommitLog, if it is not in STORE/commitlog.",
+)
+broker_conf_option = click.option(
+    "--broker-conf",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The broker's configuration file: gives paths, file sizes and names.",
+)
 
 report_option = click.option(
     "--report",
@@ -143,18 +156,8 @@ store_options = bundled(
     "place",
     StorePlace,
     click.argument("store", metavar="STORE", type=STORE),
-    click.option(
-        "--commitlog",
-        type=PathListType(),
-        metavar="PATH[,PATH…]",
-        help="Directories of the CommitLog, if it is not in STORE/commitlog; several as in storePathCommitLog.",
-    ),
-    click.option(
-        "--broker-conf",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The broker's own configuration: paths, file sizes and names are read from it.",
-    ),
+    commitlog_option,
+    broker_conf_option,
 )
 
 
@@ -174,7 +177,7 @@ max_rate_option = click.option(
     "--max-rate",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Read at most so many bytes of STORE a second, all tasks together; nothing read is left in the page cache.",
+    help="Read at most this many bytes of STORE per second, in all tasks together, and keep none in the page cache.",
 )
 
 
@@ -198,14 +201,12 @@ _FORM = (
         metavar="BYTES",
         help="mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.",
     ),
-    click.option(
-        "--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, if the store does not show it."
-    ),
+    releases_option,
     click.option(
         "--time-zone",
         type=ZoneType(),
         metavar="ZONE",
-        help="The broker's zone: index files are named in its local time.",
+        help="The broker's time zone: names of index files are local times.",
     ),
 )
 form_options = bundled("form", StoreForm, *_FORM)

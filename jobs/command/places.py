@@ -53,7 +53,8 @@ def note_store(store: str, ctx: click.Context | None) -> None:
 
 def _refuse(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str | None) -> None:
     if store is not None:
-        reason = f"{value} is in the store {store}: nothing is written into a store. Name a place outside of it"
+        where = "is the same place as" if _real(value) == _real(store) else "is in"
+        reason = f"{value} {where} the store {store}, and nothing is written into a store. Name a place outside of it"
         raise click.BadParameter(reason, ctx, param)
 
 

@@ -95,7 +95,7 @@ class UntilType(DurationType):
         if text.startswith("+"):
             return super().convert(text[1:], param, ctx)
         if _DURATION.fullmatch(text):
-            self.fail(f"{text} is past, as in every verb; from now on it is +{text}", param, ctx)
+            self.fail(f"{text} means {text} ago, as in every verb; write +{text} for {text} from now", param, ctx)
         try:
             return parse_time(text) / _MS - time.time()
         except (ValueError, OverflowError):

@@ -23,11 +23,11 @@ _ALL = (
         help="The whole tour, on a real broker's small store.",
         again="Begin again in an empty directory.",
     ),
-    Verb("inspect", "jobs.verbs.inspect", uses_spark=False, help="Say what a store holds and what to run next."),
+    Verb("inspect", "jobs.verbs.inspect", uses_spark=False, help="Show the contents of a store, and what to run next."),
     Verb("dump", "jobs.verbs.dump", uses_spark=False, help="Print any single file of a store, every byte named."),
     Verb(
         "ingest", "jobs.verbs.ingest", uses_spark=True,
-        help="Bring what is new in a store into Delta tables, once.",
+        help="Read new messages of a store into Delta tables, once.",
         again="Nothing is lost or doubled: the same command starts again.",
     ),
     Verb("verify", "jobs.verbs.verify", uses_spark=True, help="Compare log, queues and index files with each other."),
@@ -43,15 +43,15 @@ _ALL = (
     ),
     Verb(
         "restore", "jobs.verbs.restore", uses_spark=True,
-        help="Give a store back from the lake, byte for byte.",
+        help="Write a store again from the lake, byte for byte.",
         again="The same command with --resume goes on with the segments that are missing.",
     ),
     Verb(
         "repair", "jobs.verbs.repair", uses_spark=True,
-        help="Plan what makes a damaged store right, and do it if asked.",
+        help="Plan the repair of a damaged store; --apply does it.",
         again="The same command starts again; with --undo it takes back what was done.",
     ),
-    Verb("diff", "jobs.verbs.diff", uses_spark=True, help="Say what a store and a lake have of each other, and why."),
+    Verb("diff", "jobs.verbs.diff", uses_spark=True, help="Compare a store with a lake, with the reasons."),
     Verb("query", "jobs.verbs.query", uses_spark=False, help="Find messages as mqadmin does, with the broker down."),
     Verb(
         "browse", "jobs.verbs.browse", uses_spark=False,
@@ -61,17 +61,17 @@ _ALL = (
     Verb("export", "jobs.verbs.export", uses_spark=True, help="Write messages out, bodies decompressed."),
     Verb(
         "type", "jobs.verbs.type", uses_spark=True,
-        help="Make typed tables of the bodies of topics.",
+        help="Turn the bodies of topics into typed tables.",
         again="Nothing is lost or doubled: the same command starts again.",
     ),
     Verb(
         "optimize", "jobs.verbs.optimize", uses_spark=True,
-        help="Compact a lake's tables and remove what is obsolete.",
+        help="Compact a lake's tables and delete obsolete files.",
         again="Every table is whole; the same command does what is left.",
     ),
     Verb(
         "catalog", "jobs.verbs.catalog", uses_spark=False,
-        help="Print the SQL that names a lake's tables in a catalog.",
+        help="Print the SQL that registers a lake in a catalog.",
     ),
 )  # fmt: skip
 

@@ -79,6 +79,6 @@ def open_file(location: str) -> Iterator[DumpFile]:
     """Open a file, local or not."""
     place = normalise(location)
     if is_local(place) and not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - opening a pipe would wait
-        raise OSError(errno.EINVAL, "is no regular file", place)
+        raise OSError(errno.EINVAL, "is no regular file: dump prints single files, inspect shows a store", place)
     with storage_of(place, file_system_options()).open(place) as reader:
         yield DumpFile(place, reader)

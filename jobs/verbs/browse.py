@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import ONE_RELEASE
-from jobs.command.places import STORE_OR_LAKE, PathListType
+from jobs.command.options import broker_conf_option, commitlog_option, one_release_option
+from jobs.command.places import STORE_OR_LAKE
 from jobs.console.exit_codes import ExitCode
 from jobs.launch.errors import SetupError
 
@@ -26,22 +26,13 @@ Exit codes: 0 ended by Ctrl-C · 1 failed · 2 usage
 @click.command(epilog=_EPILOG)
 @click.argument("location", metavar="STORE|LAKE", type=STORE_OR_LAKE)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Of 127.0.0.1; default: a free one."
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of 127.0.0.1; default: a free one."
 )
 @click.option("--no-open", is_flag=True, help="Only print the address; open no browser.")
-@click.option(
-    "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="A store's CommitLog, if it lies elsewhere."
-)
-@click.option(
-    "--broker-conf",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The broker's own configuration.",
-)
+@commitlog_option
+@broker_conf_option
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake.")
-@click.option(
-    "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, if the store does not show it."
-)
+@one_release_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
     *,

@@ -36,21 +36,23 @@ def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
 @click.command(epilog="\b\nExamples:\n  rmq-lake catalog /data/lake | spark-sql …\n  "
                "rmq-lake catalog s3a://lake/rocketmq --for unity --schema main.rocketmq")  # fmt: skip
 @click.argument("lake", metavar="LAKE", type=LAKE)
-@click.option("--for", "kind", type=click.Choice(_KINDS), default="spark", show_default=True, help="Whose catalog.")
+@click.option(
+    "--for", "kind", type=click.Choice(_KINDS), default="spark", show_default=True, help="The kind of catalog."
+)
 @click.option(
     "--schema", metavar="NAME", default="rocketmq", show_default=True, callback=_checked,
-    help="Schema (database) that the tables get their names in; with Unity's catalog before it.",
+    help="Schema (database) of the tables; for Unity CATALOG.SCHEMA.",
 )  # fmt: skip
 @iceberg_option
 @answer_options
 def command(*, lake: str, kind: str, schema: str, iceberg: Target | None, answer: Answer) -> ExitCode:
     """
-    Print the SQL statements that make every table of LAKE known to a catalog by its name.
+    Print SQL statements that register every table of LAKE in a catalog.
 
-    The tables stay where they are, and runs go on as before. spark: Spark's own catalog, also over a Hive metastore;
-    unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler. Columns
-    and their comments come from Delta's log, but Hive's statements have them. With --iceberg nothing is printed to be
-    run: the tables are registered there.
+    The tables stay in their place, and later runs need no change. spark: Spark's own catalog, also over a Hive
+    metastore; unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler.
+    Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
+    registered at once, and no statement is printed.
     """
     from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
     from jobs.lake.lake import Lake

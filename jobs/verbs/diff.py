@@ -15,7 +15,9 @@ from jobs.store.beside_broker import care_beside
                "rmq-lake diff STORE LAKE --json")  # fmt: skip
 @store_options
 @click.argument("lake", metavar="LAKE", type=LAKE)
-@click.option("--broker", metavar="NAME", help="Label of the broker in the lake, if all its bytes expired.")
+@click.option(
+    "--broker", metavar="NAME", help="The broker's label in the lake, if STORE has none of the bytes in the lake."
+)
 @limit_option("differences to print, the worst first")
 @max_rate_option
 @engine_option

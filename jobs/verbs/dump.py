@@ -41,7 +41,9 @@ Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a fi
 )
 @click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of an index file.")
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of an index file.")
-@click.option("--as", "named", type=click.Choice(tuple(NAMES)), help="Their kind, if neither place nor bytes show it.")
+@click.option(
+    "--as", "named", type=click.Choice(tuple(NAMES)), help="Kind of the files, if neither place nor bytes show it."
+)
 @json_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option

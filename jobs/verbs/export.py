@@ -9,8 +9,8 @@ import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import ONE_RELEASE
-from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE, STORE, PathListType
+from jobs.command.options import commitlog_option, one_release_option
+from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE, STORE
 from jobs.command.times import TimeType
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
@@ -41,11 +41,9 @@ _SHOWN = 5
 )
 @click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
 @click.option("--lake", type=CHANGED_LAKE, metavar="LAKE", help="The lake, instead of a store.")
-@click.option("--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="The CommitLog, if it lies elsewhere.")
+@commitlog_option
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
-@click.option(
-    "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, if the store does not show it."
-)
+@one_release_option
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @click.option(
     "--since", type=TimeType(), metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, `2h` ago."
@@ -80,7 +78,7 @@ _SHOWN = 5
     help="Make each row's record again, and leave out rows that another engine has changed: they are named (3).",
 )
 @click.option("--out", required=True, type=OUTPUT_FILE, metavar="FILE")
-@click.option("--dry-run", is_flag=True, help="Say how much there is to read; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
 @engine_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
@@ -152,10 +150,12 @@ def command(  # noqa: PLR0913 - one argument an option
     described = {
         **_described(summary, out),
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
+        "notes": planned.notes,
         "severity": result.severity.value,
         "seconds": result.seconds,
     }
-    lines = [f"{store or lake} → {out}", *([f"  {reason.text}"] if reason else []), *_left_out(summary)]
+    said = [*planned.notes, *([reason.text] if reason else [])]
+    lines = [f"{store or lake} → {out}", *(f"  {text}" for text in said), *_left_out(summary)]
     answer.give(described, lines, result, indent=None)
     if summary.damaged or summary.gaps:
         return ExitCode.DAMAGE

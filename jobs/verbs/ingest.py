@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +13,7 @@ import click
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_engine, workers_of
 from jobs.command.iceberg import Registrations, iceberg_option
-from jobs.command.options import RELEASES, StorePlace, max_rate_option, report_option, store_options
+from jobs.command.options import StorePlace, max_rate_option, releases_option, report_option, store_options
 from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.command.times import DurationType, MillisecondsType, UntilType
 from jobs.console.exit_codes import ExitCode
@@ -50,7 +50,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     required=True,
     metavar="LAKE",
     type=WRITTEN,
-    help="Directory or s3a:// URI of the lake; made when it is not there.",
+    help="Directory or s3a:// URI of the lake; created if it does not exist.",
 )
 @click.option(
     "--broker", metavar="NAME", help="Label of the broker in every table; by default its brokerName, else `default`."
@@ -79,21 +79,26 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files.")
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
-@click.option("--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, if the store does not show it.")
-@click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
+@releases_option
+@click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
 @click.option(
     "--max-bytes-per-step",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Commit each time that so much of the log is read; after an interruption no more is read again.",
+    help="Commit after every BYTES of the log, so that an interrupted run repeats no more than that.",
 )
 @click.option("--follow", is_flag=True, help="Keep running: bring new messages again and again.")
-@click.option("--every", type=DurationType(), metavar="TIME", help="With --follow, how often to look; by default 5s.")
+@click.option(
+    "--every",
+    type=DurationType(),
+    metavar="TIME",
+    help="With --follow, how long a message may wait for the step that brings it; by default 5s.",
+)
 @click.option(
     "--until",
     type=UntilType(),
     metavar="TIME",
-    help="With --follow, when to end: `+2h` is two hours from now, or a time.",
+    help="With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.",
 )
 @click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
 @iceberg_option
@@ -129,7 +134,7 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """
-    Bring what is new in STORE into the Delta tables of LAKE, every message exactly once.
+    Read the new messages of STORE into the Delta tables of LAKE, each exactly once.
 
     STORE may be the folder of a tier (`tieredStoreFilePath`), too: its messages go to the table `tiered`.
     """
@@ -263,19 +268,24 @@ def _follow(
     workers = _workers_that_follow(request, engine)
     progress = Progress(Work("following"))
     messages = size = 0
+    committed: float | None = None
 
     def done(step: Summary) -> None:
-        nonlocal messages, size
+        nonlocal messages, size, committed
         messages += step.messages
         size += step.to_offset - step.from_offset
         age = f", {max(time() - step.newest_ms / 1000, 0):.1f} s" if step.newest_ms else ""
-        progress.work = Work(f"following, {step.bytes_left:,} bytes{age} after the log")
+        gap = f", {monotonic() - committed:.1f} s since the commit before" if step.messages and committed else ""
+        committed = monotonic() if step.messages else committed
+        progress.work = Work(f"following, {step.bytes_left:,} bytes{age} after the log{gap}")
         progress.show(size, messages)
         after(step, workers.options)
 
+    # A look at a local log takes a millisecond; elsewhere it is two requests, which are paid for.
+    look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = Stop()
     with _others_named(request.store) as outcome, stop.heard():
-        whole = Follower(request, workers, Pace(every, until), stop, done).run()
+        whole = Follower(request, workers, Pace(every, until, look_s), stop, done).run()
         outcome.append((whole, workers.options))
     progress.close()
     return outcome[0] if outcome else None

@@ -32,9 +32,9 @@ Exit codes: 0 nothing wrong was seen; not verified · 1 no access · 2 usage, or
 @answer_options
 def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     """
-    Say what STORE holds: segments and how each ends, queues, index files, checkpoint, who wrote it, what to run next.
+    Show segments and how each ends, queues, index files, checkpoint, the broker's release, and the command to run next.
 
-    Reads heads and tails of files, so that it takes seconds on any store; --deep walks the whole log.
+    Only heads and tails of files are read, so that it takes seconds on any store; --deep walks the whole log.
     """
     conf = place.conf()
     with closing(_Walk()) as walk:

@@ -50,7 +50,7 @@ def command(  # noqa: PLR0913 - a command's options
     answer: Answer,
 ) -> ExitCode:
     """
-    Compact the tables of LAKE and delete what no version of the last seven days needs.
+    Compact the tables of LAKE, and delete files that no version of the last seven days needs.
 
     Rows and their order in the log stay as they are; runs may go on meanwhile.
     """

@@ -10,8 +10,17 @@ from zoneinfo import ZoneInfo
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import ONE_RELEASE, CharsetType, ZoneType, bundled, json_option, quiet_option
-from jobs.command.places import CHANGED_LAKE, OUTPUT_DIRECTORY, STORE, PathListType
+from jobs.command.options import (
+    CharsetType,
+    ZoneType,
+    broker_conf_option,
+    bundled,
+    commitlog_option,
+    json_option,
+    one_release_option,
+    quiet_option,
+)
+from jobs.command.places import CHANGED_LAKE, OUTPUT_DIRECTORY, STORE
 from jobs.command.times import TimeType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime
@@ -104,26 +113,17 @@ _place_options = bundled(
     QueryOptions,
     click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
     click.option("--lake", type=CHANGED_LAKE, metavar="LAKE", help="The lake, instead of a store."),
-    click.option(
-        "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="The CommitLog, if it lies elsewhere."
-    ),
-    click.option(
-        "--broker-conf",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The broker's own configuration.",
-    ),
-    click.option("--broker", metavar="NAME", help="The broker's name; in a lake, the broker whose messages are meant."),
-    click.option(
-        "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, if the store does not show it."
-    ),
+    commitlog_option,
+    broker_conf_option,
+    click.option("--broker", metavar="NAME", help="The broker's name; in a lake, only its messages."),
+    one_release_option,
     click.option(
         "--time-zone", type=ZoneType(), metavar="ZONE", help="The zone times are shown in; default: this machine's."
     ),
     click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."),
     click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."),
     click.option("--through-log", is_flag=True, help="Search the log itself, as if index and queue files were lost."),
-    click.option("--any-host", is_flag=True, help="Take an offset id's offset whatever host it names: a moved broker."),
+    click.option("--any-host", is_flag=True, help="Use an offset id's offset although it names another host."),
     json_option,
     output_option,
     quiet_option,
@@ -259,7 +259,7 @@ def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCod
         return _print_ids(options, source, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
-@command.command("message", short_help="The message that any id names: viewMessage.")
+@command.command("message", short_help="One message by an id of any kind: viewMessage.")
 @click.option("-i", "--id", "message_id", required=True, metavar="ID")
 @click.option("-t", "--topic", metavar="TOPIC")
 @_place_options
@@ -330,11 +330,11 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
 @click.option(
     "-k", "--key", callback=_not_empty, metavar="KEY", help="One of the message's KEYS, or its producer's id."
 )
-@click.option("--tag", metavar="TAG", help="Its whole TAGS.")
-@click.option("--words", metavar="TEXT", help="That the body holds, decompressed, byte by byte.")
+@click.option("--tag", metavar="TAG", help="The message's whole TAGS.")
+@click.option("--words", metavar="TEXT", help="Text that the decompressed body contains.")
 @click.option("--since", type=TimeType(), metavar="TIME", help="Stored then or later.")
 @click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
-@click.option("--before", metavar="POSITION", help="The next page: the position that the page before it has named.")
+@click.option("--before", metavar="POSITION", help="The next page: the POSITION that a page has printed.")
 @click.option(
     "-m",
     "--max",
@@ -345,7 +345,7 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
     help="The newest N.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0), default=60.0, metavar="S", help="Look no longer.", show_default=True
+    "--seconds", type=click.FloatRange(0), default=60.0, metavar="S", help="Stop after S seconds.", show_default=True
 )
 @_place_options
 def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -411,7 +411,7 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
         return printer.finish(answer, source)
 
 
-@command.command("decode-id", short_help="What an id says: both readings.")
+@command.command("decode-id", short_help="Both readings of an id: a broker's, a producer's.")
 @click.argument("message_id", metavar="ID")
 @click.option("--time-zone", type=ZoneType(), metavar="ZONE", help="The zone of the client that made the id.")
 @json_option

@@ -38,8 +38,12 @@ _SHOWN = 5
     help="The directory of new files and of the journal: empty, new, or that of an earlier repair.",
 )
 @click.option("--lake", type=LAKE, metavar="LAKE", help="The lake that lost and damaged segments are taken from.")
-@click.option("--broker", metavar="NAME", help="Label of the broker in the lake, if all its bytes expired.")
-@click.option("--apply", "applies", is_flag=True, help="Put the files into the stopped broker's store; keep a backup.")
+@click.option(
+    "--broker", metavar="NAME", help="The broker's label in the lake, if STORE has none of the bytes in the lake."
+)
+@click.option(
+    "--apply", "applies", is_flag=True, help="Put the files into the store of the stopped broker; keep a backup."
+)
 @click.option(
     "--bridge",
     "bridges",
@@ -72,10 +76,10 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """
-    Find out what is wrong with STORE, and make it right in DIR: segments from LAKE, then queues, index, checkpoint.
+    Plan the repair of STORE, and write right files into DIR: segments from LAKE, then queues, index, checkpoint.
 
-    Without --apply nothing is written into the store: the answer is the plan. With it the plan is done while the broker
-    cannot start, and the store is verified again; --undo takes all of it back.
+    Without --apply STORE is only read, and the plan is printed. With --apply the files are put into STORE while the
+    broker cannot start, and STORE is verified again. --undo takes everything back.
     """
     if applies and undoes:
         raise click.UsageError("--apply and --undo exclude each other")

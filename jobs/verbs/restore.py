@@ -29,7 +29,7 @@ def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[
                "rmq-lake restore LAKE --out DIR --until '2026-11-17 12:00'\n  "
                "rmq-lake restore LAKE --out DIR --resume")  # fmt: skip
 @click.argument("lake", metavar="LAKE", type=LAKE)
-@click.option("--broker", metavar="NAME", help="Which broker's store: its label in the lake, or the store's id.")
+@click.option("--broker", metavar="NAME", help="The broker: its label in the lake, or its store's id.")
 @click.option(
     "--out",
     required=True,
@@ -72,9 +72,9 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """
-    Write the store of a broker into DIR, from the lake alone: log and configuration byte for byte, queues, index.
+    Write a broker's store into DIR from LAKE alone: log and configuration byte for byte, queues and index files.
 
-    A time without a zone is this machine's local time. A new broker starts on DIR.
+    A broker can then start on DIR. A time without a zone is this machine's local time.
     """
     watch = Stopwatch()
     if not resume:

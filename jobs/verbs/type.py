@@ -28,7 +28,7 @@ _SHOWN = 5  # reasons of a topic
 @click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
 @click.option(
     "--types", "declared", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Which topics are typed, and how: see docs/typed.md.",
+    help="The topics to type, and their columns: see docs/typed.md.",
 )  # fmt: skip
 @click.option(
     "--retype", multiple=True, metavar="TOPIC",
@@ -36,7 +36,7 @@ _SHOWN = 5  # reasons of a topic
 )  # fmt: skip
 @click.option("--retry", is_flag=True, help="Type dead letters again: those that FILE accepts now become rows.")
 @click.option("--infer", is_flag=True, help="Print the types that the bodies of TOPIC have, and how many do not fit.")
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="With --infer: of which topic.")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="With --infer: the topic.")
 @engine_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
@@ -51,10 +51,11 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """
-    Type the bodies of topics: each is a row of LAKE/typed/TOPIC, or of LAKE/dead_letters with the reason.
+    Turn the bodies of topics into typed rows of LAKE/typed/TOPIC.
 
-    Only messages that are new since the last time are read. Each is in one of the two tables, never in both. With
-    --infer nothing is written: the types that hold for a topic's whole history are printed as FILE has them.
+    A body that does not fit becomes a row of LAKE/dead_letters, with the reason; no body is in both tables. Only
+    messages that are new since the last time are read. With --infer nothing is written: the types that fit all messages
+    of a topic are printed, in the form of FILE.
     """
     from jobs.typed.installed import check_installed
 

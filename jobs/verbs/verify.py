@@ -24,12 +24,12 @@ if TYPE_CHECKING:
                "rmq-lake verify STORE --broker-conf broker.conf --json")  # fmt: skip
 @store_options
 @limit_option("findings to print")
-@click.option("--places", "shows_places", is_flag=True, help="Also print every place that follows from a cause.")
+@click.option("--places", "shows_places", is_flag=True, help="Also print every place that a cause affects.")
 @click.option(
     "--scratch",
     type=WRITTEN,
     metavar="DIR",
-    help="The directory in which tasks exchange packed keys; on a cluster, one (or a URI) that all workers reach.",
+    help="A directory in which tasks exchange keys; on a cluster, a path or a URI that all workers reach.",
 )
 @click.option("--lake", type=WRITTEN, metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")

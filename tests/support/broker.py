@@ -1,8 +1,10 @@
 """A broker's hand on a store, for tests: it appends, rolls over, deletes old segments, and crashes."""
 
 import os
+import shutil
 from bisect import bisect_left
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 
@@ -61,6 +63,13 @@ class Broker:
             log.mkdir(parents=True, exist_ok=True)
         if dispatches:
             (root / "abort").touch()
+
+    def copied(self, root: Path) -> "Broker":
+        """Return a broker that goes on with a copy of the store."""
+        shutil.copytree(self.root, root)
+        other = Broker(root, self.offset, self._segment_size, dispatches=self._dispatches)
+        other._queues = deepcopy(self._queues)
+        return other
 
     def append(self, records: Iterable[MessageRecord], *, cut_at: int | None = None) -> list[MessageRecord]:
         placed = []

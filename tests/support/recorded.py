@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,24 @@ def result_of(module: str, *arguments: object) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(done.stdout)
     print(*arguments, {name: value for name, value in result.items() if name != "bad"})
     return result
+
+
+@contextmanager
+def campaigns(module: str) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Start a program that does a campaign for each line that it reads: what it imports and compiles, it does once."""
+    command = [sys.executable, "-m", module]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, answers = process.stdin, process.stdout
+
+        def result(*arguments: object) -> dict[str, Any]:
+            print(*arguments, file=asked, flush=True)
+            found: dict[str, Any] = json.loads(answers.readline())
+            print(*arguments, {name: value for name, value in found.items() if name != "bad"})
+            return found
+
+        yield result
 
 
 def keep(result: Mapping[str, Any], path: Path) -> None:

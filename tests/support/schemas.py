@@ -207,6 +207,7 @@ def _export() -> Schema:
         damaged=places,
         gaps=places,
         reason=_or_null(_object(kind=_TEXT, text=_TEXT)),
+        notes=_list(_TEXT),
         **_HAS_SEVERITY,
     )
     return _either(done, _object(files=_INTEGER, bytes=_INTEGER, format=_TEXT, out=_TEXT, seconds=_NUMBER))

@@ -35,6 +35,18 @@ def records_of(segments: list[Path]) -> Iterator[tuple[MessageRecord, bytes]]:
                 yield record, content[position : position + record.total_size]
 
 
+def content_of(store: Path) -> dict[str, bytes]:
+    """Return the bytes of each file but of those that a repair has set aside."""
+    files = {str(path.relative_to(store)): path for path in sorted(store.rglob("*")) if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if ".replaced-" not in name}
+
+
+def flip(path: Path, at: int, bits: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= bits
+    path.write_bytes(data)
+
+
 def tree_state(root: Path) -> dict[str, tuple[str, int, int]]:
     """Return what a write below *root* would change: hash, time and mode of everything."""
     state = {}

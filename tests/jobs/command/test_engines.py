@@ -52,6 +52,7 @@ def _told(document: object) -> object:
 
 
 @pytest.mark.usefixtures("session_of_tests")
+@pytest.mark.sample(0, always=["b551-base"])
 @pytest.mark.parametrize("name", SAMPLE)
 def test_both_engines_say_and_write_the_same(
     name: str, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]

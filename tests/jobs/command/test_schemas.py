@@ -17,6 +17,7 @@ from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.support.commands import runner
 from tests.support.schemas import schemas
+from tests.support.stores import flip
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 
@@ -30,10 +31,7 @@ def _check(verb: str, *documents: object) -> None:
 def _damaged(golden: StoreOf, folder: Path) -> Path:
     store = folder / "damaged"
     shutil.copytree(golden("b551-base"), store)
-    segment = min((store / "commitlog").iterdir())
-    content = bytearray(segment.read_bytes())
-    content[90] ^= 0xFF
-    segment.write_bytes(content)
+    flip(min((store / "commitlog").iterdir()), 90, 0xFF)
     sorted((store / "index").iterdir())[2].unlink()
     return store
 

@@ -76,14 +76,6 @@ def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> 
         steps["compare"]()
 
 
-def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("")
-    result = CliRunner().invoke(command, [str(tmp_path)])
-
-    assert result.exit_code == ExitCode.USAGE
-    assert "is not empty" in result.output
-
-
 @pytest.mark.parametrize("name", ["../outside", "/tmp/rocketmq-lake-outside", "store/../../outside"])
 def test_an_archive_with_a_path_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     archive = tmp_path / "store.tar"

@@ -16,6 +16,7 @@ from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import cut_back_after_a_run, rows_of
+from tests.support.stores import flip
 
 RELEASE = "5.3.3"
 
@@ -46,7 +47,8 @@ def rows_in(lake: Path, start: int, end: int) -> int:
 QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in GOLDEN])
+@pytest.mark.sample(2, always=sorted(QUICK))
+@pytest.mark.parametrize("name", GOLDEN)
 def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_path: Path) -> None:
     root = golden(name)
     paths = [str(path) for path in sorted(root.glob("commitlog-?"))]
@@ -100,10 +102,8 @@ def test_a_byte_of_a_body_that_rotted_since_is_damage_of_the_store(store: Path) 
     lake = taken(store)
     row = next(row for row in rows_of(lake) if row["body"])
     path = segments(store)[0]
-    data = bytearray(path.read_bytes())
-    at = data.index(row["body"], row["physical_offset"])
-    data[at] ^= 0xFF
-    path.write_bytes(data)
+    at = path.read_bytes().index(row["body"], row["physical_offset"])
+    flip(path, at, 0xFF)
 
     summary = compared(store)
 

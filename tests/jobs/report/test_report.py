@@ -24,7 +24,7 @@ from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, placed
-from tests.support.stores import segments_of
+from tests.support.stores import flip, segments_of
 
 HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -83,10 +83,7 @@ def test_the_report_of_a_run_has_its_figures(golden: StoreOf, tmp_path: Path) ->
 def test_damage_is_shown_with_its_bytes(golden: StoreOf, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
-    segment = segments_of(store)[0]
-    content = bytearray(segment.read_bytes())
-    content[90] ^= 0xFF
-    segment.write_bytes(content)
+    flip(segments_of(store)[0], 90, 0xFF)
     report = _ingested(store, tmp_path / "lake")
     (remedy,) = report.remedies
     damage = remedy.findings

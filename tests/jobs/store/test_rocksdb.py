@@ -17,7 +17,7 @@ from jobs.store.units import units_of as stored_units
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.rocksdb.queues import UNIT_FAMILY
 from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, unpack_feature
-from tests.support.stores import tree_state
+from tests.support.stores import flip, tree_state
 
 _SEPARATE = "consumequeue_rocksdb"
 _EXPECTED = {
@@ -116,9 +116,7 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
 def test_a_damaged_table_is_a_sentence_with_the_folder(tmp_path: Path) -> None:
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     table = max((root / "consumequeue").glob("*.sst"), key=lambda path: path.stat().st_size)
-    content = bytearray(table.read_bytes())
-    content[100] ^= 0xFF
-    table.write_bytes(content)
+    flip(table, 100, 0xFF)
 
     with pytest.raises(CorruptData, match="checksum mismatch") as raised:
         rocksdb_queues(list_store(str(root)))
