@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
@@ -33,6 +33,10 @@ _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes long
 
 # What the JVM says whenever Spark starts it, and cannot be kept from saying; the second on Java 25.
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector", b"WARNING: package sun.security.action not in")
+
+# What a Python worker prints when it finds its task over: Spark had what it wanted (LIMIT), or gave the task up.
+_TRACEBACK, _FRAME, _SOURCE = b"Traceback (most recent call last):", b'  File "', b"    "
+_NOBODY_READS = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
 class _Jvm(NamedTuple):
@@ -239,6 +243,26 @@ def _say(line: bytes) -> None:
 def pass_on(reading: int) -> None:
     """Copy what the JVM says to our standard error, without the noise."""
     with os.fdopen(reading, "rb") as lines:
-        for line in lines:
+        for line in _without_late_workers(lines):
             if not line.startswith(_NOISE):
                 _say(line)
+
+
+def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Leave out tracebacks of workers whose task nobody reads any more: a moment later, or in a later command."""
+    held: list[bytes] = []
+    tracebacks = 0  # that have no end yet: workers share one stream, and their lines may mix
+    for line in lines:
+        begins, ends = line.startswith(_TRACEBACK), tracebacks > 0 and line.startswith(_NOBODY_READS)
+        goes_on = line.startswith(_SOURCE) or (line.startswith(_FRAME) and b"/pyspark/daemon.py" in line)
+        if begins or ends or (tracebacks and goes_on):
+            held.append(line)
+            tracebacks += begins - ends
+            if not tracebacks:
+                held.clear()
+            continue
+        yield from held
+        held.clear()
+        tracebacks = 0
+        yield line
+    yield from held

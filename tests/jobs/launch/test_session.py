@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,15 +11,38 @@ from pyspark.sql import SparkSession
 from jobs.launch import session
 from jobs.launch.errors import SetupError
 
+BEGIN, FRAME = "Traceback (most recent call last):", '  File "/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker'
+LATE = (BEGIN, FRAME, "    outfile.flush()", "BrokenPipeError: [Errno 32] Broken pipe")
+ERROR = "12:00 ERROR DAGScheduler: no space"
 
-def test_what_the_jvm_always_says_is_left_out_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("WARNING: Using incubator modules: jdk.incubator.vector", ERROR), (ERROR,)),
+        ((*LATE, ERROR, *LATE), (ERROR,)),
+        ((BEGIN, BEGIN, FRAME, FRAME, LATE[-1], FRAME, "ConnectionResetError: [Errno 104]", ERROR), (ERROR,)),
+        *(
+            (lines, lines)
+            for lines in (
+                (ERROR, BEGIN, FRAME),
+                (BEGIN, FRAME, "ModuleNotFoundError: No module named 'numpy'", FRAME, LATE[-1]),
+                (BEGIN, '  File "/home/me/udf.py", line 1, in f', *LATE[2:]),
+                (LATE[-1], ERROR),
+            )
+        ),
+    ],
+)
+def test_of_the_jvm_only_what_a_user_can_use_is_passed_on(
+    lines: Sequence[str], said: Sequence[str], capfd: pytest.CaptureFixture[str]
+) -> None:
     reading, writing = os.pipe()
-    os.write(writing, b"WARNING: Using incubator modules: jdk.incubator.vector\n12:00 ERROR DAGScheduler: no space\n")
+    os.write(writing, "".join(f"{line}\n" for line in lines).encode())
     os.close(writing)
 
     session.pass_on(reading)
 
-    assert "12:00 ERROR DAGScheduler: no space\n" == capfd.readouterr().err
+    assert list(said) == capfd.readouterr().err.splitlines()
 
 
 @pytest.mark.usefixtures("_no_jvm_yet")
