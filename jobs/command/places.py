@@ -52,6 +52,8 @@ def note_store(store: str, ctx: click.Context | None) -> None:
 
 
 def _refuse(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str | None) -> None:
+    if store is not None and _is_lake(param) and _real(value) == _real(store):
+        raise click.BadParameter(f"{value}: is a store, no lake, and nothing is written into a store", ctx, param)
     if store is not None:
         where = "is the same place as" if _real(value) == _real(store) else "is in"
         reason = f"{value} {where} the store {store}, and nothing is written into a store. Name a place outside of it"
@@ -179,8 +181,8 @@ class LocationType(click.ParamType[str]):
     def refuse_file(self, location: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
         """Refuse a file of this machine where a directory is meant."""
         if _is_file(location):
-            kind = "a lake is a directory with tables" if _is_lake(param) else "name a directory"
-            self.fail(f"{location} is a file: {kind}", param, ctx)
+            kind = "a lake is a directory of tables" if _is_lake(param) else "name a directory"
+            self.fail(f"{location}: is a file; {kind}", param, ctx)
 
 
 def _is_file(location: str) -> bool:
@@ -242,10 +244,12 @@ class _OutputPathType(Output, click.Path):
     ) -> str | bytes | os.PathLike[str]:
         """Return the path; a URI would be taken for one."""
         text = _text(self, value, param, ctx)
+        kind = "directory" if self.dir_okay else "file"
         if not is_local(text):
-            kind = "directory" if self.dir_okay else "file"
             self.fail(f"{text}: name a {kind} of this machine", param, ctx)
         self.guard(text, param, ctx)
+        if Path(text).is_dir() if self.file_okay else _is_file(text):
+            self.fail(f"{text}: is a {'directory' if self.file_okay else 'file'}; name a {kind}", param, ctx)
         return super().convert(text, param, ctx)
 
 
@@ -262,7 +266,7 @@ class OutputFileType(_OutputPathType):
         path = super().convert(value, param, ctx)
         place = Path(os.fsdecode(path))
         if place.exists() and not place.is_file():
-            self.fail(f"{place} is no regular file: name a file", param, ctx)
+            self.fail(f"{place}: is no regular file; name a file", param, ctx)
         return path
 
 
@@ -306,7 +310,7 @@ def refuse_used(out: str, param_hint: str = "--out") -> None:
             names = [info.name for info in storage_of(out, file_system_options()).list_files(out)]
     if any(not name.startswith(".") for name in names):
         reason = f"{out}: the directory is not empty; name an empty or a new one"
-        raise click.BadParameter(reason, param_hint=param_hint)
+        raise click.BadParameter(reason, param_hint=f"'{param_hint}'")
 
 
 class NewStoreType(OutputDirectoryType):

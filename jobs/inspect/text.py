@@ -12,17 +12,17 @@ from jobs.dump.items import time_text
 from jobs.inspect.log import SegmentReport
 from jobs.inspect.queues import QueuesReport
 from jobs.inspect.report import StoreReport
+from jobs.store.known import DETECTED
 from jobs.store.release import span_of
 from jobs.store.rocksdb_state import MOST_COUNTED
 from rmq_formats.store import FileKind
 
 _SHOWN = 6  # lines of a list, before its middle is left out
-_REASONS = 4
 _Thing = TypeVar("_Thing")
 
 
-def dashboard(report: StoreReport) -> str:
-    """Return the text for people."""
+def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
+    """Return the text for people; *verbose* also lists the marks that show the broker's release."""
     lines = [f"{report.health.styled('●')} {verdict(report)}  {printable(report.store)}"]
     lines += start_lines(report.start)
     lines.append(_line("BROKER", report.state.broker))
@@ -34,7 +34,7 @@ def dashboard(report: StoreReport) -> str:
     lines += _index(report)
     lines += _rocksdb(report)
     lines += _checkpoint(report)
-    lines += _releases(report)
+    lines += _releases(report, verbose=verbose)
     lines += _others(report)
     lines += _problems(report)
     lines += _next(report)
@@ -179,13 +179,13 @@ def _checkpoint(report: StoreReport) -> Iterator[str]:
         title = ""
 
 
-def _releases(report: StoreReport) -> Iterator[str]:
+def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
     title = "RELEASE"
     for era in report.eras:
         since = f" from offset {era.first_offset:,}" if era.first_offset else ""
-        first, *others = [mark.reason for mark in era.marks[-_REASONS:]] or ["nothing in the store tells"]
-        yield _line(title, f"{span_of(era)}{since}: {first}")
-        yield from (_line("", reason) for reason in others)
+        how = "detected; --verbose lists the marks" if era.marks else "nothing in the store shows which"
+        yield _line(title, f"{span_of(era)}{since} ({DETECTED if verbose and era.marks else how})")
+        yield from (_line("", mark.reason) for mark in era.marks if verbose)
         title = ""
 
 

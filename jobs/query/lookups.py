@@ -123,7 +123,7 @@ def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
         return reasons.no_id(text)
     message = None if any_host else source.at(named.physical_offset, named.host)
     if not any_host and not _is_this_broker(source, named, message):
-        return reasons.other_broker(named, _known_hosts(source, message))
+        return reasons.other_broker(source, text, named, _known_hosts(source, message))
     return source.place(named.physical_offset)
 
 

@@ -102,12 +102,12 @@ def _nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
         text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.lacks}" if source.lacks else ""
-    hint = _other_case(source, key)
+    hint = other_case(source, key)
     text = f"no message has the key {key!r}{hint}; {covered(source.coverage())}{lacks}"
     return Reason(ReasonKind.NOT_ON_DISK, text)
 
 
-def _other_case(source: Source, key: str) -> str:
+def other_case(source: Source, key: str) -> str:
     """Return a hint where the key is there in capital or in small letters."""
     others = sorted({key.upper(), key.lower()} - {key})
     found = next((other for other in others if next(iter(source.occurrences(other)), None)), None)
@@ -175,9 +175,12 @@ def no_id(text: str) -> Reason:
     )
 
 
-def other_broker(named: OffsetId, known: Iterable[Host]) -> Reason:
+def other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Host]) -> Reason:
     """Explain that an offset id is of a broker elsewhere, or no offset id at all."""
     if not 0 < named.host.port <= _HIGHEST_PORT:
+        hint = other_case(source, text)
+        if hint:
+            return Reason(ReasonKind.WRONG_KIND_OF_ID, f"no message has the id {text!r}{hint}")
         text = (
             f"no message has this id: read as an offset id it names port {named.host.port}, which no broker has, and "
             "as a producer's id it is in no message that was looked at; -t TOPIC looks under one topic"

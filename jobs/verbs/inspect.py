@@ -40,7 +40,7 @@ def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     with closing(_Walk()) as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # Only the progress line asks for --quiet: the report is what was asked for.
-    answer._replace(quiet=False).give(report.as_values(), dashboard(report).split("\n"))
+    answer._replace(quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))
     return worst(problem.severity.exit_code for problem in report.problems)
 
 

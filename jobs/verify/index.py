@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from jobs.console.moments import time_text
 from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import LogWatch
 from jobs.lake.findings import (
@@ -49,7 +50,7 @@ _CAUSES = {
     Verdict.WRONG_GEOMETRY: "the file was made with another maxHashSlotNum or maxIndexNum: the broker misreads it",
     Verdict.ZEROED: "pages were never written to the disk before the machine stopped",
     Verdict.HALF_WRITTEN: "the header is older than the entries: the machine stopped before it was written",
-    Verdict.BIT_DAMAGE: "single bits changed: memory, disk or transfer",
+    Verdict.BIT_DAMAGE: "bits changed: memory, disk or transfer",
     Verdict.HEADER_DAMAGE: "the header was overwritten",
     Verdict.MISNAMED: "files were exchanged or renamed: the broker looks keys up in the wrong order of time",
     Verdict.FOREIGN: "undecided: the file belongs to another log, or the log beside it does",
@@ -104,7 +105,7 @@ def _without_files(store: Store) -> PartReport:
         return PartReport(numbers={"files": 0}, unverified=reason)
     finding = Finding(
         INDEX, MISSING_INDEX_ENTRIES, "index", None, "files", "none",
-        f"files up to store time {checkpoint.index_timestamp}, which the checkpoint has noted down",
+        f"files up to store time {time_text(checkpoint.index_timestamp)}, which the checkpoint has noted down",
         "the index files were deleted or lost",
     )  # fmt: skip
     return PartReport([finding], {"files": 0})
@@ -123,6 +124,7 @@ def _finding(explained: Explained) -> Finding:
         )
     first = differences[0]
     place = first.part if first.part is Part.HEADER else f"{first.part} {first.number}"
+    more = explained.detail.removeprefix(str(first)).removeprefix("; ")  # the finding itself says the first difference
     return Finding(
         INDEX,
         explained.verdict.name.lower(),
@@ -131,7 +133,7 @@ def _finding(explained: Explained) -> Finding:
         f"{place} {first.field}",
         str(first.found),
         str(first.expected),
-        f"{cause} ({explained.detail})",
+        f"{cause} ({more})" if more else cause,
         sum(explained.compared.counts.values()) if explained.compared else 1,
     )
 

@@ -11,7 +11,7 @@ from jobs.verify.advice import advice
 from jobs.verify.findings import Group, PartReport
 from jobs.verify.run import Verdict
 
-HEAD = ("part", "verdict", "compared", "not right")
+HEAD = ("part", "verdict", "not right", "compared")
 
 
 def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iterator[str]:
@@ -77,13 +77,13 @@ def part_row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
     texts += part.untold
     if behind := part.numbers.get("behind"):
         texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} after the log")
-    return name, part.severity, _compared(name, part.numbers), ", ".join(texts) or "-"
+    return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
 
 
 def _compared(name: str, numbers: Mapping[str, Any]) -> str:
     if name == LOG:
         return (
-            f"{numbers['records']:,} records in {numbers['segments']:,} segments, "
+            f"{numbers['records']:,} records, {numbers['segments']:,} segments, "
             f"offsets {numbers['from_offset']:,} to {numbers['to_offset']:,}"
         )
     if name == QUEUES and "expected" in numbers:
@@ -98,7 +98,7 @@ def _compared(name: str, numbers: Mapping[str, Any]) -> str:
 
 def _table(rows: Sequence[tuple[str, Severity, str, str]]) -> Iterator[str]:
     """Yield the rows under their heads, as wide as they need to be; colours take no room."""
-    plain = [HEAD, *((name, severity.value, compared, wrong) for name, severity, compared, wrong in rows)]
+    plain = [HEAD, *((name, severity.value, wrong, compared) for name, severity, wrong, compared in rows)]
     widths = [max(len(row[column]) for row in plain) for column in range(len(HEAD))]
     for number, row in enumerate(plain):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

@@ -324,7 +324,7 @@ def _how_different(  # noqa: PLR0911 - one a verdict
     if rows and compared.zeroed == rows:
         return Verdict.ZEROED, f"{first}; {rows} slots and entries are zero"
     if compared.bits <= FEW_BITS and not _is_of_a_key(compared, geometry):
-        return Verdict.BIT_DAMAGE, f"{first}; {compared.bits} bits differ"
+        return Verdict.BIT_DAMAGE, f"{first}; {compared.bits} {'bit differs' if compared.bits == 1 else 'bits differ'}"
     if compared.zeroed > rows // 2:
         return Verdict.ZEROED, f"{first}; {compared.zeroed} of {rows} differing slots and entries are zero"
     if compared.counts[Part.ENTRY] == survivor.real.header.entry_count:

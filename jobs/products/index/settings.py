@@ -94,7 +94,11 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
             "give --hash-slots and --index-num, or --broker-conf"
         )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
-    return Known(default, ASSUMED, "RocketMQ's defaults; there is no index file that would tell")
+    return Known(
+        default,
+        ASSUMED,
+        "RocketMQ's defaults; no index file tells; else give --hash-slots and --index-num, or --broker-conf",
+    )
 
 
 def settle_rules(

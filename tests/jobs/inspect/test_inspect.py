@@ -139,7 +139,7 @@ def test_the_release_is_not_guessed_where_nothing_tells(tmp_path: Path, run: Run
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / ("0" * 20)).write_bytes(a_segment([a_record()]))
 
-    assert "RELEASE    4.0.0 to 5.5.1: nothing in the store tells" in run("inspect", tmp_path).out
+    assert "RELEASE    4.0.0 to 5.5.1 (nothing in the store shows which)" in run("inspect", tmp_path).out
 
 
 # --- what is wrong

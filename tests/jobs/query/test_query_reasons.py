@@ -174,6 +174,13 @@ def test_a_text_that_is_no_id_is_told(opened: Opened) -> None:
     _is(lookups.by_any_id(source, "4711", "Orders"), ReasonKind.WRONG_KIND_OF_ID, "neither")
 
 
+def test_an_id_in_small_letters_is_answered_with_the_one_that_is_there(opened: Opened) -> None:
+    unique_key = "0A010203075F4E0E2F2A63805CCB0001"  # as an offset id it names a port that no broker has
+    source = opened([Sent(keys=("1",), unique_key=unique_key)])
+
+    _is(lookups.by_any_id(source, unique_key.lower(), None), ReasonKind.WRONG_KIND_OF_ID, f"{unique_key!r} is there")
+
+
 def test_an_offset_id_given_as_a_unique_key_is_told(opened: Opened) -> None:
     source = opened([Sent(keys=("1",))])
     answer = lookups.by_unique_key(source, "Orders", encode_offset_id(BROKER, 0))

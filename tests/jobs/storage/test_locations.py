@@ -65,4 +65,4 @@ def test_a_file_is_no_lake(line: str, tmp_path: Path, capfd: pytest.CaptureFixtu
     file.touch()
 
     assert ExitCode.USAGE is cli.main(line.format(file).split())
-    assert f"{file} is a file: a lake is a directory with tables" in capfd.readouterr().err
+    assert f"{file}: is a file; a lake is a directory of tables" in capfd.readouterr().err

@@ -92,6 +92,7 @@ def test_a_changed_bit_of_an_entry_is_named_by_its_field(store: Path) -> None:
         "entry 7 physical_offset",
     )
     assert (finding.offset, finding.expected, finding.found) == (at - 4, str(before), str(before ^ 0x10))
+    assert finding.cause == "bits changed: memory, disk or transfer (1 bit differs)"
 
 
 @pytest.mark.parametrize(
