@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,24 +10,12 @@ def main() -> NoReturn:
     """Run the command line of this process."""
     _open_standard_streams()
     _import_from_the_root()
-    sys.meta_path.insert(0, _NoPandas())
+    from jobs.launch.no_pandas import hide_pandas
+
+    hide_pandas()
     from jobs.command import cli
 
     sys.exit(cli.main(sys.argv[1:]))
-
-
-class _NoPandas(MetaPathFinder):
-    """
-    Says that pandas is not installed, to whoever would import it in this process.
-
-    We use none of it. Arrow imports it to ask whether a list is a pandas object, which takes as long as a query.
-    """
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Raise for pandas; know nothing of any other module."""
-        del path, target
-        if fullname == "pandas":
-            raise ModuleNotFoundError("No module named 'pandas'", name=fullname)
 
 
 def _open_standard_streams() -> None:

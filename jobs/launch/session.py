@@ -65,7 +65,7 @@ def begin_session(app_name: str, *, half: bool, warm: str) -> None:
 
     def start() -> None:
         try:
-            _start(app_name, None, record_classes=True, half=half)
+            _start(app_name, None, record_classes=True, half=half, warm=warm)
             if _jvms and _jvms[-1].is_local:
                 _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
                 _warming[-1].start()
@@ -134,7 +134,14 @@ def _made_active(session: SparkSession) -> SparkSession:
     return session
 
 
-def _start(app_name: str, spark_options: Sequence[str] | None, *, record_classes: bool, half: bool) -> None:
+def _start(
+    app_name: str,
+    spark_options: Sequence[str] | None,
+    *,
+    record_classes: bool,
+    half: bool,
+    warm: str | None = None,
+) -> None:
     """Start a JVM where this process has none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         _ship_code()
@@ -148,7 +155,7 @@ def _start(app_name: str, spark_options: Sequence[str] | None, *, record_classes
     spark.check_master(spark_options)
     s3 = "RMQ_LAKE_S3" in os.environ
     public, secret = without_secrets(spark_options)
-    _start_jvm(app_name, spark.submission(public, s3=s3, record=record_classes), secret)
+    _start_jvm(app_name, spark.submission(public, s3=s3, record=record_classes, warm=warm), secret)
 
 
 def close(*, succeeded: bool) -> None:

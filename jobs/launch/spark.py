@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from jobs.launch import class_archive, code_archive, jars
+from jobs.launch import class_archive, code_archive, jars, worker_daemon
 from jobs.launch.arguments import configured, properties_of, value_of
 from jobs.launch.class_archive import Recording
 from jobs.launch.engine import cores
@@ -48,8 +48,14 @@ class Submission(NamedTuple):
     recording: Recording | None  # of the class archive, to be ended with the JVM
 
 
-def submission(spark_options: Sequence[str], *, s3: bool = False, record: bool = True) -> Submission:
-    """Find and fetch what is needed, and return spark-submit's arguments: the user's options over ours."""
+def submission(
+    spark_options: Sequence[str], *, s3: bool = False, record: bool = True, warm: str | None = None
+) -> Submission:
+    """
+    Find and fetch what is needed, and return spark-submit's arguments: the user's options over ours.
+
+    *warm* names the module of the tasks, which local workers share.
+    """
     java_home = find_java_home()
     spark_home = jars.spark_home()
     sections = ("delta", "s3") if s3 else ("delta",)
@@ -60,10 +66,13 @@ def submission(spark_options: Sequence[str], *, s3: bool = False, record: bool =
         "SPARK_HOME": str(spark_home),
         "SPARK_LAUNCHER_OPTS": " ".join(_SHORT_LIVED),  # of the small JVM that only puts the command together
     }
+    local = is_local(spark_options)
     options = _with_defaults(spark_options)
+    if local and warm is not None and worker_daemon.IS_SAFE:
+        environment[worker_daemon.MODULE] = warm
+        options = ["--conf", f"spark.python.daemon.module={worker_daemon.__name__}", *options]
     options = _with_files(options, "--jars", own_jars)
     recording = None
-    local = is_local(spark_options)
     if local:
         flags, recording = _jvm_flags(java_home, spark_home, record=record)
         environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))

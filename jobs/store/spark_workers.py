@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
@@ -73,7 +72,9 @@ class SparkWorkers:
             return _run(self.spark, items, task)
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that the executors do not see: Spark is asked for each."""
+        """Return the segments that the executors do not see: Spark is asked for each, if they are elsewhere."""
+        if is_one_process(self.spark):  # whose first query would take seconds to say what the driver sees
+            return []
         return unseen(segments, seen_by_executors(self.spark, segments))
 
 
@@ -167,9 +168,6 @@ def seen_by_executors(spark: SparkSession, segments: Sequence[Segment]) -> set[s
         if error.getCondition() != "PATH_NOT_FOUND" or len(left) == len(segments):
             raise
         return seen_by_executors(spark, left)
-    # What Spark itself has listed is enough where it is one process: the first query of a session takes seconds.
-    if is_one_process(spark):
-        return {_location(unquote(path)) for path in files.inputFiles()}
     return {_location(path) for path in files.select("path").toArrow()["path"].to_pylist()}
 
 

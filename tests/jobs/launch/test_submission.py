@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from jobs.launch import class_archive, jars, places, spark
+from jobs.launch import class_archive, jars, places, spark, worker_daemon
 from jobs.launch.class_archive import use_or_record
 from jobs.launch.errors import SetupError
 from jobs.launch.java import find_java_home
@@ -47,6 +47,17 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(told, "--properties-file")]
     assert sys.executable == told.environment["PYSPARK_PYTHON"]
     assert "127.0.0.1" == told.environment["SPARK_LOCAL_IP"]
+
+
+@pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="each worker imports by itself there")
+def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not() -> None:
+    local = submission([], record=False, warm="jobs.products.loaded")
+    cluster = submission(["--master", "yarn"], record=False, warm="jobs.products.loaded")
+
+    assert "jobs.products.loaded" == local.environment[worker_daemon.MODULE]
+    assert ["spark.python.daemon.module=jobs.launch.worker_daemon"] == values(local, "--conf")
+    assert worker_daemon.MODULE not in cluster.environment
+    assert [] == values(cluster, "--conf") == values(submission([], record=False), "--conf")
 
 
 def test_no_master_at_the_address_is_one_line_at_once() -> None:

@@ -5,18 +5,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.store import spark_workers
-from jobs.store.spark_workers import seen_by_executors, unseen
+from jobs.store.spark_workers import SparkWorkers, seen_by_executors, unseen
 from jobs.store.store import list_store
 
 
-@pytest.mark.parametrize("is_one_process", [True, False])
 @pytest.mark.parametrize("name", ["store", "a b", "50%20", "[x]{y}*?", "größe#1", "back\\slash"])
 def test_segments_are_found_again_whatever_their_folder_is_called(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_one_process: bool
+    spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """One process goes by Spark's list of files, a cluster by what its executors find: both give our spelling."""
-    monkeypatch.setattr(spark_workers, "is_one_process", lambda _: is_one_process)
     folder = tmp_path / name / "commitlog"
     folder.mkdir(parents=True)
     for start in (0, 16384):
@@ -29,8 +25,12 @@ def test_segments_are_found_again_whatever_their_folder_is_called(
     assert unseen(segments, seen) == [segments[1]]
 
 
-def test_a_session_of_this_machine_is_one_process(spark: SparkSession) -> None:
-    assert spark_workers.is_one_process(spark)
+def test_a_session_of_this_machine_asks_nobody(spark: SparkSession, tmp_path: Path) -> None:
+    """Its executors are this process: its first query would take seconds."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(16384))
+
+    assert SparkWorkers(spark).unseen(list_store(str(tmp_path)).segments) == []
 
 
 def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
@@ -49,7 +49,6 @@ def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
         return select(frame, *columns)
 
     monkeypatch.setattr(frames, "select", delete_first)
-    monkeypatch.setattr(spark_workers, "is_one_process", lambda _: False)
     seen = seen_by_executors(spark, segments)
 
     assert seen == {str(files[1])}

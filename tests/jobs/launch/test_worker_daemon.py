@@ -1,0 +1,35 @@
+"""What the process that forks Spark's workers has done before it forks the first."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jobs.launch import worker_daemon
+
+_SHOWN = """
+import os, sys
+from jobs.launch.worker_daemon import prepare
+prepare()
+names = {open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")}
+print("numba" in sys.modules, "pandas" in sys.modules, names - {"python", "python3", "jemalloc_bg_thd"} - {sys.argv[1]})
+"""
+
+
+def _prepared(module: str) -> str:
+    name = os.path.basename(os.path.realpath(sys.executable))[:15]  # noqa: PTH119 - as the kernel cuts it
+    command = [sys.executable, "-c", _SHOWN, name]
+    environment = {**os.environ, worker_daemon.MODULE: module, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="nothing is imported before a fork there")
+def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses() -> None:
+    """Jemalloc's threads remain: it prepares for forks itself."""
+    assert "True False set()\n" == _prepared("jobs.products.loaded")
+
+
+@pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="nothing is imported before a fork there")
+def test_a_module_that_cannot_be_imported_is_left_to_the_task_that_needs_it() -> None:
+    assert "False False set()\n" == _prepared("no.such.module")
