@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from jobs.console.amounts import counted
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files
@@ -208,7 +209,7 @@ class Proposal(NamedTuple):
         total = self.fitting + sum(self.refused.values())
         lines = [f"# {topic}: {self.fitting:,} of {total:,} bodies fit"]
         shown = list(self.refused.items())[:_SHOWN]
-        lines += [f"#   {count:,} times at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
+        lines += [f"#   {counted(count, 'time')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
         if len(self.refused) > _SHOWN:
             lines.append(f"#   {len(self.refused) - _SHOWN} more reasons and places")
         lines += [f"#   no column: {_comment(name)}" for name in self.left_out[:_SHOWN]]

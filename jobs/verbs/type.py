@@ -142,7 +142,7 @@ def _lines(summary: "Summary") -> list[str]:
         if topic.accepted:
             lines.append(f"    {counted(topic.accepted, 'dead letter')} of before typed")
         shown = list(topic.reasons.items())[:_SHOWN]
-        lines += [f"    {count:,} times: {reason}" for reason, count in shown]
+        lines += [f"    {counted(count, 'time')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:
             lines.append(f"    … {len(topic.reasons) - _SHOWN} more reasons (--json has them)")
     return lines

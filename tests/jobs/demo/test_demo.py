@@ -30,7 +30,7 @@ SHOWN = {
     "lake": "0A010203075F4E0E2F2A6380678E0019",
     "orders": "5 messages",
     "declare": '[topic."Orders"]',
-    "type": "Orders → typed/Orders: 4 rows, 1 dead letter\n    1 times: invalid JSON",
+    "type": "Orders → typed/Orders: 4 rows, 1 dead letter\n    1 time: invalid JSON",
     "ask": "Ada       2         13.50\nGrace     2         37.25\n",
 }
 

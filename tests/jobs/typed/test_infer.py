@@ -32,9 +32,9 @@ def test_a_proposal_types_what_it_says(tmp_path: Path, capfd: pytest.CaptureFixt
     assert ExitCode.CLEAN is outcome.code
     assert outcome.out.splitlines() == [
         "# Orders: 3 of 6 bodies fit",
-        "#   1 times at $.id: no bigint",
-        "#   1 times at byte 0: invalid JSON",
-        "#   1 times at byte 0: an empty body",
+        "#   1 time at $.id: no bigint",
+        "#   1 time at byte 0: invalid JSON",
+        "#   1 time at byte 0: an empty body",
         "#   no column: note (always null)",
         '[topic."Orders"]',
         'format = "json"',

@@ -319,8 +319,8 @@ def test_the_command_says_what_it_did(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert f'{declared}: [topic."a"]: no table of keys' in refused.err
     assert [
         "  Orders → typed/Orders: 1 row, 2 dead letters",
-        "    1 times: invalid JSON",
-        "    1 times: an empty body",
+        "    1 time: invalid JSON",
+        "    1 time: an empty body",
     ] == done.out.splitlines()[1:4]
     assert (None, []) == (again["number"], [topic["rows"] for topic in again["topics"] if topic["rows"]])
 
