@@ -71,6 +71,9 @@ PAST = (
     "b470-crash-after foreign-segment:339619",
     "b533-crash-before delete-segment:748397",
     "b498-types bit-tags:462420 swap-queues:894623",
+    "b551-crash-later rename-index:239874",
+    "b420-direct break-off-index:984769",
+    "b514-timer random-newest:579715 abort:1",
 )
 SEEDS = range(33)
 

@@ -69,8 +69,9 @@ class Installation:
         """Say it, a line each."""
         yield f"into {self.index} (user {self.owner.user}, group {self.owner.group})"
         yield from (f"new: {name}" for name in sorted(self.new))
-        if self.kept:
-            yield f"kept: {counted(len(self.kept), 'file')}, {min(self.kept)} to {max(self.kept)}"
+        kept = [name for name in self.kept if is_index_name(name)]
+        if kept:
+            yield f"kept: {counted(len(kept), 'file')}, {min(kept)} to {max(kept)}"
         yield from (f"set aside in {self.aside.name}: {name}" for name in self.set_aside)
         if self.checkpoint is not None:
             yield f"checkpoint: index time {self.checkpoint.index_timestamp}, the old one in {backup_of(self).name}"
@@ -131,8 +132,11 @@ def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool, refuses_
             "Give --advance-checkpoint, or start and stop the broker first"
         )
     refuse_full_disk(index.parent, rebuilt.size)
+    others = (
+        [path.name for path in index.iterdir() if path.is_file() and path.name not in present] if index.is_dir() else []
+    )
     return Installation(
-        root, rebuilt.source, index, new, tuple(kept),
+        root, rebuilt.source, index, new, (*kept, *sorted(others)),
         tuple(name for name in present if name not in kept),
         owner,
         aside_of(index),

@@ -52,7 +52,9 @@ _CAUSES = {
     Verdict.HALF_WRITTEN: "the header is older than the entries: the machine stopped before it was written",
     Verdict.BIT_DAMAGE: "bits changed: memory, disk or transfer",
     Verdict.HEADER_DAMAGE: "the header was overwritten",
-    Verdict.MISNAMED: "files were exchanged or renamed: the broker looks keys up in the wrong order of time",
+    Verdict.OUT_OF_ORDER: "undecided: a file was renamed, or files were exchanged: the broker looks keys up in the "
+    "wrong order of time",
+    Verdict.MISNAMED: "files were exchanged: the broker looks keys up in the wrong order of time",
     Verdict.FOREIGN: "undecided: the file belongs to another log, or the log beside it does",
     Verdict.CONTRADICTION: "undecided: the file was overwritten, or keys of a record that no checksum covers",
 }

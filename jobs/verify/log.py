@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
@@ -19,7 +20,8 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.store.beside_broker import broker_process
-from jobs.store.log_ends import lost_start
+from jobs.store.log_ends import has_lost_end, lost_start, newest_known
+from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import Hole, cut_short, holes
 from jobs.store.store import Store
 from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
@@ -85,6 +87,7 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, untold = checkpoint_findings(store, newest)
+    untold += _doubtful_end(store, log_end)
     if lost:  # what is lost may be what it names
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], untold=untold)
@@ -226,6 +229,19 @@ def doubted_by_broker(offset: int, store: Store) -> Finding:
         "the end of the file states more bytes than are left: its broker takes that for the end of the log",
         log_offset=offset,
     )  # fmt: skip
+
+
+def _doubtful_end(store: Store, log_end: int) -> Iterator[str]:
+    """Say that the log of a broker that was killed may have lost its end: a copy of one at work looks the same."""
+    if store.is_closed or not store.segments or broker_process(store.root) is not None:
+        return
+    with suppress(OSError):  # said where queues and index files are compared
+        newest = newest_known(store, queues_of_files(store.queue_files, store))
+        if has_lost_end(store, newest, log_end):
+            yield (
+                f"queues or index files lead to {newest:,}, after the log's end, {log_end:,}: undecided whether the "
+                "log has lost its end, or was copied before them while the broker wrote"
+            )
 
 
 def _lost_end(log_end: int, ahead: int, store: Store) -> Finding:

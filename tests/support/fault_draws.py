@@ -50,6 +50,7 @@ STORES = (
     "b551-types-crc", "b551-cqdouble",
 )  # fmt: skip
 _DONORS = ("b514-base", "b470-base")  # whose files are foreign elsewhere
+_TIMER_DONOR = "b551-timer"
 _MOST = 4
 _LONGEST = 120  # seconds of CPU a draw: the first one compiles
 Files = dict[str, bytes]
@@ -126,9 +127,11 @@ class _Target:
         first.write_bytes(other)
         second.write_bytes(one)
 
-    def foreign(self, path: Path, pattern: str) -> None:
+    def foreign(self, path: Path, pattern: str, donor: Path | None = None) -> None:
         """Give *path* the content of a file of another store."""
-        same = [other for other in self.files(pattern, self.donor) if other.stat().st_size == path.stat().st_size]
+        same = [
+            other for other in self.files(pattern, donor or self.donor) if other.stat().st_size == path.stat().st_size
+        ]
         path.write_bytes(self.random.choice([one for one in same if any(one.read_bytes())]).read_bytes())
 
 
@@ -227,9 +230,61 @@ def _swap_queues(target: _Target) -> None:
     target.swap(first, target.random.choice(others))
 
 
-def _swap_index(target: _Target) -> None:
-    first, second = target.random.sample(target.files(INDEX), 2)
-    target.swap(first, second)
+def _swap(pattern: str) -> Callable[[_Target], None]:
+    return lambda target: target.swap(*target.random.sample(target.files(pattern), 2))
+
+
+def _zero_page_of(pattern: str) -> Callable[[_Target], None]:
+    """Return what zeros a page of which something is written."""
+
+    def plant(target: _Target) -> None:
+        path, page = target.one(pattern), target.random.choice((512, 4096))
+        data = path.read_bytes()
+        at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
+        target.write(path, at, bytes(min(page, len(data) - at)))
+
+    return plant
+
+
+def _random_newest(target: _Target) -> None:
+    path, at, _ = target.records()[-target.random.randrange(1, 6)]
+    target.write(path, at, target.random.randbytes(path.stat().st_size - at))
+
+
+def _older_segment(target: _Target) -> None:
+    """Bring a segment back as it was when fewer records were in it."""
+    path, at, _ = target.random.choice(target.records())
+    target.write(path, at, bytes(path.stat().st_size - at))
+
+
+def _older_queue(target: _Target) -> None:
+    """Bring a queue file back as it was when fewer units were in it."""
+    path = target.one(QUEUE)
+    data = path.read_bytes()
+    count = len(data.rstrip(b"\0")) // UNIT.size + 1
+    target.write(path, (at := target.random.randrange(count) * UNIT.size), bytes(len(data) - at))
+
+
+def _rename(pattern: str, step: int) -> Callable[[_Target], None]:
+    def plant(target: _Target) -> None:
+        path = target.one(pattern)
+        free = path.with_name(str(int(path.name) + target.random.choice((1, 2, 6)) * step).zfill(len(path.name)))
+        if free.exists():
+            raise IndexError
+        path.rename(free)
+
+    return plant
+
+
+def _broken_off(pattern: str) -> Callable[[_Target], None]:
+    """Return what leaves of a file its beginning alone, under the name that rsync gives meanwhile."""
+
+    def plant(target: _Target) -> None:
+        path = target.one(pattern)
+        os.truncate(path, target.random.randrange(path.stat().st_size))
+        path.rename(path.with_name(f".{path.name}.Xq3fZa"))
+
+    return plant
 
 
 def _unit_bit(target: _Target) -> None:
@@ -261,8 +316,12 @@ def _foreign(pattern: str) -> Callable[[_Target], None]:
     return lambda target: target.foreign(target.one(pattern), pattern)
 
 
+def _other_timer(target: _Target) -> None:
+    target.foreign(target.one(_TIMER), _TIMER, _golden(_TIMER_DONOR))
+
+
 def _break_positions(target: _Target) -> None:
-    path = target.one("config/consumerOffset.json")
+    path = target.one(target.random.choice(("config/consumerOffset.json", "config/topics.json")))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -276,18 +335,23 @@ KINDS: dict[str, Callable[[_Target], None]] = {
     "random-tail": _random_tail, "zero-newest": _zero_newest, "delete-queue": _delete(QUEUE), "cut-queue": _cut(QUEUE),
     "lengthen-queue": _lengthen(QUEUE), "swap-queues": _swap_queues, "unit-bit": _unit_bit,
     "unit-high-bit": _unit_high_bit, "foreign-queue": _foreign(QUEUE), "delete-index": _delete(INDEX),
-    "cut-index": _cut(INDEX), "lengthen-index": _lengthen(INDEX), "swap-index": _swap_index, "index-bit": _index_bit,
+    "cut-index": _cut(INDEX), "lengthen-index": _lengthen(INDEX), "swap-index": _swap(INDEX), "index-bit": _index_bit,
     "foreign-index": _foreign(INDEX), "cut-checkpoint": _cut("checkpoint"),
     "bit-checkpoint": lambda target: target.flip(target.one("checkpoint"), target.random.randrange(24)),
     "foreign-checkpoint": _foreign("checkpoint"), "break-positions": _break_positions,
     "timer-bit": lambda target: target.flip(target.one(_TIMER), target.random.randrange(52)),
+    "foreign-timer": _other_timer, "swap-segments": _swap(LOG), "random-newest": _random_newest,
+    "older-segment": _older_segment, "older-queue": _older_queue, "zero-queue-page": _zero_page_of(QUEUE),
+    "zero-index-page": _zero_page_of(INDEX), "rename-queue": _rename(QUEUE, 100), "rename-index": _rename(INDEX, 10),
+    "break-off-segment": _broken_off(LOG), "break-off-queue": _broken_off(QUEUE), "break-off-index": _broken_off(INDEX),
+    "abort": lambda target: (target.root / "abort").touch(),
 }  # fmt: skip
 
-# What no witness contradicts where it is planted: a free field without a checksum, bytes after the log's end, the
-# newest records of a broker that was killed.
+# What no witness contradicts where it is planted: a free field without a checksum, bytes after the log's end, a name
+# that sorts where the old one did, newest records that no queue names.
 _MAY_BE_UNSEEN = frozenset({
-    "bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags", "random-tail", "zero-newest",
-    "bit-checkpoint", "foreign-checkpoint",
+    "bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags", "random-tail",
+    "bit-checkpoint", "foreign-checkpoint", "abort", "rename-index",
 })  # fmt: skip
 _CRC_COVERS = frozenset({"bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags"})
 
@@ -308,6 +372,10 @@ class _Planted(NamedTuple):
     pristine: Files
     damaged: Files
     draw: Draw  # without the faults that found no place
+
+    @property
+    def is_killed(self) -> bool:
+        return "crash" in self.draw.store or "abort" in self.damaged
 
     @property
     def changed(self) -> set[str]:
@@ -410,14 +478,16 @@ def _of_verdict(one: _Planted, found: Verdict) -> Iterator[Violation]:
     kinds = {kind for kind, _ in one.draw.faults}
     if sum(name.startswith("commitlog/") for name in one.pristine) == 1:
         unseen |= {"lengthen-segment"}  # nothing says how long the only one was
-    if "crash" in one.draw.store and _are_newest_changed(one):
+    if one.is_killed and _are_newest_changed(one):
         unseen |= {"zero-page"}  # as a power cut leaves the newest records
+    if not _is_newest_named(one):
+        unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
         unseen |= {"delete-segment"}  # the one that was made ahead of need
     if "zero-newest" in kinds:
         unseen |= {"index-bit"}  # an entry of a message that no record and no unit knows any more
     seen = sorted(kinds - unseen)
-    if seen and found.exit_code is ExitCode.CLEAN:
+    if seen and found.exit_code is ExitCode.CLEAN and not any(part.untold for part in found.parts.values()):
         yield Violation("green on damage", f"{found.severity.value}: {', '.join(seen)}")
     changed = one.changed
     parts = {_part(name) for name in changed}
@@ -489,6 +559,17 @@ def _are_newest_changed(one: _Planted) -> bool:
     return bool(offsets) and min(offsets) >= newest[0][2].physical_offset
 
 
+def _is_newest_named(one: _Planted) -> bool:
+    """Return whether a unit, in a queue file that is right, names the newest record, which is no longer there."""
+    _, _, newest = _Target(_golden(one.draw.store), Random(0), one.root).records()[-1]
+    address = UNIT.pack(newest.physical_offset, newest.total_size, 0)[:12]
+    return any(
+        unit.startswith(address)
+        for name, data in one.damaged.items() if name.startswith("consumequeue/") and not one.is_changed(name)
+        for unit in _units(data)
+    )  # fmt: skip
+
+
 def _is_log_whole(one: _Planted) -> bool:
     return not any(name.startswith("commitlog/") for name in one.changed)
 
@@ -500,7 +581,7 @@ def _units(data: bytes) -> list[bytes]:
 def _is_dispatched(one: _Planted, name: str, now: bytes | None) -> bool:
     """Return whether a queue file has besides only units that the killed broker had not come to."""
     was = one.pristine[name].rstrip(b"\0")
-    return "crash" in one.draw.store and name.startswith("consumequeue/") and (now or b"").startswith(was)
+    return one.is_killed and name.startswith("consumequeue/") and (now or b"").startswith(was)
 
 
 def _is_blank(unit: bytes) -> bool:
@@ -514,7 +595,7 @@ def _is_part(one: _Planted, data: bytes, lost: Sequence[bytes]) -> bool:
     No witness is left of the keys of a changed record whose index file is lost.
     """
     new = _entries(data) - {entry for was in lost for entry in _entries(was)}
-    if "crash" in one.draw.store:  # the killed broker may have come to none of them
+    if one.is_killed:  # the killed broker may have come to none of them
         known = {entry for name, was in one.pristine.items() if name.startswith("index/") for entry in _entries(was)}
         if not new & known:
             return True

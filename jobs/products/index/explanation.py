@@ -7,11 +7,13 @@ that way demands, and equality is the proof. Only what has no name is a contradi
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import tzinfo
 from enum import StrEnum, unique
 from itertools import pairwise
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
+from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import is_covered
 from jobs.products.index.same_name import is_overwritten
@@ -52,6 +54,7 @@ class Verdict(StrEnum):
     BIT_DAMAGE = "bit damage"
     HEADER_DAMAGE = "header damaged"
     MISNAMED = "under the name of another file"
+    OUT_OF_ORDER = "in another order than their messages"
     FOREIGN = "foreign file"
     CONTRADICTION = "contradiction"
 
@@ -156,20 +159,24 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         judged[survivor.real.name] = _judge(survivor, result, before, recipe, row)
         before = survivor
     for name, other in _misnamed([one for one in judged.values() if one.verdict.is_explained]):
-        judged[name] = replace(judged[name], verdict=Verdict.MISNAMED, detail=f"its content is that of {other}")
+        verdict, detail = Verdict.MISNAMED, f"its content is that of {other}"
+        if other is None:
+            verdict, detail = Verdict.OUT_OF_ORDER, ""
+        judged[name] = replace(judged[name], verdict=verdict, detail=detail)
     explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
     if explained and explained[-1].verdict is Verdict.ZEROED and not store.is_closed and _is_blank(files[-1], store):
         explained = (*explained[:-1], Explained(files[-1], Verdict.GROWING, detail="it has no entry yet"))
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
 
 
-def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str]]:
+def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str | None]]:
     """
-    Yield files whose content belongs under another's name, and that name.
+    Yield files whose content belongs under another's name, and that name; None where one may have been renamed.
 
     A broker that indexes messages again after a start writes files that begin before those that it found. Such files
     overlap those; files that were exchanged follow one another without overlap as soon as they are sorted.
     """
+    zone = detect_zone((one.real.name, one.real.header.begin_timestamp) for one in explained)
     in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].real.header.begin_physical_offset)
     first = 0
     last_named = 0
@@ -180,10 +187,19 @@ def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str]]:
         block = [one for _, one in in_order[first : number + 1]]
         before = [one for _, one in in_order[max(first - 1, 0) : first]]
         if len(block) > 1 and not _overlap((*before, *block)):
-            for one, place in zip(block, explained[first : number + 1], strict=True):
+            pairs = list(zip(block, explained[first : number + 1], strict=True))
+            are_exchanged = zone is not None and _are_exchanged(pairs, zone)
+            for one, place in pairs:
                 if one is not place:
-                    yield one.real.name, place.real.name
+                    yield one.real.name, place.real.name if are_exchanged else None
         first = number + 1
+
+
+def _are_exchanged(pairs: Sequence[tuple[Explained, Explained]], zone: tzinfo) -> bool:
+    """Return whether names fit contents only once exchanged: a broker makes no file before its first message."""
+    begins = [name_of_time(one.real.header.begin_timestamp, zone) for one, _ in pairs]
+    fits_now = all(one.real.name >= begin for (one, _), begin in zip(pairs, begins, strict=True))
+    return not fits_now and all(place.real.name >= begin for (_, place), begin in zip(pairs, begins, strict=True))
 
 
 def _overlap(files: Sequence[Explained]) -> bool:

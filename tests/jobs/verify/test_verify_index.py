@@ -280,9 +280,25 @@ def test_files_that_a_start_made_again_beside_older_ones_are_not_misnamed(
 
     for number, data in enumerate((encoded[1], encoded[0])):
         index_file(store, number).write_bytes(data)
-    misnamed = [finding.file for finding in checked(store, "5.3.3").findings if finding.kind == "misnamed"]
+    found = [finding.file for finding in checked(store, "5.3.3").findings if finding.kind == "out_of_order"]
 
-    assert misnamed == [f"index/{index_file(store, number).name}" for number in (0, 1)]
+    assert found == [f"index/{index_file(store, number).name}" for number in (0, 1)]
+
+
+def test_exchanged_files_are_told_from_a_renamed_one_by_their_times(store: Path) -> None:
+    """No broker makes a file before its first message, so the name of one that was exchanged is too early for it."""
+    first, second, after = (index_file(store, number) for number in (2, 3, 5))
+    contents = first.read_bytes(), second.read_bytes()
+    renamed = first.rename(after.with_name(f"{int(after.name) - 1}"))
+    of_renamed = {(finding.kind, finding.file) for finding in checked(store).findings}
+    renamed.rename(first)
+    first.write_bytes(contents[1])
+    second.write_bytes(contents[0])
+    of_exchanged = {(finding.kind, finding.file) for finding in checked(store).findings}
+
+    names = [index_file(store, number).name for number in range(6)]
+    assert {("out_of_order", f"index/{name}") for name in (*names[3:5], renamed.name)} == of_renamed
+    assert {("misnamed", f"index/{path.name}") for path in (first, second)} == of_exchanged
 
 
 def test_index_files_may_be_older_than_the_log(store: Path) -> None:
