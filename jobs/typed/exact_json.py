@@ -17,8 +17,7 @@ from jobs.typed.rows import Row
 from jobs.typed.values import Number, Times, Value, member, struct_of
 
 _DEEPEST = 100  # objects and arrays in each other
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-_NOT_BRACKETS = re.compile(rb"[^\[\]{}]+")
+_BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and texts, which may have some
 _HALF = re.compile(r"\\u[dD]")
 _LONE = re.compile("[\ud800-\udfff]")
 
@@ -54,18 +53,17 @@ def parsed(body: bytes) -> Value:
 
 
 def _refuse_depth(body: bytes) -> None:
-    depth = at = 0
-    for match in re.finditer(rb"[\[{]+|[\]}]+", _STRING.sub(_blanked, body)):
-        run = match.end() - match.start()
-        is_open = match[0][:1] in b"[{"
-        if is_open and depth + run > _DEEPEST:
-            at = match.start() + _DEEPEST - depth
-            raise RefusedBodyError(f"nested deeper than {_DEEPEST}", f"byte {at}")
-        depth += run if is_open else -run
-
-
-def _blanked(match: re.Match[bytes]) -> bytes:
-    return b" " * (match.end() - match.start())
+    if body.count(b"[") + body.count(b"{") <= _DEEPEST:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(body):
+        size = match.end() - match.start()
+        if match[0][:1] in b"[{":
+            if depth + size > _DEEPEST:
+                raise RefusedBodyError(f"nested deeper than {_DEEPEST}", f"byte {match.start() + _DEEPEST - depth}")
+            depth += size
+        elif match[0][:1] != b'"':
+            depth -= size
 
 
 def _refuse_constant(name: str) -> NoReturn:

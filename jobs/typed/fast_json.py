@@ -21,7 +21,7 @@ from jobs.typed.refusal import RefusedBodyError
 from jobs.typed.rows import Typed, array_of, typed
 from jobs.typed.values import UNITS, Number, Times, converted
 from rmq_formats.json import columns as cells
-from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, Members, members, named
+from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
 
 _QUOTE = ord('"')
@@ -99,9 +99,9 @@ class _Batch:
         return _Struct(arrays, is_null)
 
     def _members(self, places: _Places, kind: int) -> tuple[Members, NDArray[np.bool_]]:
-        found = members(self.data, places.starts, places.ends)
+        found = members(self.data, places.starts, places.ends, kind)
         is_null = found.kinds == MISSING
-        self.is_odd[places.bodies[~is_null & (found.kinds != kind)]] = True
+        self.is_odd[places.bodies[found.kinds == REFUSED]] = True
         return found, is_null
 
     def _array(self, places: _Places, type_: pa.DataType) -> pa.Array:
@@ -110,7 +110,7 @@ class _Batch:
             arrays, is_null = self.struct(places, list(type_))
             return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(is_null))
         if pa.types.is_list(type_) or pa.types.is_map(type_):
-            return self._repeated(places, without_demands(type_))
+            return self._repeated(places, type_)
         array, states = self._scalars(places, type_)
         odd = np.flatnonzero(states == cells.ODD)
         if not odd.size:
@@ -126,10 +126,10 @@ class _Batch:
         offsets, mask = pa.array(np.append(np.int32(0), found.ends)), pa.array(is_null)
         if is_list:
             values = self._array(inner, type_.value_type)
-            return pa.ListArray.from_arrays(offsets, values, type_, mask=mask)
+            return pa.ListArray.from_arrays(offsets, values, without_demands(type_), mask=mask)
         values = self._array(inner, type_.item_type)
         keys = self._texts(_Places(found.keys[:, 0].copy(), found.keys[:, 1].copy(), bodies))
-        return pa.MapArray.from_arrays(offsets, keys, values, type_, mask=mask)
+        return pa.MapArray.from_arrays(offsets, keys, values, without_demands(type_), mask=mask)
 
     def _judged(self, places: _Places, row: int, type_: pa.DataType) -> object:
         """Return a value as the scalar reader has it; None, and its body is odd, where it refuses it."""

@@ -73,12 +73,13 @@ class Protobuf:
 
 def _after_header(body: bytes, wanted: Sequence[int]) -> int:
     """Return the byte after the path to the message in its file: how many indexes, then each; nothing is [0]."""
-    count, at = varint(body, _HEADER)
+    number, at = varint(body, _HEADER)
+    count = wire.zigzag(number)
     indexes = []
-    for _ in range(min(wire.zigzag(count), _DEEPEST)):
+    for _ in range(min(count, _DEEPEST)):
         index, at = varint(body, at)
         indexes.append(wire.zigzag(index))
-    if (indexes or [0]) != wanted:
+    if count < 0 or (indexes or [0]) != wanted:
         raise at_byte("another message of the registry's schema", _HEADER)
     return at
 

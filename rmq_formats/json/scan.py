@@ -33,27 +33,28 @@ _NO_CHARACTER = -1
 class Members(NamedTuple):
     """The members of objects or arrays, one after the other."""
 
-    kinds: Bytes  # of each document: OBJECT, ARRAY, MISSING (null as well) or REFUSED
+    kinds: Bytes  # of each document: the wanted one, MISSING (null as well) or REFUSED
     ends: Sizes  # where the members of each document end
     keys: NDArray[np.int32]  # of each member, in quotes: start and end
     values: NDArray[np.int32]
 
 
-def members(data: Bytes, starts: Sizes, ends: Sizes) -> Members:
-    """Return the members of documents that lie anywhere in *data*; one that is missing has a start below 0."""
+def members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
+    """Return the members of objects, or arrays, that lie anywhere in *data*; a missing one has a start below 0."""
     kinds, found = np.empty(starts.size, np.uint8), np.empty(starts.size, np.int32)
     room = int(np.maximum(ends - starts, 0).sum(dtype=np.int64)) // 2 + 1
     tape = np.empty(room * _PLACES, np.int32)
     stacks = np.empty(_MOST_KEYS, np.int64), np.empty(_DEEPEST + 1, np.int64)
-    _scan(data, starts, ends, *stacks, kinds, found, tape)
+    _scan(data, starts, ends, kind, *stacks, kinds, found, tape)
     places = tape.reshape(-1, _PLACES)[: found[-1] if starts.size else 0]
     return Members(kinds, found, places[:, :2], places[:, 2:])
 
 
 @compiled
 def _scan(
-    data: Bytes, starts: Sizes, ends: Sizes, keys: Integers, firsts: Integers, kinds: Bytes, found: Sizes, tape: Sizes
-) -> None:
+    data: Bytes, starts: Sizes, ends: Sizes, wanted: int, keys: Integers, firsts: Integers, kinds: Bytes, found: Sizes,
+    tape: Sizes,
+) -> None:  # fmt: skip
     count = integer(0)
     for document in range(starts.size):
         start, end = number_at(starts, document), number_at(ends, document)
@@ -63,7 +64,7 @@ def _scan(
             kind = byte_at(data, start) if start < end else REFUSED
             if kind == NULL:
                 kind = integer(MISSING)
-            elif kind not in (OBJECT, ARRAY) or not is_clean_text(data, start, end):
+            elif kind != wanted or not is_clean_text(data, start, end):  # the keys of an array would be no places
                 kind = integer(REFUSED)
             else:
                 after = _document(data, start, end, count, keys, firsts, tape)

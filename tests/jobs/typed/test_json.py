@@ -1,6 +1,7 @@
 """Both readers of JSON: what a body means is written by hand, and the fast reader is held to the scalar one."""
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,7 +21,8 @@ from tests.jobs.typed.cells import BODIES, CELLS, Cell
 
 WIDE = parse_columns(
     "a bigint, b double, c decimal(8,2), d timestamp, e string, f boolean, g array<int>, h map<string,int>, "
-    "i struct<a: int NOT NULL, b: date>, j date, k binary, l float, m tinyint, n bigint NOT NULL, `o-p` string"
+    "i struct<a: int NOT NULL, b: date>, j date, k binary, l float, m tinyint, n bigint NOT NULL, `o-p` string, "
+    "q array<struct<a: int NOT NULL>>"
 )
 _Row = tuple[object, ...] | Refusal
 
@@ -60,6 +62,38 @@ def test_a_value_is_in_its_column_exactly_or_refused(cell: Cell) -> None:
 @pytest.mark.parametrize(("body", "reason", "place"), BODIES)
 def test_a_broken_body_is_refused_with_its_place(body: bytes, reason: str, place: str) -> None:
     assert [Refusal(reason, place)] == both([body], parse_columns("a bigint"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "place"),
+    [
+        (b'"h": [1, 2, 3]', "no object", "$.h"),
+        (b'"i": [{"a": 1}]', "no object", "$.i"),
+        (b'"g": {"a": 1, "b": 2}', "no array", "$.g"),
+        (b'"q": [{"a": 1}, {}]', "a value that must be there is missing", "$.q[1].a"),
+    ],
+)
+def test_an_object_an_array_or_a_part_of_one_that_is_another_than_declared_is_refused(
+    text: bytes, reason: str, place: str
+) -> None:
+    rows = both([b'{"n": 1}', b'{"n": 2, %b}' % text, b'{"n": 3}'], WIDE)
+
+    assert [1, Refusal(reason, place), 3] == [row if isinstance(row, Refusal) else row[13] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"e": "' + b"x" * 4_000_000, b'{"e": "' + b"\\n" * 2_000_000, b"[]{}" * 100_000 + b'"' + b"\\\\" * 2_000_000],
+)
+def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        both([body], WIDE)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 12 * len(body)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,16 @@ def test_a_message_is_read_exactly_or_refused_with_its_place(body: str, expected
         assert {**found, **expected} == found  # type: ignore[dict-item]
 
 
+def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
+    first = Protobuf(_SET, "shop.Other").reader((), Times())
+
+    refused = first.read(
+        pa.array([bytes.fromhex(f"00 00 00 00 07 {count}") for count in ("00", "02 00", "01")])
+    ).refusals
+
+    assert {2: Refusal("another message of the registry's schema", "byte 5")} == refused
+
+
 def _judged(body: bytes) -> Message | None:
     """Return the message that Google's package reads; None where it reads none, or leaves a part aside."""
     try:

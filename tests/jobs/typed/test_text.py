@@ -30,6 +30,7 @@ def read(body: bytes, pattern: str = _PATTERN, columns: str | None = None) -> li
         (b"INFO 1.5 up and running", ["up and running", "INFO", 1.5]),
         ("INFO 2 ü".encode(), ["ü", "INFO", 2.0]),
         (b"INFO 2", ["", "INFO", 2.0]),
+        (b"INFO " + b"0" * 5000 + b"7", ["", "INFO", 7.0]),
         (b"INFO NaN", ("no double", "$.took")),
         (b"INFO 9007199254740993", ("an integer that double does not hold exactly", "$.took")),
         (b"INFO ", ("a value that must be there is missing", "$.took")),
