@@ -1,6 +1,5 @@
 """An Azure storage on this machine: Microsoft's own Azurite, whose account and key everybody knows."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,8 @@ from pyarrow.fs import FileSelector, FileSystem
 from jobs.storage.azure import AzureSettings, azure_filesystem
 from tests.scale.servers import ADDRESS, running, wait_for_port
 from tests.support.ports import free_port
-from tests.support.published import PLACE
+from tests.support.published import azurite
 
-AZURITE = "azurite@3.35.0"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
 CONTAINER = "rocketmq"
@@ -52,10 +50,7 @@ class AzureServer(NamedTuple):
 
 @contextmanager
 def azure_server(folder: Path) -> Iterator[AzureServer]:
-    program = PLACE / "azurite" / "node_modules" / ".bin" / "azurite-blob"
-    if not program.exists():
-        command = ["npm", "install", "--silent", "--no-audit", "--prefix", str(PLACE / "azurite"), AZURITE]
-        subprocess.run(command, check=True, capture_output=True)
+    program = azurite()
     port, log = free_port(), folder / "azurite.log"
     listening = ["--blobHost", ADDRESS, "--blobPort", str(port)]
     own = ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck", "--silent"]

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from tests.support.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_LOADED = 30.0  # seconds
+_LOADED = 240.0  # seconds of a busy machine
 
 
 class Browser:
@@ -149,20 +150,18 @@ def browser() -> Iterator[Browser]:
                 lambda: port_file.exists() and len(port_file.read_text().split()) == 2, lambda: "Chromium has no port"
             )
             port = port_file.read_text().split()[0]
-            page = Browser(_page_address(int(port)))
+            page = Browser(wait_until(lambda: _page_address(port), lambda: "Chromium has no page"))
             try:
                 yield page
             finally:
                 page.close()
         finally:
-            process.terminate()
-            process.wait(30)
+            process.kill()  # nothing of it is kept
+            process.wait()
 
 
-def _page_address(port: int) -> str:
-    from urllib.request import urlopen
-
-    with urlopen(f"http://127.0.0.1:{port}/json", timeout=30) as answer:
+def _page_address(port: str) -> str | None:
+    """Return where its first page listens; it may not have one yet."""
+    with urlopen(f"http://127.0.0.1:{port}/json", timeout=_LOADED) as answer:
         pages = json.load(answer)
-    address: str = next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
-    return address
+    return next((page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page"), None)

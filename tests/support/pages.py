@@ -38,7 +38,7 @@ class Pages:
         """Ask as a page of the server itself would; a header that is None is left out."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie, **named}
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=240)
         connection.putrequest(method, path, skip_host=True)
         for name, value in sent.items():
             if value is not None:
@@ -60,5 +60,5 @@ def served(place: Path, *options: str) -> Iterator[Pages]:
             yield Pages(process.stdout.readline().strip())
         finally:
             process.send_signal(signal.SIGINT)
-            rest, _ = process.communicate(timeout=60)
+            rest, _ = process.communicate(timeout=240)
     assert (rest, process.returncode) == ("", 0)

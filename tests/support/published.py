@@ -20,6 +20,7 @@ PLACE: Final = cache() / "test-servers"
 _CLASSIFIER: Final = "-Dos.detected.classifier=linux-x86_64"
 _SECONDS: Final = 900  # of a slow network
 _AXE: Final = "4.10.3"
+_AZURITE: Final = "3.35.0"
 
 
 class Module(NamedTuple):
@@ -88,6 +89,21 @@ def axe() -> str:
         return program.read().decode()
 
 
+def azurite() -> Path:
+    """Return Microsoft's own Azure storage for tests, as npm has it."""
+    place = PLACE / f"azurite-{_AZURITE}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (PLACE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            with tempfile.TemporaryDirectory(dir=PLACE) as scratch:
+                command = ["npm", "install", "--silent", "--no-audit", "--prefix", f"{scratch}/whole"]
+                command += [f"azurite@{_AZURITE}"]
+                subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
+                Path(scratch, "whole").rename(place)
+    return place / "node_modules" / ".bin" / "azurite-blob"
+
+
 def main() -> None:
     from tests.oracle.releases import IN_EVERY_RUN, class_path_of
     from tests.scale import iceberg_rest
@@ -99,6 +115,8 @@ def main() -> None:
     for server in (HADOOP, S3PROXY):
         class_path(server.name, [server])
     iceberg_rest.fetched()
+    axe()
+    azurite()
 
 
 if __name__ == "__main__":

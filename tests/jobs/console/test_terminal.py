@@ -18,6 +18,7 @@ from jobs.console.exit_codes import ExitCode
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.lakes import table_of
+from tests.support.waiting import wait_until
 
 _TOOL = [sys.executable, "-m", "jobs.main"]
 _SEGMENT = 6 << 20
@@ -34,12 +35,8 @@ class Seen(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether every process that it started has ended, too, within some seconds."""
-        for _ in range(200):
-            if not _members(self.session):
-                return True
-            time.sleep(0.1)
-        return False
+        """Whether every process that it started ends, too."""
+        return wait_until(lambda: not _members(self.session), lambda: _members(self.session))
 
 
 def _members(session: int) -> list[str]:
@@ -117,12 +114,12 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path:
 
 def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
     status = Path(f"/proc/{process.pid}/status")
-    for _ in range(600):
+
+    def is_handled() -> bool:
         caught = int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16)
-        if caught >> (number - 1) & 1:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{number.name} is not handled")
+        return bool(caught >> (number - 1) & 1)
+
+    wait_until(is_handled, lambda: f"{number.name} is not handled")
 
 
 @pytest.mark.spark

@@ -40,7 +40,7 @@ def work(archive: Path, cache: Path, temporary: Path) -> "subprocess.Popen[str]"
 
 
 def told(process: "subprocess.Popen[str]") -> tuple[Mapping[str, str], str]:
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=300)
     assert 0 == process.returncode, errors
     found: Mapping[str, str] = json.loads(output)
     return found, errors

@@ -115,7 +115,7 @@ def test_two_at_once_make_one_environment(checkout: Path) -> None:
         for _ in range(3)
     ]
 
-    ended = [(*process.communicate(timeout=120), process.returncode) for process in running]
+    ended = [(*process.communicate(timeout=300), process.returncode) for process in running]
 
     assert [0, 0, 0] == [code for _, _, code in ended]
     assert 1 == sum("making .venv" in err for _, err, _ in ended)

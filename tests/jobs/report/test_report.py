@@ -178,7 +178,7 @@ def test_a_browser_shows_the_page_without_an_error(golden: StoreOf, tmp_path: Pa
         (tmp_path / "report.html").as_uri(),
     ]  # fmt: skip
     home = {**os.environ, "HOME": str(tmp_path)}  # it has files there beside its profile
-    done = subprocess.run(command, env=home, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=home, capture_output=True, text=True, timeout=300, check=True)
 
     assert "CONSOLE" not in done.stderr
     assert "broker-a" in done.stdout
