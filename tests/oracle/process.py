@@ -123,11 +123,6 @@ class DriverProcess:
             for values in chunk:
                 yield self._receive(verb, values, patience)
 
-    def hang_up(self) -> None:
-        """Let the process read the end of its standard input, as it does when this process is deleted."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
     def kill(self) -> None:
         """End the process as a power cut would, whatever it is doing."""
         if self._process.poll() is None:

@@ -202,9 +202,6 @@ class RealStore:
     def log_end(self) -> int:
         return int(self.driver.ask("log-end")["offset"])
 
-    def set_clock(self, milliseconds: int | None) -> None:
-        self.driver.ask("clock", {"clock": "" if milliseconds is None else milliseconds})
-
     def drain(self) -> float:
         return int(self.driver.ask("drain")["drain-ns"]) / 1e9
 

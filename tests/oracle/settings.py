@@ -8,9 +8,6 @@ from tests.support.ports import free_port
 
 _BATCH_UNIT_SIZE: Final = 46
 _QUEUE_UNIT_SIZE: Final = 20
-_INDEX_HEADER_SIZE: Final = 40
-_SLOT_SIZE: Final = 4
-_ENTRY_SIZE: Final = 20
 
 PATIENCE: Final = {
     f"waitTimeMillsIn{queue}Queue": "60000"  # milliseconds, not 200 to 5,000: this machine may be busy
@@ -44,10 +41,6 @@ class Geometry:
     @property
     def consume_queue_file_size(self) -> int:
         return self.consume_queue_units * _QUEUE_UNIT_SIZE
-
-    @property
-    def index_file_size(self) -> int:
-        return _INDEX_HEADER_SIZE + self.hash_slots * _SLOT_SIZE + self.index_entries * _ENTRY_SIZE
 
 
 SMALL_GEOMETRY: Final = Geometry()

@@ -8,6 +8,7 @@ The truth is the store before anything was planted: which files are right, and w
 this process, without Spark.
 """
 
+import atexit
 import os
 import shutil
 import signal
@@ -386,15 +387,16 @@ class _Planted(NamedTuple):
 
 
 @cache
+def _unpacked() -> Path:
+    """Return where this process keeps stores as brokers left them; no other one changes or removes them."""
+    folder = Path(tempfile.mkdtemp(prefix="fault-draws-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
 def _golden(name: str) -> Path:
-    folder = Path(tempfile.gettempdir()) / "fault-draws"
-    if not (folder / name).exists():
-        folder.mkdir(exist_ok=True)
-        attempt = Path(tempfile.mkdtemp(dir=folder))
-        (unpack_situation if name in SITUATIONS else unpack)(name, attempt)
-        shutil.rmtree(folder / name, ignore_errors=True)
-        (attempt / name).rename(folder / name)
-    return folder / name / "store" if name in SITUATIONS else folder / name
+    return unpack_situation(name, _unpacked()) / "store" if name in SITUATIONS else unpack(name, _unpacked())
 
 
 def planted(draw: Draw, folder: Path) -> _Planted:
