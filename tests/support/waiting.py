@@ -10,7 +10,7 @@ _PATIENCE_S: Final = 240.0  # of a busy machine; who waits as long has found a f
 _LOOKS_AGAIN_S: Final = 0.1
 
 
-def wait_until(look: Callable[[], T], complaint: Callable[[], object]) -> T:
+def wait_until(look: Callable[[], T | None], complaint: Callable[[], object]) -> T:
     """Return what is seen as soon as it is something; raise TimeoutError with the complaint when it does not come."""
     deadline = time.monotonic() + _PATIENCE_S
     while not (seen := look()):
