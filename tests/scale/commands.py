@@ -1,25 +1,18 @@
-"""Run verbs as users do, in another process or in this one; and what a lake must hold after them."""
+"""Run verbs as users do, in another process; and what a lake must hold after them."""
 
 import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
-from jobs.command import cli
-from jobs.console.exit_codes import ExitCode
 from tests.support.stores import records_of, segments_of
 
 ROOT = Path(__file__).parent.parent.parent
 _SECONDS = 1000  # of a busy machine; on an idle one, a tenth of it
-
-
-Run = Callable[..., tuple[ExitCode, str, str]]
 
 
 class Ended(NamedTuple):
@@ -32,16 +25,6 @@ class Ended(NamedTuple):
 
 def rmq_lake(*arguments: str, **environment: str) -> Ended:
     return _run("jobs.main", *arguments, **environment)
-
-
-def in_this_process(spark_options: Sequence[str], capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs a verb here with Spark's options before it, and gives its exit code and what it said."""
-
-    def command(*arguments: str) -> tuple[ExitCode, str, str]:
-        capfd.readouterr()
-        return cli.main([*spark_options, *arguments]), *capfd.readouterr()
-
-    return command
 
 
 def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **environment: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from jobs.storage import storage_of
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
-from tests.scale.commands import Run, expected_rows, in_one_application, in_this_process
+from tests.scale.commands import expected_rows, in_one_application
 from tests.scale.hdfs import Hdfs, hdfs
+from tests.support.commands import Run, runner
 from tests.support.lakes import raw_rows, rows_of
 
 pytestmark = pytest.mark.hdfs
@@ -55,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Iterator[Hdf
 @pytest.fixture
 def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
-    return in_this_process(server.spark_options, capfd)
+    return partial(runner(capfd), *server.spark_options)
 
 
 def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, local: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.golden import StoreOf
-from tests.scale.commands import Run, expected_rows, in_this_process, rmq_lake
+from tests.scale.commands import expected_rows, rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.support.commands import Run, runner
 from tests.support.lakes import table_of
 
 pytestmark = pytest.mark.s3
@@ -61,7 +63,7 @@ def uploaded(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest) -> U
 def run(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
     monkeypatch.setenv("RMQ_LAKE_S3", "")
-    return in_this_process(s3.spark_options, capfd)
+    return partial(runner(capfd), *s3.spark_options)
 
 
 def test_every_message_of_a_store_on_s3_is_in_the_lake_on_s3_once(uploaded: Uploaded) -> None:
