@@ -40,12 +40,12 @@ from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
 from rmq_formats.flags import COMPRESSED
 from tests.jobs.lake.test_runs import a_manifest
-from tests.jobs.lake.test_table_features import AGAIN, FEATURES
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import rows_of
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake
 from tests.support.stores import records_of, segments_of
+from tests.support.table_features import AGAIN, FEATURES
 
 pytestmark = pytest.mark.slow  # a statement of Spark SQL takes seconds
 

@@ -1,31 +1,56 @@
-"""Statements of Spark's SQL, runs and merges of ours, in any order and inside each other: 0 lost, 0 twice, 0 back."""
+"""Statements of Spark's SQL and `deltalake`, runs and merges of ours, in any order: 0 lost, 0 twice, 0 back."""
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import duckdb
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobs.ingest import commit
 from jobs.lake import optimization, upkeep
 from jobs.lake.compaction import Group, merge_group
+from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
-from jobs.lake.plain import plain_rows
 from jobs.lake.runs import Manifest, prepare
 from jobs.lake.table_file import Action
 from jobs.store.workers import OneByOne
 from tests.support.broker import some_records
+from tests.support.lakes import DELTA_EXTENSION
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake
 
 STEPS = 6
 DRAWS = 500
 FEW = 2  # of them, in `make test-slow`
 LOOKS = 10  # Spark's own look at the rows, one in so many draws: it takes as long as a statement
+SET = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.%s' = '%s')"
+PROPERTIES = {  # what platforms turn on by themselves
+    "enableDeletionVectors": ("true", "false"),
+    "enableChangeDataFeed": ("true", "false"),
+    "enableRowTracking": ("true", "false"),
+    "enableInCommitTimestamps": ("true", "false"),
+    "checkpointPolicy": ("v2", "classic"),
+    "checkpointInterval": ("1", "10"),
+}
+MAPPED = SET % ("columnMapping.mode", "name")
+REFUSED = {
+    "rename": (MAPPED, "ALTER TABLE {messages} RENAME COLUMN flag TO flags"),
+    "drop a column": (MAPPED, "ALTER TABLE {messages} DROP COLUMN flag"),
+    "widen": (SET % ("enableTypeWidening", "true"), "ALTER TABLE {messages} CHANGE COLUMN queue_id TYPE BIGINT"),
+    "constrain": ("ALTER TABLE {messages} ADD CONSTRAINT few CHECK (queue_id < 100)",),
+    "append only": (SET % ("appendOnly", "true"),),
+    "forget": (SET % ("setTransactionRetentionDuration", "interval 7 days"),),
+}
 
 Row = tuple[str | None, str | None]  # what a message has in `tags` and in the column of the other engine
 
@@ -64,8 +89,11 @@ class Story:
         self._restorable[DeltaTable(self.lake.path / "messages").version()] = self.state
 
     def _rows(self, name: str, columns: str) -> list[dict[str, Any]]:
-        table = DeltaTable(self.lake.path / name)
-        return plain_rows(QueryBuilder().register("t", table).execute(f"SELECT {columns} FROM t").read_all())
+        with duckdb.connect() as connection:
+            connection.load_extension(str(DELTA_EXTENSION))
+            found = connection.execute(f"SELECT {columns} FROM delta_scan('{self.lake.path / name}')")
+            rows: list[dict[str, Any]] = found.to_arrow_table().to_pylist()
+        return rows
 
     def run(self) -> None:
         self.done.append("run")
@@ -104,8 +132,9 @@ class Story:
     def statement(self) -> None:
         self._random.choice(
             (
-                *(self.delete, self.delete, self.update, self.merge, self.vectors, self.add_column, self.restore),
-                *(self.spark_optimize, self.purge, self.vacuum, self.change_data_feed),
+                *(self.delete, self.delete, self.update, self.merge, self.set_property, self.add_column, self.restore),
+                *(self.spark_optimize, self.purge, self.vacuum, self.set_property, self.cluster, self.widen_theirs),
+                *(self.by_deltalake, self.compact_log, self.clone, self.refused),
             )
         )()
 
@@ -146,15 +175,94 @@ class Story:
         }
         self.state = self.state._replace(rows=self.state.rows | changed)
 
-    def vectors(self) -> None:
-        value = self._random.choice(("true", "false"))
-        self.done.append(f"vectors {value}")
-        self.lake.sql(f"ALTER TABLE {{messages}} SET TBLPROPERTIES ('delta.enableDeletionVectors' = '{value}')")
+    def set_property(self, names: tuple[str, ...] = tuple(PROPERTIES)) -> None:
+        name = self._random.choice(names)
+        value = self._random.choice(PROPERTIES[name])
+        self.done.append(f"{name} = {value}")
+        self.lake.sql(SET % (name, value))
 
-    def change_data_feed(self) -> None:
-        value = self._random.choice(("true", "false"))
-        self.done.append(f"change data feed {value}")
-        self.lake.sql(f"ALTER TABLE {{messages}} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '{value}')")
+    def cluster(self) -> None:
+        by = self._random.choice(("(topic)", "(store_time, topic)", "NONE"))
+        self.done.append(f"cluster by {by}")
+        self.lake.sql(f"ALTER TABLE {{messages}} CLUSTER BY {by}")
+
+    def widen_theirs(self) -> None:
+        name = f"theirs_{len(self.done)}"
+        self.done.append(f"widen {name}")
+        self.lake.sql(
+            SET % ("enableTypeWidening", "true"),
+            f"ALTER TABLE {{messages}} ADD COLUMNS ({name} INT)",
+            f"UPDATE {{messages}} SET {name} = queue_id WHERE physical_offset % 2 = 0",
+            f"ALTER TABLE {{messages}} CHANGE COLUMN {name} TYPE BIGINT",
+        )
+
+    def by_deltalake(self) -> None:
+        """Have `deltalake` write, where it knows all features of the table."""
+        table, some = DeltaTable(self.lake.path / "messages"), self._some()
+        where = f"physical_offset IN ({_listed(some)})"
+        value = f"d{len(self.done)}"
+        works: dict[str, Callable[[], object]] = {
+            "delete": lambda: table.delete(where),
+            "update": lambda: table.update({"tags": f"'{value}'"}, predicate=where),
+            "compact": table.optimize.compact,
+            "z-order": lambda: table.optimize.z_order(["topic"]),
+            "checkpoint": table.create_checkpoint,
+        }
+        what = self._random.choice(sorted(works))
+        self.done.append(f"deltalake: {what} {some}")
+        try:
+            works[what]()
+        except (DeltaError, OSError, ValueError) as error:  # a feature that it does not write
+            self.done.append(str(error)[:60])
+            return
+        if what == "delete":
+            self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in some})
+        elif what == "update":
+            self._change(some, "tags", value)
+
+    def compact_log(self) -> None:
+        """Put a file beside the log that has the actions of its last commits, as PROTOCOL.md allows anybody."""
+        log = self.lake.path / "messages" / "_delta_log"
+        commits = sorted(log.glob(f"{'[0-9]' * 20}.json"))[-3:]
+        newest: dict[tuple[Any, ...], str] = {}
+        for line in (line for path in commits for line in path.read_text().splitlines()):
+            ((kind, action),) = json.loads(line).items()
+            vector = action.get("deletionVector") or {}
+            key = {
+                "add": ("file", action.get("path"), vector.get("pathOrInlineDv"), vector.get("offset")),
+                "remove": ("file", action.get("path"), vector.get("pathOrInlineDv"), vector.get("offset")),
+                "txn": (kind, action.get("appId")),
+                "domainMetadata": (kind, action.get("domain")),
+            }.get(kind, (kind,))
+            if kind not in {"commitInfo", "cdc"}:
+                newest[key] = line
+        self.done.append(f"compact the log of {[path.name for path in commits]}")
+        (log / f"{commits[0].stem}.{commits[-1].stem}.compacted.json").write_text("\n".join(newest.values()) + "\n")
+
+    def clone(self) -> None:
+        """Make another table of the same files, and delete in that one."""
+        copy = f"delta.`{self.lake.root}/copy-{len(self.done)}`"
+        self.done.append("clone")
+        self.lake.sql(f"CREATE TABLE {copy} SHALLOW CLONE {{messages}}", f"DELETE FROM {copy} WHERE queue_id = 0")
+
+    def refused(self) -> None:
+        """Have the other engine do what we do not write beside; then do what the message says."""
+        name, before = self._random.choice(sorted(REFUSED)), DeltaTable(self.lake.path / "messages").version()
+        self.done.append(name)
+        try:
+            self.lake.sql(*REFUSED[name])
+        except AnalysisException as error:  # a feature that the table has forbids it
+            self.done.append(str(error)[:60])
+        new = self.lake.grow(2)
+        try:
+            self.lake.run()
+        except UnsupportedTableError as error:
+            self.done.append(str(error))
+            restored = re.search(r"TO VERSION AS OF (\d+)", str(error))
+            assert restored is None or int(restored[1]) >= before, self.done
+            self.lake.sql(*str(error).partition("run in Spark SQL: ")[2].split("; "))
+            self.lake.run()
+        self._add(new)
 
     def add_column(self) -> None:
         if not self.state.has_note:
@@ -165,7 +273,10 @@ class Story:
     def spark_optimize(self) -> None:
         order = self._random.choice(("", " ZORDER BY (topic, queue_id)"))
         self.done.append(f"their optimize{order}")
-        self.lake.sql("OPTIMIZE {messages}" + order)
+        try:
+            self.lake.sql("OPTIMIZE {messages}" + order)
+        except AnalysisException:  # Delta gives no table two orders
+            assert order, self.done
 
     def purge(self) -> None:
         """Have the other engine write files with vectors again."""
@@ -190,7 +301,8 @@ class Story:
         if self._random.random() < 0.6:
             yield
             return
-        between = self._random.choice((self.delete, self.update, self.spark_optimize, self.vectors))
+        vectors = partial(self.set_property, ("enableDeletionVectors",))
+        between = self._random.choice((self.delete, self.update, self.spark_optimize, vectors))
         if may_delete_before is not None:  # what comes after the cut is moved as it was read
             some = [at for at in self._some() if at < may_delete_before]
             between = lambda: self._delete(some)  # noqa: E731 - the same kind of thing as the others
