@@ -3,9 +3,9 @@ What every verb takes from the typed command to the next prompt, caches warm, in
 
     python -m benchmarks.verbs [--mib N] [--engines here,spark] [--runs N]
 
-The store is the demo's, 56 KiB that a real broker wrote; with --mib one of so many MiB in records of 1 KiB. Each run is
-a process of its own, with modules compiled to files, as they are where it is installed. Processor time is the command's; a
-JVM ends by itself after the command, so that its is left out.
+The store is the demo's, 56 KiB that a real broker wrote; with --mib one of so many MiB in records of 1 KiB.
+Each run is a process of its own, with modules compiled to files, as they are where it is installed. Processor
+time is the command's, without that of a JVM, which ends by itself after the command.
 """
 
 import argparse
