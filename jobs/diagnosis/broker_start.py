@@ -107,10 +107,13 @@ def start_outcome(
         outcomes = [predicted(gathered(store, release, conf), log) for release in releases_of(writers)]
     except (FormatError, OSError) as error:
         return _unknown(writers.newest, f"a file cannot be read: {error}")
-    worst = max(outcomes, key=lambda one: one.deletes_messages or 0)
+    worst = max(outcomes, key=lambda one: (one.once_mended or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
-    return replace(worst, unknown=f"one of {outcomes[0].release} would not; which of them it is, --release says")
+    doubt = f"one of {outcomes[0].release} would not; which of them it is, --release says"
+    if worst.once_mended is not None:
+        return replace(worst, once_mended=replace(worst.once_mended, unknown=doubt))
+    return replace(worst, unknown=doubt)
 
 
 def shallow_outcome(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
