@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.fault_draws import Draw, Violation, drawn, judged, shrunk
+from tests.support.repair_draws import RepairDraw, repair_drawn, repairs_judged, repairs_shrunk
 
 # What went wrong once, each shrunk to its smallest.
 PAST = (
@@ -75,7 +76,13 @@ PAST = (
     "b420-direct break-off-index:984769",
     "b514-timer random-newest:579715 abort:1",
 )
+PAST_REPAIRS = (
+    "- b533-types-crc cut-queue:32399 bit-body:656520",
+    "accept,bridge b498-cqext bit-queue-id:602580",
+    "lake b498-types zero-properties:15",
+)
 SEEDS = range(33)
+REPAIR_SEEDS = range(500_000, 500_006)
 
 
 @pytest.mark.parametrize("line", PAST)
@@ -94,6 +101,30 @@ def test_draws_break_no_rule(seed: int) -> None:
 def test_thousands_of_draws_break_no_rule(most: int) -> None:
     for seed in range(1000 * most, 1000 * most + 2000):
         _fails_with_the_smallest(drawn(seed, most))
+
+
+@pytest.mark.parametrize("line", PAST_REPAIRS)
+def test_a_repair_that_went_wrong_once_stays_right(line: str) -> None:
+    assert repairs_judged(RepairDraw.parsed(line)) == []
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", REPAIR_SEEDS)
+def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
+    _repairs_fail_with_the_smallest(repair_drawn(seed, 4))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("most", range(1, 5))
+def test_hundreds_of_repairs_break_no_rule(most: int) -> None:
+    for seed in range(500_000 + 10_000 * most, 500_500 + 10_000 * most):
+        _repairs_fail_with_the_smallest(repair_drawn(seed, most))
+
+
+def _repairs_fail_with_the_smallest(one: RepairDraw) -> None:
+    if repairs_judged(one):
+        smallest, violations = repairs_shrunk(one)
+        pytest.fail(f"python -m tests.support.repair_draws {smallest}\n{_text(violations)}", pytrace=False)
 
 
 def _fails_with_the_smallest(draw: Draw) -> None:

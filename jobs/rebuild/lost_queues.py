@@ -98,12 +98,9 @@ def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and w
             continue
         if not judge.is_trusted(queue, verdicts, suspects):
             _doubt(queue, verdicts)
-        decided = [
-            file.path
-            for file in queue.files
-            if verdicts[file.path] == _UNDECIDED and path_in_store(file.path) in accepted
-        ]
-        verdicts.update(dict.fromkeys(decided, _WRONG))
+        if not _lacks_extension(queue, verdicts):  # else the accepted file's units would name addresses of another one
+            decided = [path for path in verdicts if path_in_store(path) in accepted and verdicts[path] == _UNDECIDED]
+            verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in {_MISSING, _WRONG}]
         if needed and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
             needed = list(queue.files)  # units name addresses in the extension: both are of one make

@@ -60,6 +60,9 @@ class Doubts(NamedTuple):
         """Return whether the store's own witnesses speak against its record wherever the lake's row differs."""
         if has_right_property_crc(stored) is False and has_right_property_crc(row):
             return True
+        ends_in_zeros = stored.properties_raw.endswith(b"\0")  # no broker ends properties so
+        if ends_in_zeros and stored._replace(properties_raw=row.properties_raw) == row:
+            return row.properties_raw.startswith(stored.properties_raw.rstrip(b"\0"))
         is_doubted = stored.physical_offset in self.places
         allowed = {"topic_raw", "queue_id", "queue_offset"} if is_doubted else set[str]()
         allowed |= {"store_timestamp", "topic_raw"} if self.of_index else set()

@@ -86,7 +86,7 @@ class Violation(NamedTuple):
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-class _Target:
+class Target:
     """A store that is about to be damaged."""
 
     def __init__(self, root: Path, random: Random, donor: Path) -> None:
@@ -140,10 +140,10 @@ LOG, QUEUE, INDEX = "commitlog/*", "consumequeue/*/*/*", "index/*"
 _TIMER = "timerlog/*"
 
 
-def _part_of(name: str) -> Callable[[_Target], None]:
+def _part_of(name: str) -> Callable[[Target], None]:
     """Return what flips a bit in one part of a record."""
 
-    def plant(target: _Target) -> None:
+    def plant(target: Target) -> None:
         path, at, record = target.random.choice(target.records())
         places = _places(record)
         start, size = places[name]
@@ -170,26 +170,26 @@ def _places(record: MessageRecord) -> dict[str, tuple[int, int]]:
     return {name: place for name, place in places.items() if place[1] > 0}
 
 
-def _zero_page(target: _Target) -> None:
+def _zero_page(target: Target) -> None:
     path, at, _ = target.random.choice(target.records())
     page = target.random.choice((512, 4096))
     target.write(path, at // page * page, bytes(page))
 
 
-def _zero_properties(target: _Target) -> None:
+def _zero_properties(target: Target) -> None:
     path, at, record = target.random.choice(target.records())
     zeros = target.random.randrange(1, len(record.properties_raw))
     target.write(path, at + record.total_size - zeros, bytes(zeros))
 
 
-def _lose_property_crc(target: _Target) -> None:
+def _lose_property_crc(target: Target) -> None:
     path, at, record = target.random.choice(target.records())
     if b"__CRC32#" not in record.properties_raw:
         raise IndexError
     target.write(path, at + record.total_size - CRC_SIZE, bytes(CRC_SIZE))
 
 
-def _rename_segment(target: _Target) -> None:
+def _rename_segment(target: Target) -> None:
     path = target.one(LOG)
     free = path.with_name(f"{int(path.name) + target.random.choice((1, 7, 10**9)) * 16384:020d}")
     if free.exists():
@@ -197,48 +197,48 @@ def _rename_segment(target: _Target) -> None:
     path.rename(free)
 
 
-def _random_tail(target: _Target) -> None:
+def _random_tail(target: Target) -> None:
     path, at, record = target.records()[-1]
     room = path.stat().st_size - at - record.total_size - 8
     stale = path.read_bytes()[: max(room, 0)] if target.random.random() < 0.5 else target.random.randbytes(max(room, 0))
     target.write(path, at + record.total_size, stale)
 
 
-def _cut(pattern: str) -> Callable[[_Target], None]:
-    def plant(target: _Target) -> None:
+def _cut(pattern: str) -> Callable[[Target], None]:
+    def plant(target: Target) -> None:
         path = target.one(pattern)
         os.truncate(path, target.random.randrange(path.stat().st_size))
 
     return plant
 
 
-def _lengthen(pattern: str) -> Callable[[_Target], None]:
-    def plant(target: _Target) -> None:
+def _lengthen(pattern: str) -> Callable[[Target], None]:
+    def plant(target: Target) -> None:
         path = target.one(pattern)
         path.write_bytes(path.read_bytes() + bytes(target.random.choice((1, 20, 4096))))
 
     return plant
 
 
-def _zero_newest(target: _Target) -> None:
+def _zero_newest(target: Target) -> None:
     path, at, _ = target.records()[-target.random.randrange(1, 6)]
     target.write(path, at, bytes(path.stat().st_size - at))
 
 
-def _swap_queues(target: _Target) -> None:
+def _swap_queues(target: Target) -> None:
     first = target.one(QUEUE)
     others = [one for one in target.files(f"consumequeue/*/*/{first.name}") if one.read_bytes() != first.read_bytes()]
     target.swap(first, target.random.choice(others))
 
 
-def _swap(pattern: str) -> Callable[[_Target], None]:
+def _swap(pattern: str) -> Callable[[Target], None]:
     return lambda target: target.swap(*target.random.sample(target.files(pattern), 2))
 
 
-def _zero_page_of(pattern: str) -> Callable[[_Target], None]:
+def _zero_page_of(pattern: str) -> Callable[[Target], None]:
     """Return what zeros a page of which something is written."""
 
-    def plant(target: _Target) -> None:
+    def plant(target: Target) -> None:
         path, page = target.one(pattern), target.random.choice((512, 4096))
         data = path.read_bytes()
         at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
@@ -247,18 +247,18 @@ def _zero_page_of(pattern: str) -> Callable[[_Target], None]:
     return plant
 
 
-def _random_newest(target: _Target) -> None:
+def _random_newest(target: Target) -> None:
     path, at, _ = target.records()[-target.random.randrange(1, 6)]
     target.write(path, at, target.random.randbytes(path.stat().st_size - at))
 
 
-def _older_segment(target: _Target) -> None:
+def _older_segment(target: Target) -> None:
     """Bring a segment back as it was when fewer records were in it."""
     path, at, _ = target.random.choice(target.records())
     target.write(path, at, bytes(path.stat().st_size - at))
 
 
-def _older_queue(target: _Target) -> None:
+def _older_queue(target: Target) -> None:
     """Bring a queue file back as it was when fewer units were in it."""
     path = target.one(QUEUE)
     data = path.read_bytes()
@@ -266,8 +266,8 @@ def _older_queue(target: _Target) -> None:
     target.write(path, (at := target.random.randrange(count) * UNIT.size), bytes(len(data) - at))
 
 
-def _rename(pattern: str, step: int) -> Callable[[_Target], None]:
-    def plant(target: _Target) -> None:
+def _rename(pattern: str, step: int) -> Callable[[Target], None]:
+    def plant(target: Target) -> None:
         path = target.one(pattern)
         free = path.with_name(str(int(path.name) + target.random.choice((1, 2, 6)) * step).zfill(len(path.name)))
         if free.exists():
@@ -277,10 +277,10 @@ def _rename(pattern: str, step: int) -> Callable[[_Target], None]:
     return plant
 
 
-def _broken_off(pattern: str) -> Callable[[_Target], None]:
+def _broken_off(pattern: str) -> Callable[[Target], None]:
     """Return what leaves of a file its beginning alone, under the name that rsync gives meanwhile."""
 
-    def plant(target: _Target) -> None:
+    def plant(target: Target) -> None:
         path = target.one(pattern)
         os.truncate(path, target.random.randrange(path.stat().st_size))
         path.rename(path.with_name(f".{path.name}.Xq3fZa"))
@@ -288,18 +288,18 @@ def _broken_off(pattern: str) -> Callable[[_Target], None]:
     return plant
 
 
-def _unit_bit(target: _Target) -> None:
+def _unit_bit(target: Target) -> None:
     path = target.one(QUEUE)
     units = [at for at in range(0, path.stat().st_size, UNIT.size) if any(path.read_bytes()[at : at + UNIT.size])]
     target.flip(path, target.random.choice(units) + target.random.randrange(UNIT.size))
 
 
-def _unit_high_bit(target: _Target) -> None:
+def _unit_high_bit(target: Target) -> None:
     path = target.one(QUEUE)
     target.flip(path, 0, 7)
 
 
-def _index_bit(target: _Target) -> None:
+def _index_bit(target: Target) -> None:
     path = target.one(INDEX)
     count = struct.unpack_from(">i", path.read_bytes(), HEADER.size - 4)[0]
     place = HEADER.size if count < 2 or target.random.random() < 0.3 else 0
@@ -309,24 +309,24 @@ def _index_bit(target: _Target) -> None:
     target.flip(path, at)
 
 
-def _delete(pattern: str) -> Callable[[_Target], None]:
+def _delete(pattern: str) -> Callable[[Target], None]:
     return lambda target: target.one(pattern).unlink()
 
 
-def _foreign(pattern: str) -> Callable[[_Target], None]:
+def _foreign(pattern: str) -> Callable[[Target], None]:
     return lambda target: target.foreign(target.one(pattern), pattern)
 
 
-def _other_timer(target: _Target) -> None:
-    target.foreign(target.one(_TIMER), _TIMER, _golden(_TIMER_DONOR))
+def _other_timer(target: Target) -> None:
+    target.foreign(target.one(_TIMER), _TIMER, golden(_TIMER_DONOR))
 
 
-def _break_positions(target: _Target) -> None:
+def _break_positions(target: Target) -> None:
     path = target.one(target.random.choice(("config/consumerOffset.json", "config/topics.json")))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-KINDS: dict[str, Callable[[_Target], None]] = {
+KINDS: dict[str, Callable[[Target], None]] = {
     "zero-page": _zero_page, "bit-body": _part_of("body"), "bit-topic": _part_of("topic"),
     "bit-keys": _part_of("KEYS"), "bit-unique-key": _part_of("UNIQ_KEY"), "bit-tags": _part_of("TAGS"),
     "bit-properties": _part_of("properties"), "bit-queue-offset": _part_of("queue_offset"),
@@ -366,7 +366,7 @@ def drawn(seed: int, most: int = _MOST) -> Draw:
 # --- the judge -------------------------------------------------------------------------------------------------------
 
 
-class _Planted(NamedTuple):
+class Planted(NamedTuple):
     """A damaged copy, and its truth."""
 
     root: Path
@@ -395,48 +395,53 @@ def _unpacked() -> Path:
 
 
 @cache
-def _golden(name: str) -> Path:
+def golden(name: str) -> Path:
     return unpack_situation(name, _unpacked()) / "store" if name in SITUATIONS else unpack(name, _unpacked())
 
 
-def planted(draw: Draw, folder: Path) -> _Planted:
-    root = Path(shutil.copytree(_golden(draw.store), folder / "store"))
+def planted(draw: Draw, folder: Path) -> Planted:
+    root = Path(shutil.copytree(golden(draw.store), folder / "store"))
     pristine = content_of(root)
-    donor = _golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
+    donor = golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
     done = []
     for kind, seed in draw.faults:
         before = content_of(root)
         try:
-            KINDS[kind](_Target(root, Random(seed), donor))
+            KINDS[kind](Target(root, Random(seed), donor))
         except (IndexError, KeyError, ValueError, struct.error, FileNotFoundError):
             continue
         if content_of(root) != before:
             done.append((kind, seed))
-    return _Planted(root, pristine, content_of(root), Draw(draw.store, tuple(done)))
+    return Planted(root, pristine, content_of(root), Draw(draw.store, tuple(done)))
 
 
 def judged(draw: Draw) -> list[Violation]:
     with tempfile.TemporaryDirectory() as name:
         one = planted(draw, Path(name))
-        signal.signal(signal.SIGVTALRM, _hangs)
-        signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
-        try:
-            return list(_violations(one)) if one.draw.faults else []
-        except HangError:
-            return [Violation("hang", f"{_LONGEST} s")]
-        except Exception as error:  # noqa: BLE001 - a traceback is what is looked for
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(frame.filename).name}:{frame.name}"
-            return [Violation("traceback", f"{type(error).__name__} in {place}: {error}")]
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        return guarded(lambda: _violations(one)) if one.draw.faults else []
+
+
+def guarded(judge: Callable[[], Iterator[Violation]]) -> list[Violation]:
+    """Return what *judge* yields; that it took too long, or ended in a traceback, is a violation as well."""
+    signal.signal(signal.SIGVTALRM, _hangs)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
+    try:
+        return list(judge())
+    except HangError:
+        return [Violation("hang", f"{_LONGEST} s")]
+    except Exception as error:  # noqa: BLE001 - a traceback is what is looked for
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.name}"
+        return [Violation("traceback", f"{type(error).__name__} in {place}: {error}")]
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def _hangs(_number: int, _frame: object) -> NoReturn:
     raise HangError
 
 
-def _violations(one: _Planted) -> Iterator[Violation]:
+def _violations(one: Planted) -> Iterator[Violation]:
     store = str(one.root)
     inspected = inspect_store(store, (), BrokerConf(), deep=False, progress=silent).health
     found = verify(VerifyRequest(store), OneByOne())
@@ -459,7 +464,7 @@ def _violations(one: _Planted) -> Iterator[Violation]:
     if plan.found.severity is not found.severity:
         yield Violation("repair finds something else", f"{plan.found.severity.value}, not {found.severity.value}")
     after = content_of(one.root)
-    yield from _of_files(one, after)
+    yield from wrong_files(one, after)
     if done.exit_code > found.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {found.severity.value}")
     if done.files:
@@ -475,7 +480,7 @@ def _of_refusal(error: Exception) -> Iterator[Violation]:
         yield Violation("refused", f"{type(error).__name__}: {error}")
 
 
-def _of_verdict(one: _Planted, found: Verdict) -> Iterator[Violation]:
+def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
     unseen = _MAY_BE_UNSEEN - (_CRC_COVERS if one.draw.store.endswith("-crc") else set())
     kinds = {kind for kind, _ in one.draw.faults}
     if sum(name.startswith("commitlog/") for name in one.pristine) == 1:
@@ -505,7 +510,7 @@ def _part(name: str) -> str:
     return {"commitlog": "log", "index": "index", "checkpoint": "index"}.get(folder, "queues")
 
 
-def _of_files(one: _Planted, after: Files) -> Iterator[Violation]:
+def wrong_files(one: Planted, after: Files) -> Iterator[Violation]:
     for name, was in sorted(one.pristine.items()):
         now = after.get(name)
         if not one.is_changed(name):
@@ -519,7 +524,7 @@ def _of_files(one: _Planted, after: Files) -> Iterator[Violation]:
             yield Violation("a file that no broker wrote", name)
 
 
-def _of_wrong_file(one: _Planted, name: str, now: bytes | None) -> Iterator[Violation]:
+def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Violation]:
     """Yield what is wrong with the replacement of a wrong file that is not what it once was."""
     was, damaged = one.pristine[name], one.damaged.get(name, b"")
     kinds = {kind for kind, _ in one.draw.faults}
@@ -528,7 +533,7 @@ def _of_wrong_file(one: _Planted, name: str, now: bytes | None) -> Iterator[Viol
             yield Violation("a wrong file was deleted", name)
     elif name == "checkpoint":
         newest = max(
-            (record.store_timestamp for _, _, record in _Target(one.root, Random(0), one.root).records()), default=0
+            (record.store_timestamp for _, _, record in Target(one.root, Random(0), one.root).records()), default=0
         )
         times: tuple[int, ...] = struct.unpack_from(">qqq", now)
         if max(times) > max(newest, *struct.unpack_from(">qqq", was)):
@@ -549,7 +554,7 @@ def _of_wrong_file(one: _Planted, name: str, now: bytes | None) -> Iterator[Viol
         yield Violation("a replacement is not what was there", name)
 
 
-def _are_newest_changed(one: _Planted) -> bool:
+def _are_newest_changed(one: Planted) -> bool:
     """Return whether of the log only the newest records have changed, as many as `zero-newest` may take."""
     offsets = [
         int(Path(name).name) + at
@@ -557,13 +562,13 @@ def _are_newest_changed(one: _Planted) -> bool:
         for at, (was, now) in enumerate(zip(one.pristine.get(name, b""), one.damaged.get(name, b""), strict=False))
         if was != now
     ]  # fmt: skip
-    newest = _Target(_golden(one.draw.store), Random(0), one.root).records()[-5:]
+    newest = Target(golden(one.draw.store), Random(0), one.root).records()[-5:]
     return bool(offsets) and min(offsets) >= newest[0][2].physical_offset
 
 
-def _is_newest_named(one: _Planted) -> bool:
+def _is_newest_named(one: Planted) -> bool:
     """Return whether a unit, in a queue file that is right, names the newest record, which is no longer there."""
-    _, _, newest = _Target(_golden(one.draw.store), Random(0), one.root).records()[-1]
+    _, _, newest = Target(golden(one.draw.store), Random(0), one.root).records()[-1]
     address = UNIT.pack(newest.physical_offset, newest.total_size, 0)[:12]
     return any(
         unit.startswith(address)
@@ -572,7 +577,7 @@ def _is_newest_named(one: _Planted) -> bool:
     )  # fmt: skip
 
 
-def _is_log_whole(one: _Planted) -> bool:
+def _is_log_whole(one: Planted) -> bool:
     return not any(name.startswith("commitlog/") for name in one.changed)
 
 
@@ -580,7 +585,7 @@ def _units(data: bytes) -> list[bytes]:
     return [data[at : at + UNIT.size] for at in range(0, len(data), UNIT.size)]
 
 
-def _is_dispatched(one: _Planted, name: str, now: bytes | None) -> bool:
+def _is_dispatched(one: Planted, name: str, now: bytes | None) -> bool:
     """Return whether a queue file has besides only units that the killed broker had not come to."""
     was = one.pristine[name].rstrip(b"\0")
     return one.is_killed and name.startswith("consumequeue/") and (now or b"").startswith(was)
@@ -590,7 +595,7 @@ def _is_blank(unit: bytes) -> bool:
     return not any(unit) or unit[8:] == b"\x7f\xff\xff\xff" + bytes(8)
 
 
-def _is_part(one: _Planted, data: bytes, lost: Sequence[bytes]) -> bool:
+def _is_part(one: Planted, data: bytes, lost: Sequence[bytes]) -> bool:
     """
     Return whether an index file says nothing but what lost ones said; only where the log has lost messages.
 
@@ -606,10 +611,10 @@ def _is_part(one: _Planted, data: bytes, lost: Sequence[bytes]) -> bool:
     return {entry[4:] for entry in new} <= _changed_records(one)
 
 
-def _changed_records(one: _Planted) -> set[bytes]:
+def _changed_records(one: Planted) -> set[bytes]:
     """Return the offsets, as an index entry has them, of records that are framed soundly and not what they were."""
     found = set()
-    for path, at, record in _Target(one.root, Random(0), one.root).records():
+    for path, at, record in Target(one.root, Random(0), one.root).records():
         was = one.pristine.get(str(path.relative_to(one.root)), b"")[at : at + record.total_size]
         if was != path.read_bytes()[at : at + record.total_size]:
             found.add(struct.pack(">q", record.physical_offset))

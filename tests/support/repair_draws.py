@@ -1,0 +1,187 @@
+"""
+Random faults, repaired with a lake, with bridges, with what a person accepts; undone, and repaired again.
+
+    python -m tests.support.repair_draws SEED COUNT [FAULTS]            draw, judge, and shrink what fails
+    python -m tests.support.repair_draws OPTIONS STORE KIND:SEED …      one draw again; OPTIONS such as lake,bridge
+
+The lake has what the healthy store had. Each line of an answer is a rule that a repair broke.
+"""
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
+from jobs.store.known import UndecidedError
+from jobs.store.workers import OneByOne
+from rmq_formats.broker_start import StartOutcome
+from tests.golden import SITUATIONS, release_of
+from tests.support.fault_draws import (
+    Draw,
+    Files,
+    Planted,
+    Target,
+    Violation,
+    drawn,
+    golden,
+    guarded,
+    planted,
+    wrong_files,
+)
+from tests.support.stores import content_of
+
+OPTIONS = ("lake", "bridge", "accept")
+# Kinds that a checksum, a size or a name convicts: with a lake all of it comes back.
+_DECIDED = frozenset({
+    "zero-page", "bit-body", "delete-segment", "rename-segment", "cut-segment", "lengthen-segment", "delete-queue",
+    "cut-queue", "lengthen-queue", "unit-high-bit", "cut-index", "swap-index", "foreign-segment", "zero-properties",
+})  # fmt: skip
+
+
+class RepairDraw(NamedTuple):
+    """Faults of a store, and how it is repaired."""
+
+    draw: Draw
+    options: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"{','.join(sorted(self.options)) or '-'} {self.draw}"
+
+    @classmethod
+    def parsed(cls, text: str) -> "RepairDraw":
+        options, _, draw = text.partition(" ")
+        return cls(Draw.parsed(draw), frozenset(options.split(",")) & {*OPTIONS})
+
+
+def repair_drawn(seed: int, most: int) -> RepairDraw:
+    random = Random(-seed)
+    return RepairDraw(drawn(seed, most), frozenset(option for option in OPTIONS if random.random() < 0.5))
+
+
+@cache
+def _lake_of(name: str) -> Lake:
+    folder = Path(tempfile.mkdtemp(prefix="repair-draws-lake-"))
+    release = None if name in SITUATIONS else release_of(name)
+    ingest(IngestRequest(str(golden(name)), str(folder / "lake"), release=release), OneByOne())
+    return Lake(str(folder / "lake"))
+
+
+def repairs_judged(one: RepairDraw) -> list[Violation]:
+    with tempfile.TemporaryDirectory() as name:
+        store = planted(one.draw, Path(name))
+        return guarded(lambda: _violations(store, one.options)) if store.draw.faults else []
+
+
+def _violations(one: Planted, options: frozenset[str]) -> Iterator[Violation]:
+    try:
+        plan = _repaired(one, options, "plan", apply=False)
+        if content_of(one.root) != one.damaged:
+            yield Violation("a plan changes the store", "")
+        accepted = frozenset(plan.undecided) if "accept" in options else frozenset[str]()
+        done = _repaired(one, options, "repair", accepted)
+    except UndecidedError:
+        return
+    except NotRepairableError as error:
+        yield Violation("refused", str(error))
+        return
+    after = content_of(one.root)
+    yield from _of_files(one, after, options, accepted)
+    yield from _of_harm(plan.found.start, done.start)
+    if done.exit_code > plan.found.exit_code:
+        yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
+    again = _repaired(one, options, "repair")  # what was undecided beside something wrong may be decided now
+    yield from _of_files(one, content_of(one.root), options, accepted)
+    if done.files or again.files:
+        undo(str(one.root), one.root.parent / "repair")
+        now = content_of(one.root)
+        different = sorted(name for name in {*now, *one.damaged} if now.get(name) != one.damaged.get(name))
+        if different:
+            yield Violation("undo does not bring back", ", ".join(different))
+
+
+def _repaired(
+    one: Planted, options: frozenset[str], out: str, accepted: frozenset[str] = frozenset(), *, apply: bool = True
+) -> RepairSummary:
+    request = RepairRequest(
+        str(one.root), one.root.parent / out, _lake_of(one.draw.store) if "lake" in options else None,
+        apply=apply, bridge="bridge" in options, accepted=accepted,
+    )  # fmt: skip
+    return repair(request, OneByOne())
+
+
+def _of_files(one: Planted, after: Files, options: frozenset[str], accepted: frozenset[str]) -> Iterator[Violation]:
+    judged = after
+    if "bridge" in options:
+        yield from _of_bridged(one, after)
+        judged = {
+            name: one.damaged.get(name, one.pristine.get(name, data)) if name.startswith("commitlog/") else data
+            for name, data in after.items()
+        }
+    for violation in wrong_files(one, judged):
+        if not any(name in violation.text for name in accepted):
+            yield violation
+    kinds = {kind for kind, _ in one.draw.faults}
+    is_known = any(name.startswith("commitlog/") for name in {*one.pristine} - one.changed)  # to the lake, by its bytes
+    if "lake" in options and kinds <= _DECIDED and is_known:
+        for name in sorted(one.changed & {*one.pristine}):
+            was = one.pristine[name]
+            was = was.rstrip(b"\0") if name.startswith("commitlog/") else was  # what follows the log's end is its own
+            if not after.get(name, b"").startswith(was):
+                yield Violation("the lake has it, and it did not come back", name)
+
+
+def _of_bridged(one: Planted, after: Files) -> Iterator[Violation]:
+    """Yield records that were whole before bridges were written, and are not now."""
+    for path, at, record in Target(golden(one.draw.store), Random(0), one.root).records():
+        name = str(path.relative_to(golden(one.draw.store)))
+        was, now = (files.get(name, b"")[at : at + record.total_size] for files in (one.damaged, after))
+        if was == one.pristine[name][at : at + record.total_size] != now:
+            yield Violation("a bridge over a whole record", f"{name} at {at}")
+
+
+def _of_harm(before: StartOutcome | None, after: StartOutcome | None) -> Iterator[Violation]:
+    """Yield what a start deletes that it would not have deleted before."""
+    if before is None or after is None or after.starts is False:
+        return
+    allowed = 0 if before.starts is False else before.deletes_messages
+    if allowed is not None and after.deletes_messages is not None and after.deletes_messages > allowed:
+        yield Violation("a start deletes more", f"{after.deletes_messages}, not {allowed}")
+
+
+def repairs_shrunk(one: RepairDraw) -> tuple[RepairDraw, list[Violation]]:
+    """Return the smallest set of faults that still breaks one of the same rules."""
+    rules = {violation.rule for violation in repairs_judged(one)}
+    for size in range(1, len(one.draw.faults)):
+        for some in combinations(one.draw.faults, size):
+            smaller = one._replace(draw=one.draw._replace(faults=some))
+            found = [violation for violation in repairs_judged(smaller) if violation.rule in rules]
+            if found:
+                return smaller, found
+    return one, repairs_judged(one)
+
+
+def main(arguments: Sequence[str]) -> None:
+    if not arguments[0].isdigit():
+        print(*repairs_judged(RepairDraw.parsed(" ".join(arguments))), sep="\n")
+        return
+    first, count, most = (int(number) for number in (*arguments, "4")[:3])
+    rules: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        if repairs_judged(one := repair_drawn(seed, most)):
+            smallest, why = repairs_shrunk(one)
+            rules.update({violation.rule for violation in why})
+            print(f"{seed}: {smallest} # {'; '.join(sorted({f'{it.rule}: {it.text}' for it in why}))}", flush=True)
+    print(f"{count} draws, with violations: {dict(rules.most_common())}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
