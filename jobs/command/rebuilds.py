@@ -1,8 +1,8 @@
 """The options that the rebuilding verbs share, and how files are put into a store."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -16,6 +16,7 @@ from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
     from jobs.rebuild.dry_run import DryRun
+    from jobs.rebuild.install import Installation
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -55,33 +56,22 @@ def say_dry_run(would: "DryRun", answer: Answer, seconds: float) -> ExitCode:
     return would.exit_code
 
 
-class Plan(Protocol):
-    """Changes to a store, before they are made."""
-
-    def describe(self) -> Iterator[str]:
-        """Say it, a line each."""
-
-
-_Plan = TypeVar("_Plan", bound=Plan)
-
-
 def refuse_beside_broker(store: str) -> None:
     """Refuse at once what could not be installed in the end."""
     if broker_process(store) is not None:
         raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
 
 
-def put_in_place(
-    store: str, plan: Callable[[], _Plan], install: Callable[[_Plan], object], answer: Answer, *, dry_run: bool
-) -> bool:
+def put_in_place(store: str, plan: Callable[[], "Sequence[Installation]"], answer: Answer, *, dry_run: bool) -> bool:
     """Print the planned changes, make them while the broker cannot start, and return whether they were made."""
-    from jobs.rebuild.install import RefusedError, broker_kept_out
+    from jobs.rebuild.install import RefusedError, broker_kept_out, install
 
     with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):
-        planned = plan()
-        answer.add(headed(NOT_DONE if dry_run else "INSTALL", planned.describe()))
-        if not dry_run:
-            install(planned)
+        plans = plan()
+        lines = [line for one in plans for line in one.describe()]
+        answer.add(headed(NOT_DONE if dry_run else "INSTALL", lines))
+        for one in plans if not dry_run else ():
+            install(one)
     return not dry_run
 
 

@@ -1,12 +1,13 @@
 """
-Put rebuilt index files into a stopped broker's store.
+Put files into a stopped broker's store: index files, queues, segments, a checkpoint.
 
-The new set is made beside the old one and the two directories change places in one step, so whoever kills this process
-leaves either set whole. The broker's own lock is held meanwhile: it cannot start. What was replaced stays beside the
-store under a name of its own.
+A set of files is made beside the folder that it is for, files that stay are linked into it, and the two folders change
+places in one step; a single file takes its name in one step. So whoever kills this process leaves what was there or
+what is new, whole. The broker's own lock is held meanwhile: it cannot start. What was replaced stays beside the store
+under a name of its own.
 
 A store belongs to its broker's user, who may change anything in it at any moment. So root acts as that user wherever it
-touches the store, and the new set is made and exchanged through open directories: what is installed is what was made.
+touches the store, and can do no more in it than that user.
 """
 
 import ctypes
@@ -17,9 +18,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from jobs.console.amounts import counted
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
 from jobs.rebuild.owner import Owner, acting_as, acting_as_before
+from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
@@ -40,59 +42,80 @@ from rmq_formats.store import (
     is_index_name,
 )
 
-ATTEMPT = ".attempt-"
+_ATTEMPT = ".attempt-"
 _REPLACED = ".replaced-"
+_CHECKPOINT = "checkpoint"
+_PLAIN = "consumequeue"
+_QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")  # in a rebuild's output; all else belongs below `consumequeue`
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
 _SPARE = 64 << 20  # bytes that are left free
+Step = Callable[[str], object]  # is told of each step before it
 
 
 class RefusedError(Exception):
     """Why nothing was touched."""
 
 
+class NewFile(NamedTuple):
+    """A file that goes into the store."""
+
+    source: Path
+    size: int
+    written: int  # zeros follow
+    sha256: str | None  # of what is written; None where the file is nobody else's
+
+
+class NewCheckpoint(NamedTuple):
+    """A checkpoint to be written, and where a copy of the old one is kept."""
+
+    values: Checkpoint
+    backup: Path
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The steps of an installation, known in full before the first one."""
+    """What is put into one folder, known in full before the first step."""
 
-    store: Path
-    source: Path
-    index: Path  # the real directory, where `index` is a link
-    new: dict[str, str]  # name → sha256
-    kept: tuple[str, ...]
+    folder: Path  # the real one, where the store's is a link
+    new: Mapping[str, NewFile]  # by path below the folder
     set_aside: tuple[str, ...]
     owner: Owner
-    aside: Path
-    checkpoint: Checkpoint | None = None  # the one to be written
+    aside: Path  # gets what is set aside
+    is_exchange: bool = True  # of the folder; False: each file takes its name by itself
+    kept: tuple[str, ...] = ()
+    checkpoint: NewCheckpoint | None = None
+
+    @property
+    def beside(self) -> Path:
+        """What attempts and what is set aside are named after: the folder, or a file in it."""
+        return self.aside.with_name(self.aside.name.partition(_REPLACED)[0])
 
     def describe(self) -> Iterator[str]:
         """Say it, a line each."""
-        yield f"into {self.index} (user {self.owner.user}, group {self.owner.group})"
-        yield from (f"new: {name}" for name in sorted(self.new))
-        kept = [name for name in self.kept if is_index_name(name)]
-        if kept:
-            yield f"kept: {counted(len(kept), 'file')}, {min(kept)} to {max(kept)}"
+        if not self.is_exchange:
+            yield from (
+                f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
+            )
+            return
+        yield f"into {self.folder} (user {self.owner.user}, group {self.owner.group})"
+        yield from (f"new: {self.folder.name}/{name}" for name in sorted(self.new))
+        if self.kept:
+            yield f"kept: {counted(len(self.kept), 'file')}"
         yield from (f"set aside in {self.aside.name}: {name}" for name in self.set_aside)
         if self.checkpoint is not None:
-            yield f"checkpoint: index time {self.checkpoint.index_timestamp}, the old one in {backup_of(self).name}"
+            new, backup = self.checkpoint
+            yield f"checkpoint: index time {new.index_timestamp}, the old one in {backup.name}"
 
 
-class Rebuilt(NamedTuple):
-    """The output directory of a rebuild."""
-
-    source: Path
-    files: dict[str, str]  # SHA-256 by name
-    survivors: frozenset[str] | None  # files of the store that were compared; None: all are replaced
-    replaced: frozenset[str]
-    headers: dict[str, IndexHeader]
-    size: int
+# --- plans -----------------------------------------------------------------------------------------------------------
 
 
-def plan_installation(
+def plan_index(
     store: str, out: str, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
 ) -> Installation:
     """
-    Check everything and return the installation; `RefusedError` when it must not be done.
+    Check everything and return the installation of index files; `RefusedError` when it must not be done.
 
     Without *refuses_deletion* files may stay that a broker deletes when it starts after a crash, as it would have.
     """
@@ -100,58 +123,83 @@ def plan_installation(
         raise RefusedError("files are installed from a directory on this machine")
     root, source = Path(local_path(store)), Path(local_path(out))
     manifest = read_manifest(source)
-    files = {file["name"]: file["sha256"] for file in manifest["files"]}
-    survivors = frozenset(file["name"] for file in manifest["survivors"]) if manifest["lost_only"] else None
-    paths = [source / name for name in files]
-    size = sum(path.stat().st_size for path in paths)
-    headers = {path.name: _header(path) for path in paths}
-    rebuilt = Rebuilt(source, files, survivors, frozenset(manifest["replaced"]), headers, size)
-    user, group = writer_of(root)
-    with acting_as(user, group):
-        return _planned(root, rebuilt, advance_checkpoint=advance_checkpoint, refuses_deletion=refuses_deletion)
+    new = {}
+    for file in manifest["files"]:
+        path = source / file["name"]
+        new[path.name] = NewFile(path, path.stat().st_size, path.stat().st_size, file["sha256"])
+    headers = {name: _header(file.source) for name, file in new.items()}
+    with acting_as(*writer_of(root)):
+        index = (root / INDEX_FOLDER).resolve()
+        there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
+        present = [name for name in there if is_index_name(name)]
+        kept = _kept(manifest, present)
+        stray = sorted(set(new) & set(kept))
+        if stray:
+            raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
+        headers |= {name: _header(index / name) for name in kept}
+        deleted = _deleted_at_start(root, headers)
+        checkpoint, aside = None, _aside_of(index)
+        if deleted and advance_checkpoint:
+            newest = max(header.end_timestamp for header in headers.values())
+            backup = root / f"{_CHECKPOINT}{aside.name.removeprefix(index.name)}"
+            checkpoint = NewCheckpoint(_checkpoint(root)._replace(index_timestamp=newest), backup)
+        elif deleted and refuses_deletion:
+            raise RefusedError(
+                f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
+                "Give --advance-checkpoint, or start and stop the broker first"
+            )
+        kept += [name for name in there if name not in present]
+        return replace(_planned(index, new, present, kept), aside=aside, checkpoint=checkpoint)
 
 
-def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool, refuses_deletion: bool) -> Installation:
-    """Return the installation, checked with the rights of the store's owner."""
-    index = (root / INDEX_FOLDER).resolve()
-    present = sorted(path.name for path in index.iterdir() if is_index_name(path.name)) if index.is_dir() else []
-    new, kept = rebuilt.files, _kept(rebuilt, present)
-    stray = sorted(set(new) & set(kept))
-    if stray:
-        raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
-    owner = owner_of(index if index.is_dir() else root, [index / name for name in present])
-    headers = rebuilt.headers | {name: _header(index / name) for name in kept}
-    deleted = _deleted_at_start(root, headers)
-    checkpoint = None
-    if deleted and advance_checkpoint:
-        newest = max(header.end_timestamp for header in headers.values())
-        checkpoint = _checkpoint(root)._replace(index_timestamp=newest)
-    elif deleted and refuses_deletion:
-        raise RefusedError(
-            f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
-            "Give --advance-checkpoint, or start and stop the broker first"
-        )
-    refuse_full_disk(index.parent, rebuilt.size)
-    others = (
-        [path.name for path in index.iterdir() if path.is_file() and path.name not in present] if index.is_dir() else []
-    )
-    return Installation(
-        root, rebuilt.source, index, new, (*kept, *sorted(others)),
-        tuple(name for name in present if name not in kept),
-        owner,
-        aside_of(index),
-        checkpoint,
-    )  # fmt: skip
+def plan_queues(store: str, out: Path) -> list[Installation]:
+    """Check everything and return the installations, one for each folder; `RefusedError` when it must not be done."""
+    if not is_local(store):
+        raise RefusedError("files are installed into a store on this machine")
+    root = Path(local_path(store))
+    manifest = read_manifest(out)
+    new: dict[str, dict[str, NewFile]] = {}
+    for file in (file for queue in manifest["queues"] for file in queue["files"]):
+        folder, _, path = file["path"].partition("/")
+        folder, path = (folder, path) if folder in _QUEUE_ROOTS else (_PLAIN, file["path"])
+        new.setdefault(folder, {})[path] = NewFile(out / file["path"], file["size"], file["written"], file["sha256"])
+    plans = []
+    with acting_as(*writer_of(root, _PLAIN)):
+        for name, files in sorted(new.items()):
+            folder = (root / name).resolve()
+            present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            kept = [path for path in present if path not in files] if manifest["lost_only"] else []
+            plans.append(_planned(folder, files, present, kept))
+    return plans
 
 
-def refuse_full_disk(directory: Path, needed: int) -> None:
+def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
+    owner = owner_of(folder if folder.is_dir() else folder.parent, [folder / name for name in present])
+    if os.geteuid() not in {0, owner.user}:
+        raise RefusedError(f"{folder}: belongs to user {owner.user}, and files of it are another user's")
+    _refuse_full_disk(folder.parent, new)
+    set_aside = tuple(sorted({*present} - {*kept}))
+    return Installation(folder, new, set_aside, owner, _aside_of(folder), kept=tuple(kept))
+
+
+def plan_files(folder: Path, files: Mapping[str, Path], beside: Path) -> Installation:
+    """Return the installation of single files, whose attempts and replaced files are named after *beside*."""
+    there = [folder / name for name in files if (folder / name).is_file()]
+    others = there or sorted(path for path in folder.iterdir() if path.is_file())[-1:]
+    new = {name: NewFile(path, path.stat().st_size, path.stat().st_size, None) for name, path in files.items()}
+    _refuse_full_disk(folder, new)
+    set_aside = tuple(path.name for path in there)
+    return Installation(folder, new, set_aside, owner_of(folder, others), _aside_of(beside), is_exchange=False)
+
+
+def _refuse_full_disk(directory: Path, new: Mapping[str, NewFile]) -> None:
     """Refuse what would leave less than a little of the disk."""
-    free = shutil.disk_usage(directory).free
+    needed, free = sum(file.size for file in new.values()), shutil.disk_usage(directory).free
     if needed + _SPARE > free:
         raise RefusedError(f"{directory}: {needed} bytes needed, {free} free")
 
 
-def aside_of(directory: Path) -> Path:
+def _aside_of(directory: Path) -> Path:
     """Return a new name beside a directory, for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return directory.with_name(f"{directory.name}{_REPLACED}{stamp}-{uuid4().hex[:8]}")
@@ -172,7 +220,8 @@ def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
     part = directory.stat() if directory.is_dir() else whole
     if whole.st_uid not in {0, part.st_uid}:
         raise RefusedError(
-            f"the store belongs to user {whole.st_uid}, its index directory to user {part.st_uid}: make them one user's"
+            f"the store belongs to user {whole.st_uid}, its {name} directory to user {part.st_uid}: make them one "
+            "user's"
         )
     return part.st_uid, part.st_gid
 
@@ -186,14 +235,14 @@ def read_manifest(source: Path) -> dict[str, Any]:
     return manifest
 
 
-def _kept(rebuilt: Rebuilt, present: Sequence[str]) -> list[str]:
-    """Return the files of the store that stay; what is there must be what was looked at."""
-    if rebuilt.survivors is None:
+def _kept(manifest: Mapping[str, Any], present: Sequence[str]) -> list[str]:
+    """Return the index files of the store that stay; what is there must be what was looked at."""
+    if not manifest["lost_only"]:
         return []
-    if rebuilt.survivors != set(present):
-        changed = sorted(rebuilt.survivors ^ set(present))
+    changed = sorted({file["name"] for file in manifest["survivors"]} ^ {*present})
+    if changed:
         raise RefusedError(f"the index directory has changed since the rebuild: {', '.join(changed)}")
-    return [name for name in present if name not in rebuilt.replaced]
+    return [name for name in present if name not in manifest["replaced"]]
 
 
 def owner_of(directory: Path, files: Sequence[Path]) -> Owner:
@@ -211,7 +260,7 @@ def _header(path: Path) -> IndexHeader:
 
 def _checkpoint(root: Path) -> Checkpoint:
     try:
-        return decode_checkpoint((root / "checkpoint").read_bytes())
+        return decode_checkpoint((root / _CHECKPOINT).read_bytes())
     except (OSError, FormatError):
         return Checkpoint(0, 0, 0)
 
@@ -224,9 +273,7 @@ def _deleted_at_start(root: Path, headers: dict[str, IndexHeader]) -> tuple[str,
     return tuple(sorted(name for name, header in headers.items() if header.end_timestamp > time))
 
 
-def backup_of(plan: Installation) -> Path:
-    """Return the path of the kept copy of the checkpoint."""
-    return plan.store / f"checkpoint{plan.aside.name.removeprefix(plan.index.name)}"
+# --- steps -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -251,136 +298,158 @@ def broker_kept_out(store: str) -> Iterator[None]:
         yield
 
 
-def install(plan: Installation, step: Callable[[str], object] = lambda name: name) -> None:
-    """Do what was planned; *step* is given before each step, none of which leaves less than a whole set."""
-    with acting_as(plan.owner.user, plan.owner.group), ExitStack() as stack:
-        parent = opened(stack, plan.index.parent)
-        for leftover in _names_in(parent):
-            if leftover.startswith(f"{plan.index.name}{ATTEMPT}"):
-                shutil.rmtree(leftover, dir_fd=parent)
-        staging = f"{plan.index.name}{ATTEMPT}{uuid4()}"
+def install(plan: Installation, step: Step = lambda name: name) -> None:
+    """Do what was planned; *step* is given before each step, none of which leaves less than a complete set."""
+    owner, beside = plan.owner, plan.beside
+    with acting_as(owner.user, owner.group), ExitStack() as stack:
+        sweep(beside)
+        staging = beside.with_name(f"{beside.name}{_ATTEMPT}{uuid4()}")
         step("make the directory")
-        os.mkdir(staging, 0o700, dir_fd=parent)
-        made = opened(stack, staging, parent)
-        for name, digest in plan.new.items():
+        staging.mkdir(mode=0o700)
+        made = _opened(stack, staging)
+        for name, file in plan.new.items():
             step(f"copy {name}")
-            _copy(plan.source / name, name, made, digest, plan.owner)
-        old = opened(stack, plan.index.name, parent) if plan.kept else -1
-        for name in plan.kept:
-            step(f"keep {name}")
-            os.link(name, name, src_dir_fd=old, dst_dir_fd=made, follow_symlinks=False)
-        give(made, plan.owner.group, plan.owner.directory_mode)
-        os.fsync(made)
-        if plan.checkpoint is not None:
-            step("advance the checkpoint")
-            _replace_checkpoint(plan, plan.checkpoint, opened(stack, plan.store))
-        step("name the directory")
-        # From here on nobody sweeps it away: after the exchange it holds the old set.
-        os.rename(staging, plan.aside.name, src_dir_fd=parent, dst_dir_fd=parent)
-        step("exchange")
-        check_is(made, plan.aside, parent)
-        _exchange(plan.aside.name, plan.index.name, parent)
-        check_is(made, plan.index, parent)
-        os.fsync(parent)
-        step("tidy up")
-        _tidy_up(plan, parent)
-        os.fsync(parent)
+            _copy(file, _make_parents(staging, name, owner), owner)
+        if plan.is_exchange:
+            _exchange_for(plan, staging, made, step)
+        else:
+            _put_each(plan, staging, step)
+        flush_directory(beside.parent)
 
 
-def opened(stack: ExitStack, directory: str | Path, parent: int | None = None) -> int:
+def sweep(beside: Path) -> None:
+    """Delete what installations have left that were killed."""
+    for leftover in beside.parent.glob(f"{beside.name}{_ATTEMPT}*"):
+        shutil.rmtree(leftover)
+
+
+def _put_each(plan: Installation, staging: Path, step: Step) -> None:
+    if plan.set_aside:
+        plan.aside.mkdir(mode=0o700, exist_ok=True)
+    for name in plan.new:
+        step(f"put {name}")
+        if name in plan.set_aside:
+            os.link(plan.folder / name, plan.aside / name, follow_symlinks=False)
+            flush_directory(plan.aside)
+        (staging / name).replace(plan.folder / name)
+        flush_directory(plan.folder)
+    staging.rmdir()
+
+
+def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> None:
+    """Complete the set that was made, an open directory, and let it and the folder change places."""
+    for name in plan.kept:
+        step(f"keep {name}")
+        os.link(plan.folder / name, _make_parents(staging, name, plan.owner), follow_symlinks=False)
+    for directory in [path for path in staging.rglob("*") if path.is_dir()]:
+        flush_directory(directory)
+    _give(made, plan.owner.group, plan.owner.directory_mode)
+    os.fsync(made)
+    if plan.checkpoint is not None:
+        step("advance the checkpoint")
+        _replace_checkpoint(plan.checkpoint)
+    step("name the directory")
+    staging.rename(plan.aside)  # from here on nobody sweeps it away: after the exchange it holds the old set
+    step("exchange")
+    _check_is(made, plan.aside)
+    _exchange(plan.aside, plan.folder)
+    _check_is(made, plan.folder)
+    flush_directory(plan.folder.parent)
+    step("tidy up")
+    if plan.aside.exists():
+        for name in plan.kept:  # they are linked into the new set
+            (plan.aside / name).unlink()
+        remove_empty(plan.aside)
+
+
+def _opened(stack: ExitStack, directory: Path) -> int:
     """Open a directory, which is no link."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     stack.callback(os.close, descriptor)
     return descriptor
 
 
-def _names_in(directory: int) -> list[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries]
-
-
-def check_is(made: int, place: Path, parent: int) -> None:
+def _check_is(made: int, place: Path) -> None:
     """Raise where another directory is at *place* than the one that was made."""
-    found, expected = os.stat(place.name, dir_fd=parent, follow_symlinks=False), os.fstat(made)
+    found, expected = place.lstat(), os.fstat(made)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
         raise OSError(f"{place}: not the directory that was made: somebody else changes the store meanwhile")
 
 
-def _tidy_up(plan: Installation, parent: int) -> None:
-    """Delete what stays in the store under its old name, too, and the directory if nothing else is in it."""
-    try:
-        with ExitStack() as stack:
-            aside = opened(stack, plan.aside.name, parent)
-            for name in plan.kept:
-                os.unlink(name, dir_fd=aside)
-            is_empty = not _names_in(aside)
-    except FileNotFoundError:  # there was no index directory
+def remove_empty(folder: Path) -> None:
+    """Delete folders that have nothing in them any more."""
+    if not folder.is_dir():
         return
-    if is_empty:
-        os.rmdir(plan.aside.name, dir_fd=parent)
+    for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+        if not any(inner.iterdir()):
+            inner.rmdir()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
-def _copy(source: Path, name: str, folder: int, digest: str, owner: Owner) -> None:
+def _make_parents(staging: Path, path: str, owner: Owner) -> Path:
+    target = staging / path
+    for folder in reversed([parent for parent in target.parents if parent.is_relative_to(staging)][:-1]):
+        if not folder.exists():
+            folder.mkdir()
+            os.chown(folder, -1, owner.group)
+            folder.chmod(owner.directory_mode)
+    return target
+
+
+def _copy(file: NewFile, target: Path, owner: Owner) -> None:
     with acting_as_before():
-        stored = source.open("rb")
-    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-    with stored, os.fdopen(descriptor, "r+b") as file:
-        shutil.copyfileobj(stored, file)
-        file.flush()
-        found = hash_file(lambda position, length: os.pread(descriptor, length, position))
-        if found != digest:
-            raise OSError(f"{source}: sha256 {found}, the manifest says {digest}")
-        give(descriptor, owner.group, owner.file_mode)
+        stored = file.source.open("rb")
+    with stored, target.open("x+b") as copy:
+        descriptor = copy.fileno()
+        shutil.copyfileobj(stored, copy, 1 << 20)
+        copy.flush()
+        if file.sha256 is not None:
+            found = hash_file(lambda at, length: os.pread(descriptor, min(length, file.written - at), at))
+            rest = os.pread(descriptor, file.size - file.written + 1, file.written)
+            if found != file.sha256 or any(rest) or len(rest) != file.size - file.written:
+                raise OSError(f"{file.source}: not the file that the manifest names")
+        _give(descriptor, owner.group, owner.file_mode)
         os.fsync(descriptor)
 
 
-def give(descriptor: int, group: int, mode: int) -> None:
+def _give(descriptor: int, group: int, mode: int) -> None:
     """Give an open file its group and mode; its user is whom this process acts as."""
     if os.fstat(descriptor).st_gid != group:
         os.fchown(descriptor, -1, group)
     os.fchmod(descriptor, mode)
 
 
-def _replace_checkpoint(plan: Installation, checkpoint: Checkpoint, root: int) -> None:
-    attempt = f"checkpoint{ATTEMPT}{uuid4()}"
-    descriptor = os.open(attempt, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=root)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(encode_checkpoint(checkpoint))
+def _replace_checkpoint(checkpoint: NewCheckpoint) -> None:
+    place = checkpoint.backup.with_name(_CHECKPOINT)
+    attempt = place.with_name(f"{_CHECKPOINT}{_ATTEMPT}{uuid4()}")
+    with attempt.open("xb") as file:
+        file.write(encode_checkpoint(checkpoint.values))
         file.flush()
-        try:
-            status = os.stat("checkpoint", dir_fd=root, follow_symlinks=False)
-        except FileNotFoundError:
-            pass
-        else:
-            give(descriptor, status.st_gid, status.st_mode & 0o7777)
-            os.link("checkpoint", backup_of(plan).name, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
-        os.fsync(descriptor)
-    os.replace(attempt, "checkpoint", src_dir_fd=root, dst_dir_fd=root)
-    os.fsync(root)
+        if place.exists():
+            status = place.lstat()
+            _give(file.fileno(), status.st_gid, status.st_mode & 0o7777)
+            os.link(place, checkpoint.backup, follow_symlinks=False)
+        os.fsync(file.fileno())
+    attempt.replace(place)
+    flush_directory(place.parent)
 
 
-def exchange(new: Path, old: Path) -> None:
-    """Let two directories change places, beside each other."""
-    with ExitStack() as stack:
-        _exchange(new.name, old.name, opened(stack, old.parent))
-
-
-def _exchange(new: str, old: str, parent: int) -> None:
-    """Let two directories change places: at once where the system can, else one after the other."""
+def _exchange(new: Path, old: Path) -> None:
+    """Let two directories beside each other change places: at once where the system can, else one after the other."""
     # Without the system call a kill between two renames leaves no directory *old*: the broker then makes a new one.
     # Nothing is lost: both sets lie beside it, the new one under the name that ends in `-new`.
-    try:
-        os.stat(old, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        os.rename(new, old, src_dir_fd=parent, dst_dir_fd=parent)
+    if not os.path.lexists(old):
+        new.rename(old)
         return
     number = _RENAMEAT2.get(platform.machine()) if sys.platform.startswith("linux") else None
     if number is not None:
         renameat2 = ctypes.CDLL(None, use_errno=True).syscall
-        if renameat2(number, parent, os.fsencode(new), parent, os.fsencode(old), _EXCHANGE) == 0:
+        here = -100  # paths are whole
+        if renameat2(number, here, os.fsencode(new), here, os.fsencode(old), _EXCHANGE) == 0:
             return
         if ctypes.get_errno() not in {errno.EINVAL, errno.ENOSYS}:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), old)
-    between = f"{new}-new"
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(old))
+    between = new.with_name(f"{new.name}-new")
     for source, target in ((new, between), (old, new), (between, old)):
-        os.rename(source, target, src_dir_fd=parent, dst_dir_fd=parent)
+        source.rename(target)

@@ -7,13 +7,13 @@ replaced stays beside the store; undoing puts it back, in the opposite order, as
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import file_digest
 from pathlib import Path
 
-from jobs.rebuild.install import ATTEMPT
+from jobs.rebuild.install import Installation, remove_empty, sweep
 from jobs.storage.local import LocalStorage, flush_directory
 
 JOURNAL = "REPAIR.json"
@@ -31,7 +31,7 @@ class Entry:
     set_aside: list[str]
     inode: int | None  # of the folder as it was; None where there was none, or where it is not exchanged
     is_exchange: bool = True
-    backup: str | None = None  # of the checkpoint, where the step advances it
+    backup: None = None  # in journals of earlier versions
     done: bool = False
     digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of each new file; of an earlier version none
 
@@ -71,19 +71,30 @@ class Journal:
         flush_directory(target.parent)
 
     @contextmanager
-    def step(self, entry: Entry) -> Iterator[None]:
+    def step(self, plan: Installation) -> Iterator[None]:
         """Note a step before it is done, and that it is done, where nothing came between."""
+        entry = _entry_of(plan)
         self.entries.append(entry)
         self.write()
         yield
         entry.done = True
         self.write()
 
+    def settle(self) -> None:
+        """Note of a step that was killed whether its folder was exchanged: only now the folder tells."""
+        for entry in [one for one in self.entries if one.is_exchange and not one.done]:
+            entry.done = _was_done(entry)
+            if not entry.done:
+                shutil.rmtree(entry.aside, ignore_errors=True)  # a new set that had got its name, and not its place
+                self.entries.remove(entry)
+        self.write()
+
     def undo(self, acting: Callable[[], AbstractContextManager[None]]) -> list[str]:
         """Put back what was replaced, the newest step first, *acting* as the store's owner; return what was done."""
         with acting():
+            undone: dict[Path, Path] = {}
             for entry in reversed(self.entries):
-                _refuse_lost_or_changed(entry)
+                _refuse_lost_or_changed(entry, undone)
         said = []
         while self.entries:
             with acting():
@@ -93,14 +104,13 @@ class Journal:
         return said
 
 
-def inode_of(folder: Path) -> int | None:
-    """Return the number that distinguishes a folder from another one of the same name."""
-    return folder.stat().st_ino if folder.exists() else None
-
-
-def digests_of(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return the SHA-256 of files, by the names that they get."""
-    return {name: _digest(path) for name, path in files.items()}
+def _entry_of(plan: Installation) -> Entry:
+    exchanged = plan.folder.stat().st_ino if plan.is_exchange and plan.folder.exists() else None
+    part = plan.beside.name if plan.is_exchange or plan.beside.name == CHECKPOINT_PART else "log"
+    return Entry(
+        part, str(plan.folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
+        digests={name: _digest(file.source) for name, file in plan.new.items()},
+    )  # fmt: skip
 
 
 def _digest(path: Path) -> str:
@@ -108,47 +118,57 @@ def _digest(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def _refuse_lost_or_changed(entry: Entry) -> None:
-    """Refuse to take back a step after which a broker wrote on, or whose replaced files are no longer there."""
+def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
+    """
+    Refuse to take back a step after which a broker wrote on, or whose replaced files are no longer there.
+
+    *undone* says where files lie that are put back before this step is taken back; it is given those of this step.
+    """
     folder, aside = Path(entry.folder), Path(entry.aside)
-    if not _was_done(entry, folder):
+    if not _was_done(entry):
         return
     for name, digest in entry.digests.items():
-        is_aside = (aside / name).exists()
-        if not is_aside and name in entry.set_aside and (folder / name).exists() and _digest(folder / name) == digest:
-            raise BrokenJournalError(f"{aside / name}: the replaced file is no longer there; nothing was taken back")
-        is_installed = entry.done and (is_aside or name not in entry.set_aside)
-        if is_installed and (folder / name).exists() and _digest(folder / name) != digest:
+        place, replaced = folder / name, aside / name
+        now = undone.get(place, place)
+        if replaced.exists() or name not in entry.set_aside:
+            undone[place] = replaced
+        if not now.exists() or (replaced.exists() and replaced.samefile(now)):  # killed before it was put in place
+            continue
+        is_as_installed = _digest(now) == digest
+        is_set_aside = name in entry.set_aside
+        if is_as_installed and is_set_aside and not replaced.exists():
+            raise BrokenJournalError(f"{replaced}: the replaced file is no longer there; nothing was taken back")
+        if not is_as_installed and (entry.done or entry.is_exchange or replaced.exists() or not is_set_aside):
             raise BrokenJournalError(
-                f"{folder / name}: written to after the repair: the broker has gone on, and what came since would be "
-                "lost; nothing was taken back"
+                f"{place}: written to after the repair: the broker has gone on, and what came since would be lost; "
+                "nothing was taken back"
             )
 
 
 def _undo(entry: Entry) -> list[str]:
     folder, aside = Path(entry.folder), Path(entry.aside)
-    beside = folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART
-    for attempt in beside.parent.glob(f"{beside.name}{ATTEMPT}*"):  # of a step that was killed
-        shutil.rmtree(attempt)
-    if not _was_done(entry, folder):
+    sweep(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)  # of a step that was killed
+    if not _was_done(entry):
         shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
         return [f"{entry.part}: had not been changed"]
     _put_back(folder, aside, entry.set_aside)
     for name in sorted(set(entry.new) - set(entry.set_aside)):
         (folder / name).unlink(missing_ok=True)
-    _remove_empty(aside)
+    for path in [path for path in aside.rglob("*") if path.is_file()]:  # not tidied up: the new set has it, too
+        if (folder / path.relative_to(aside)).exists() and path.samefile(folder / path.relative_to(aside)):
+            path.unlink()
+    remove_empty(aside)
     if entry.inode is None and entry.is_exchange:
-        _remove_empty(folder)
-    if entry.backup is not None and Path(entry.backup).exists():
-        Path(entry.backup).replace(Path(entry.backup).with_name("checkpoint"))
+        remove_empty(folder)
     return [f"{entry.part}: {len(entry.set_aside)} files put back, {len(entry.new)} taken out"]
 
 
-def _was_done(entry: Entry, folder: Path) -> bool:
+def _was_done(entry: Entry) -> bool:
     """Return whether a step has changed the store; of one that was killed, the folder itself tells."""
     if entry.done or not entry.is_exchange:
         return True
-    return inode_of(folder) != entry.inode
+    folder = Path(entry.folder)
+    return (folder.stat().st_ino if folder.exists() else None) != entry.inode
 
 
 def _put_back(folder: Path, aside: Path, names: Sequence[str]) -> None:
@@ -159,14 +179,3 @@ def _put_back(folder: Path, aside: Path, names: Sequence[str]) -> None:
             (aside / name).unlink(missing_ok=True)  # of two names of one file, both stay
     if folder.exists():
         flush_directory(folder)
-
-
-def _remove_empty(folder: Path) -> None:
-    """Delete folders that have nothing in them any more."""
-    if not folder.is_dir():
-        return
-    for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-        if not any(inner.iterdir()):
-            inner.rmdir()
-    if not any(folder.iterdir()):
-        folder.rmdir()

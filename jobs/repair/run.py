@@ -28,18 +28,17 @@ from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
     Installation,
     RefusedError,
-    backup_of,
     broker_kept_out,
     install,
-    plan_installation,
+    plan_files,
+    plan_index,
+    plan_queues,
     user_of,
 )
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.rebuild.owner import acting_as
-from jobs.rebuild.queue_install import QueueInstallation, install_queues, plan_queue_installation
 from jobs.repair.before_start import bridged, withheld
-from jobs.repair.files_install import FilesInstallation, aside_for, install_files, plan_files
-from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, BrokenJournalError, Entry, Journal, digests_of, inode_of
+from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, BrokenJournalError, Journal
 from jobs.repair.segments import Doubts, MendedSegment, Source, complete, damaged_bases, link_log, lost_bases, mend
 from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
@@ -152,26 +151,6 @@ def _findings(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
         yield f"    and {len(groups) - limit:,} more: `verify` has all"
 
 
-@dataclass(slots=True)
-class _Plans:
-    """The installations to carry out, in this order."""
-
-    files: list[FilesInstallation] = field(default_factory=list)
-    queues: QueueInstallation | None = None
-    index: Installation | None = None
-
-    @property
-    def count(self) -> int:
-        """How many files are put in place."""
-        queues = sum(len(root.new) for root in self.queues.roots) if self.queues else 0
-        return sum(len(one.files) for one in self.files) + queues + (len(self.index.new) if self.index else 0)
-
-    def describe(self) -> Iterator[str]:
-        for one in (*self.files, self.queues, self.index):
-            if one is not None:
-                yield from one.describe()
-
-
 def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     """Find out what is wrong, make what is right, and put it in place if that is asked for."""
     if not is_local(request.store):
@@ -259,11 +238,12 @@ class _Repair:
         self._refuse_unknown(request.accepted)
         with broker_kept_out(request.store):
             plans = self._planned()
-            if plans.count:
+            if plans:
                 self.summary.withheld = withheld(self.summary.found, verdict)
             if self.summary.withheld is not None:
-                plans = _Plans()
-            self.summary.plan, self.summary.files = list(plans.describe()), plans.count
+                plans = []
+            self.summary.plan = [line for plan in plans for line in plan.describe()]
+            self.summary.files = sum(len(plan.new) for plan in plans)
             if request.apply and self.summary.plan:
                 _apply(request, plans)
         if request.apply and self.summary.withheld is None:
@@ -388,24 +368,22 @@ class _Repair:
         self.summary.undecided += names
         self.summary.notes += _stays(what, names)
 
-    def _planned(self) -> _Plans:
+    def _planned(self) -> list[Installation]:
         """Look at everything once more and return what would be done; `RefusedError` when it must not be."""
-        root, plans = self.root, _Plans()
+        root = self.root
         with acting_as(*user_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}
             for one in self.segments:
                 target = Path(one.target)
                 by_folder.setdefault(target.parent, {})[target.name] = Path(one.path)
-            plans.files = [plan_files("log", folder, files, folder) for folder, files in sorted(by_folder.items())]
+            plans = [plan_files(folder, files, folder) for folder, files in sorted(by_folder.items())]
             if self.checkpoint is not None:
-                files = {CHECKPOINT_PART: self.checkpoint}
-                plans.files.append(plan_files(CHECKPOINT_PART, root, files, root / CHECKPOINT_PART))
+                plans.append(plan_files(root, {CHECKPOINT_PART: self.checkpoint}, root / CHECKPOINT_PART))
         if self.queues is not None:
-            plans.queues = plan_queue_installation(self.request.store, self.queues)
+            plans += plan_queues(self.request.store, self.queues)
         if self.index is not None:
-            plan = plan_installation(self.request.store, str(self.index), refuses_deletion=False)
-            plans.index = plan if plan.new else None
-        return plans
+            plans.append(plan_index(self.request.store, str(self.index), refuses_deletion=False))
+        return [plan for plan in plans if plan.new]
 
 
 def _stays(what: str, names: Sequence[str]) -> Iterator[str]:
@@ -458,28 +436,14 @@ def _newest_indexed(index: Path) -> int:
     return newest
 
 
-def _apply(request: RepairRequest, plans: _Plans) -> None:
+def _apply(request: RepairRequest, plans: Sequence[Installation]) -> None:
     """Do it, each step written down before it is done."""
     journal = _journal(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())
-    for plan in plans.files:
-        aside = aside_for(plan)
-        places = (plan.part, str(plan.folder), str(aside))
-        digests = digests_of(plan.files)
-        with journal.step(Entry(*places, [*plan.files], [*plan.set_aside], None, is_exchange=False, digests=digests)):
-            install_files(plan, aside)
-    for root in plans.queues.roots if plans.queues else ():
-        places = (root.folder.name, str(root.folder), str(root.aside))
-        digests = digests_of({name: file.source for name, file in root.new.items()})
-        with journal.step(Entry(*places, [*root.new], [*root.set_aside], inode_of(root.folder), digests=digests)):
-            install_queues(QueueInstallation((root,)))
-    index = plans.index
-    if index is not None:
-        places = ("index", str(index.index), str(index.aside))
-        backup = str(backup_of(index)) if index.checkpoint is not None else None
-        inode, digests = inode_of(index.index), dict(index.new)
-        with journal.step(Entry(*places, [*index.new], [*index.set_aside], inode, backup=backup, digests=digests)):
-            install(index)
+    journal.settle()
+    for plan in plans:
+        with journal.step(plan):
+            install(plan)
 
 
 __all__ = ["NotRepairableError", "RefusedError", "RepairRequest", "RepairSummary", "repair", "undo"]

@@ -102,7 +102,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.rebuild.dry_run import dry_run_of_queues
-    from jobs.rebuild.queue_install import install_queues, plan_queue_installation
+    from jobs.rebuild.install import plan_queues
     from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
     from jobs.rebuild.queues import Target
 
@@ -125,8 +125,7 @@ def command(  # noqa: PLR0913 - one argument an option
     answer.begin(_lines(summary))
     installed = False
     if how.wants_install:
-        plan = partial(plan_queue_installation, root, target)
-        installed = put_in_place(root, plan, install_queues, answer, dry_run=how.dry_run)
+        installed = put_in_place(root, partial(plan_queues, root, target), answer, dry_run=how.dry_run)
     result = summary.result(watch.seconds, installed=installed)
     told = {"installed": installed, "severity": result.severity.value, "seconds": result.seconds}
     lines = [*replaced_lines(summary.replaced, installed=installed), *(next_after_install(root) if installed else ())]

@@ -1,7 +1,6 @@
 """`rebuild-index`: index files written again from a store's log, and put in place if asked."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +75,7 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.products.index.settings import Wanted
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild
-    from jobs.rebuild.install import install, plan_installation
+    from jobs.rebuild.install import plan_index
     from jobs.report.of_rebuild_index import report_of
     from jobs.report.output import write_report
 
@@ -97,8 +96,9 @@ def command(  # noqa: PLR0913 - one argument an option
     answer.begin(_lines(result))
     installed = False
     if how.wants_install and not result.contradictions:
-        plan = partial(plan_installation, root, out, advance_checkpoint=advance_checkpoint)
-        installed = put_in_place(root, plan, install, answer, dry_run=how.dry_run)
+        installed = put_in_place(
+            root, lambda: [plan_index(root, out, advance_checkpoint=advance_checkpoint)], answer, dry_run=how.dry_run
+        )
     outcome = result.result(watch.seconds, installed=installed)
     if report is not None:
         write_report(report, report_of(result, outcome, installs=how.wants_install))

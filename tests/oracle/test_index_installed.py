@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
-from jobs.rebuild.install import broker_kept_out, install, plan_installation
+from jobs.rebuild.install import broker_kept_out, install, plan_index
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from tests.oracle.conftest import Kills, StoreFactory
@@ -78,7 +78,7 @@ def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkp
     made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), OneByOne())
     assert not made.contradictions
     with broker_kept_out(str(store)):
-        install(plan_installation(str(store), str(out), advance_checkpoint=advance_checkpoint))
+        install(plan_index(str(store), str(out), advance_checkpoint=advance_checkpoint))
     return made
 
 

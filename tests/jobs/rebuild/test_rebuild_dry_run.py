@@ -127,7 +127,7 @@ def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
     assert outcome.code is ExitCode.CLEAN
     assert "  PLAN, of which nothing is done yet" in outcome.out.splitlines()
     assert [line for line in outcome.out.splitlines() if " new: " in line] == [
-        f"    new: {file['name']}" for file in built
+        f"    new: index/{file['name']}" for file in built
     ]
     assert before == state_of(store)
 

@@ -1,7 +1,6 @@
 """A damaged store is repaired: what log and lake can tell is right again, the rest is named, all can be undone."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +14,6 @@ from jobs.ingest.run import ingest
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
-from jobs.repair import run as story
 from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
@@ -214,50 +212,6 @@ def test_a_healthy_store_needs_nothing(store: Path, lake: Path) -> None:
     summary = repaired(store, lake)
 
     assert (0, [], before) == (summary.exit_code, summary.plan, tree_state(store))
-
-
-class KilledError(BaseException):
-    """Stands for a kill."""
-
-
-def steps(count: int) -> Callable[[str], object]:
-    left = iter(range(count))
-
-    def step(_: str) -> None:
-        if next(left, None) is None:
-            raise KilledError
-
-    return step
-
-
-def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next repair die before a step of its installation, whichever part it is in."""
-    step = steps(number)
-    for name in ("install_files", "install_queues", "install"):
-        original = getattr(story, name)
-        monkeypatch.setattr(story, name, lambda *given, do=original: do(*given, step))
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("is_undone", [False, True])
-@pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 5, 8, 12, 20, 30])
-def test_a_killed_repair_is_done_again_or_undone(
-    store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, is_undone: bool
-) -> None:
-    sorted((store / "commitlog").iterdir())[1].unlink()
-    (store / "consumequeue" / "T1" / "0" / f"{QUEUE_FILE:020d}").unlink()
-    sorted((store / "index").iterdir())[3].unlink()
-    damaged = content_of(store)
-    killed_at(number, monkeypatch)
-    with pytest.raises(KilledError):
-        repaired(store, lake)
-    monkeypatch.undo()
-
-    if not is_undone:
-        assert repaired(store, lake).exit_code == 0
-    undo(str(store), store.parent / "repair")
-
-    assert content_of(store) == damaged
 
 
 def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Path, lake: Path) -> None:
