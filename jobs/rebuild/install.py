@@ -75,7 +75,7 @@ class NewCheckpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is put into one folder, known in full before the first step."""
+    """The files to be put into one folder, known in full before the first step."""
 
     folder: Path  # the real one, where the store's is a link
     new: Mapping[str, NewFile]  # by path below the folder
@@ -88,7 +88,7 @@ class Installation:
 
     @property
     def beside(self) -> Path:
-        """What attempts and what is set aside are named after: the folder, or a file in it."""
+        """The path that names of attempts and of the folder aside begin with: the folder, or a file in it."""
         return self.aside.with_name(self.aside.name.partition(_REPLACED)[0])
 
     def describe(self) -> Iterator[str]:
@@ -318,7 +318,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
 
 
 def sweep(beside: Path) -> None:
-    """Delete what installations have left that were killed."""
+    """Delete the attempts of installations that were killed."""
     for leftover in beside.parent.glob(f"{beside.name}{_ATTEMPT}*"):
         shutil.rmtree(leftover)
 
