@@ -47,7 +47,7 @@ class Asker:
         self._pending: dict[tuple[int, str], Future[Any]] = {}
 
     def check(self) -> None:
-        """Open the place, and raise what keeps it from being read."""
+        """Open the place once, so that errors are raised now."""
         self._threads.submit(self._listing).result()
 
     def look_again(self) -> None:

@@ -43,7 +43,7 @@ class Place:
         return Release.of(self.release) if self.release else None
 
     def recognised(self) -> "Place":
-        """Return the place as what it is: a lake has a table of messages."""
+        """Return the place as a store or as a lake, which has a table of messages."""
         try:
             LakeTables(self.location, file_system_options())
         except NotAStore:

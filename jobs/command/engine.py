@@ -32,7 +32,7 @@ engine_option = click.option(
 
 def start_workers(asked: str, *places: str, half: bool = False, warm: str) -> "Callable[[], Workers]":
     """
-    Choose the engine for what lies at *places*, and return a function that returns its workers.
+    Choose the engine for the bytes at *places*, and return a function that returns its workers.
 
     If it is Spark, its session begins to start, and the function waits for it: import meanwhile what the run needs.
     *half* and *warm* are those of `begin_session`.
@@ -62,9 +62,9 @@ def _application() -> str:
 def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
     """Return the workers of an engine; those of Spark wait for the session, or start it."""
     if engine is Engine.HERE:
-        from jobs.store.workers import Here
+        from jobs.store.workers import InProcessWorkers
 
-        return Here(file_system_options())
+        return InProcessWorkers(file_system_options())
     from jobs.launch.session import spark_session
     from jobs.store.spark_workers import SparkWorkers
 

@@ -13,7 +13,7 @@ the environment, the environment over the file. `--show-config` prints what came
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -22,6 +22,9 @@ from jobs.command.places import OUTPUT_DIRECTORY, STORE, PathListType
 from jobs.query.charset import check_charset
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
+
+if TYPE_CHECKING:
+    from jobs.products.index.settings import Wanted
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _SHOWN = 20
@@ -191,10 +194,22 @@ class StoreForm(NamedTuple):
     time_zone: ZoneInfo | None
     max_rate: int | None = None
 
+    def wanted(self, conf: BrokerConf) -> "Wanted":
+        """Return the settings of index files that the user gave."""
+        from jobs.products.index.settings import Wanted
 
+        return Wanted(self.hash_slots, self.index_num, self.release, self.time_zone, conf)
+
+
+hash_slots_option = click.option(
+    "--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."
+)
+index_num_option = click.option(
+    "--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."
+)
 _FORM = (
-    click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."),
-    click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."),
+    hash_slots_option,
+    index_num_option,
     click.option(
         "--consume-queue-size",
         type=click.IntRange(min=20),

@@ -118,8 +118,10 @@ def check_places(ctx: click.Context) -> None:
             os.scandir(path).close()
             problem = None if is_log_elsewhere and expected.lacks is _lacks_store else expected.lacks(path)
         except NotADirectoryError:
-            problem = "is a file, and a store a directory" if expected.lacks is _lacks_store else "is a file"
-            problem += f"; this prints it:\n{program()} dump {quote(expected.location)}"
+            problem = (
+                f"is a file, and a store a directory; this prints it:\n{program()} dump {quote(expected.location)}"
+            )
+            problem = "is a file; a lake is a directory of tables" if expected.lacks is _lacks_tables else problem
         except PermissionError:
             continue  # not a wrong argument: the verb says that it has no access, with exit code 1
         except OSError as error:
@@ -178,17 +180,14 @@ class LocationType(click.ParamType[str]):
             ctx.meta.setdefault(_EXPECTED, []).append(_Expected(text, self._lacks, param))
         return text
 
-    def refuse_file(self, location: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
-        """Refuse a file of this machine where a directory is meant."""
-        if _is_file(location):
-            kind = "a lake is a directory of tables" if _is_lake(param) else "name a directory"
-            self.fail(f"{location}: is a file; {kind}", param, ctx)
 
-
-def _is_file(location: str) -> bool:
-    with suppress(OSError, ValueError):  # a text that can be no name: of what is not there, the verb says so
-        return is_local(location) and Path(local_path(location)).is_file()
-    return False
+def _kind_of(location: str) -> str | None:
+    """Return the kind of a place of this machine, in words; None if nothing is there."""
+    with suppress(OSError, ValueError):  # a text that can be no name: the verb says so
+        path = Path(local_path(location)) if is_local(location) else None
+        if path is not None and path.exists():
+            return "a directory" if path.is_dir() else "a file" if path.is_file() else "no regular file"
+    return None
 
 
 def _is_lake(param: click.Parameter | None) -> bool:
@@ -205,16 +204,6 @@ class StoreType(LocationType):
         return location
 
 
-class LakeType(StoreType):
-    """The place of a lake that must be there and is only read."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
-        location = super().convert(value, param, ctx)
-        self.refuse_file(location, param, ctx)
-        return location
-
-
 class OutputLocationType(Output, LocationType):
     """A path or a URI to write: files that are there are ours."""
 
@@ -225,7 +214,9 @@ class OutputLocationType(Output, LocationType):
         location = super().convert(value, param, ctx)
         for place in (location, *_links_in(location)):
             self.guard(place, param, ctx)
-        self.refuse_file(location, param, ctx)
+        if _kind_of(location) == "a file":
+            wanted = "a lake is a directory of tables" if _is_lake(param) else "name a directory"
+            self.fail(f"{location}: is a file; {wanted}", param, ctx)
         return location
 
 
@@ -244,30 +235,21 @@ class _OutputPathType(Output, click.Path):
     ) -> str | bytes | os.PathLike[str]:
         """Return the path; a URI would be taken for one."""
         text = _text(self, value, param, ctx)
-        kind = "directory" if self.dir_okay else "file"
+        wanted = "a directory" if self.dir_okay else "a file"
         if not is_local(text):
-            self.fail(f"{text}: name a {kind} of this machine", param, ctx)
+            self.fail(f"{text}: name {wanted} of this machine", param, ctx)
         self.guard(text, param, ctx)
-        if Path(text).is_dir() if self.file_okay else _is_file(text):
-            self.fail(f"{text}: is a {'directory' if self.file_okay else 'file'}; name a {kind}", param, ctx)
+        kind = _kind_of(text)
+        if kind not in {wanted, None}:
+            self.fail(f"{text}: is {kind}; name {wanted}", param, ctx)
         return super().convert(text, param, ctx)
 
 
 class OutputFileType(_OutputPathType):
-    """A file of this machine that will be written."""
+    """A file of this machine that will be written: what is there is replaced, so that no device may be."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
-
-    def convert(
-        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | bytes | os.PathLike[str]:
-        """Return the path; what is there is replaced, and no device of the system must be."""
-        path = super().convert(value, param, ctx)
-        place = Path(os.fsdecode(path))
-        if place.exists() and not place.is_file():
-            self.fail(f"{place}: is no regular file; name a file", param, ctx)
-        return path
 
 
 class OutputDirectoryType(_OutputPathType):
@@ -322,7 +304,7 @@ class NewStoreType(OutputDirectoryType):
 STORED = StoreType()
 STORE = StoreType(_lacks_store)
 LOG_DIRECTORY = StoreType(_lacks_nothing)
-LAKE = LakeType(_lacks_tables)
+LAKE = StoreType(_lacks_tables)
 STORE_OR_LAKE = StoreType(_lacks_both)
 CHANGED_LAKE = OutputLocationType(_lacks_tables)
 WRITTEN = OutputLocationType()

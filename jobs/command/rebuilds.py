@@ -57,7 +57,7 @@ def say_dry_run(would: "DryRun", answer: Answer, seconds: float) -> ExitCode:
 
 
 def refuse_beside_broker(store: str) -> None:
-    """Refuse at once what could not be installed in the end."""
+    """Refuse at once to change the store of a running broker."""
     if broker_process(store) is not None:
         raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
 

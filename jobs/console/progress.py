@@ -106,6 +106,24 @@ class Progress:
             self._stream.flush()
 
 
+class LateProgress:
+    """A line that begins with the first call, which a search or a walk makes once it takes long."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._line: Progress | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show how far the work is."""
+        self._line = self._line or Progress(Work(self._label, total))
+        self._line.show(done)
+
+    def close(self) -> None:
+        """Leave the terminal's line to whatever comes next."""
+        if self._line is not None:
+            self._line.close()
+
+
 def _mib(size: float) -> str:
     return f"{size / _MIB:,.{1 if size < _FEW else 0}f}"
 

@@ -98,7 +98,7 @@ def start_outcome(
     store: Store, writers: Writers, log: WalkedLog | None = None, conf: BrokerConf = _NO_CONF
 ) -> StartOutcome:
     """
-    Return what a start does, of the release that wrote the end of the log.
+    Return the outcome of a start of the release that wrote the end of the log.
 
     Where several may have written it that start differently, the one counts that deletes most: which of them the broker
     is, nobody has said.

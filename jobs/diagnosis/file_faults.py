@@ -1,5 +1,5 @@
 """
-Which single fault turned a file into what is stored, given what the log says that it should be.
+The single fault that turned the file that the log makes into the one that is stored.
 
 Two witnesses say what a queue file or an index file holds: the file itself and the log. Where they differ, either may
 be wrong. A flipped bit, zeros, a cut or an extension leave all other bytes as they were: those then speak for the
@@ -29,7 +29,7 @@ class FileFault(StrEnum):
 
 
 class Content(NamedTuple):
-    """The bytes of a file: how many, and what reads some of them."""
+    """The bytes of a file: their number, and the function that reads some of them."""
 
     size: int
     read: Callable[[int, int], Buffer]

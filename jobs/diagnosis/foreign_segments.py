@@ -1,4 +1,4 @@
-"""Findings that a segment of another log explains as well as what they say: units lead to no record there."""
+"""Findings that a segment of another log would explain as well: units lead to no record there."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence

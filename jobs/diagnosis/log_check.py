@@ -14,7 +14,7 @@ from jobs.diagnosis.broker_start import BadPlace, WalkedLog
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES
 from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Range
-from jobs.store.workers import HandedOn, Workers
+from jobs.store.workers import DelegatingWorkers, Workers
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -114,7 +114,7 @@ def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:
         pass
 
 
-class LogWatch(HandedOn):
+class LogWatch(DelegatingWorkers):
     """Workers that check every range of the log that they are given; the first pass over it is the one that counts."""
 
     def __init__(self, workers: Workers) -> None:
@@ -123,7 +123,7 @@ class LogWatch(HandedOn):
 
     @property
     def doubtful(self) -> list[tuple[int, int]]:
-        """From and to of records that a broker takes for whole, and that are not what it wrote."""
+        """Begin and end of records that a broker accepts although they are not as it wrote them."""
         return [(one.offset, one.offset + one.size) for check in self.checks or () for one in check.doubtful]
 
     def ranges(

@@ -1,13 +1,13 @@
 """The newest record that queues of a closed store lead to after the end of its log: by all units and all records."""
 
 from jobs.products.queues.differences import DifferenceKind
-from jobs.products.queues.join import Joined
+from jobs.products.queues.join import JoinResult
 from jobs.store.log_ends import FARTHEST
 
 _OF_NO_RECORD = frozenset({DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT})
 
 
-def ahead_of_log(joined: Joined) -> int | None:
+def ahead_of_log(joined: JoinResult) -> int | None:
     """Return the newest offset that last units of queues lead to after the log's end; None without any."""
     starts = {queue.name: queue.start for queue in joined.queues}
     behind = [

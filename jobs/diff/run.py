@@ -1,5 +1,5 @@
 """
-What a store and a lake have of the same log.
+The records of one log in a store and in a lake.
 
 The store is known by its bytes, as `ingest` knows it. One task compares a segment; what one side lacks gets its cause
 from what runs have noted (gaps, quarantine, a choice of topics), from the lake's own files, and from what the store has

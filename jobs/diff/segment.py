@@ -88,7 +88,7 @@ def _column_set(starts: Integers, ends: Integers, *flags: Flags) -> tuple[NDArra
 
 
 def diff_segment(work: DiffWork) -> SegmentDiff:
-    """Compare what both sides have of a segment."""
+    """Compare both sides' records of a segment."""
     store, pieces, is_gone = _of_store(work.store)
     lake, rest = _of_lake(work)
     store_starts, store_ends, *_ = store.sorted()

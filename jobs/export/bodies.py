@@ -55,6 +55,6 @@ class Undecoded:
             self.places.append(LeftOut(broker, offset, size, bodies[row].error or ""))
 
     def add(self, other: Self) -> None:
-        """Add what another task noted."""
+        """Add the notes of another task."""
         self.count += other.count
         self.places += other.places[: _NAMED - len(self.places)]

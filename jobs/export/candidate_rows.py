@@ -25,7 +25,7 @@ ROWS, UNDECODED = "rows", "undecoded"  # folders of what is chosen, and of bodie
 _TEXT = pa.field(BODY_TEXT, pa.string())
 
 
-class Between(NamedTuple):
+class TimeBounds(NamedTuple):
     """Times of storage, in milliseconds, both included; None leaves a side open."""
 
     since: int | None
@@ -109,7 +109,7 @@ def _with_bodies(part: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def choose_by_time(between: Between, items: Sequence[Item], folder: Path, limit: int) -> None:
+def choose_by_time(between: TimeBounds, items: Sequence[Item], folder: Path, limit: int) -> None:
     """Write the numbers of the rows that were stored *between* two times below *folder*, without Spark."""
     (folder / UNDECODED).mkdir(parents=True)
     for number, item in enumerate(items):

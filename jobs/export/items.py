@@ -46,7 +46,7 @@ class Item(Protocol):
         """The known limits of the values in it, by which it may be left out unread."""
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
-        """Yield the wanted rows of `messages`, some columns of them, and what of the log is no message."""
+        """Yield the wanted rows of `messages`, some columns of them, and the places of the log that hold no message."""
 
 
 @dataclass(frozen=True, slots=True)

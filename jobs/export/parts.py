@@ -94,7 +94,7 @@ class PartTask:
 
 
 def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, and put aside what is damaged."""
+    """Yield the rows, and keep damaged places apart."""
     for item in items:
         if not isinstance(item, Piece):
             yield item

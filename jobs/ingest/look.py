@@ -22,7 +22,7 @@ from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
 from jobs.store.ranges import plan_ranges, written_size
-from jobs.store.selection import Chosen, Selection
+from jobs.store.selection import Selection, TopicChoices
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -100,7 +100,7 @@ class Look:
         writers = known_releases(store, request.release)
         manifest = _only(self._manifests)
         # A run says where earlier ones left out topics that are wanted now, and that the lake has another name.
-        chosen = Chosen.of(manifest["state"], manifest["selection"])
+        chosen = TopicChoices.of(manifest["state"], manifest["selection"])
         _require(not chosen.until or request.selection.takes_or_all is not None)
         _require(request.broker in {None, manifest["broker"]})
         is_open = _check_end(store, manifest["to_offset"])

@@ -13,7 +13,7 @@ from rmq_formats.commitlog.segment import SegmentBytes
 
 
 def note_left_over(store: Store, report: StoreReport) -> None:
-    """Count what the log's end leaves without a message; all of it is what a broker itself leaves, and no damage."""
+    """Note units and index entries of messages that a promotion took back: a broker leaves them, they are no damage."""
     state, index, log, problems = report.state, report.index, report.log, report.problems
     epoch = state.epochs[-1]
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset}"

@@ -122,7 +122,7 @@ def _find_ends(report: QueueReport, queue: StoredQueue) -> None:
 
 
 def drop_left_over(report: QueuesReport, store: Store, is_left_over: Callable[[int], bool]) -> int:
-    """Take the units from the ends of queues that point at what is left over in the log; return how many they were."""
+    """Drop the units at the ends of queues that point to records left over after the log's end; return their number."""
     queues = {queue.name: queue for queue in _readable(store)[0]}
     for found in report.queues:
         queue = queues[QueueName(found.kind, found.topic, found.queue_id)]

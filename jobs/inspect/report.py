@@ -1,4 +1,4 @@
-"""All of what `inspect` found, as values, and what it comes to."""
+"""Everything that `inspect` found, as values, and the verdict."""
 
 from dataclasses import asdict, dataclass, field
 from shlex import quote

@@ -35,7 +35,7 @@ def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     lines += _rocksdb(report)
     lines += _checkpoint(report)
     lines += _releases(report, verbose=verbose)
-    lines += _others(report)
+    lines += _other_folders(report)
     lines += _problems(report)
     lines += _next(report)
     return "\n".join(lines)
@@ -60,7 +60,7 @@ _SHOWN_ABOVE = frozenset(
 )
 
 
-def _others(report: StoreReport) -> Iterator[str]:
+def _other_folders(report: StoreReport) -> Iterator[str]:
     """Name the folders whose files no other line is about."""
     title = "ALSO"
     for folder in report.state.folders:

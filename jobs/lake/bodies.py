@@ -64,10 +64,10 @@ def with_inflated(
         body = found[row - start] = decoded(stored[row].as_py(), flags[row].as_py(), limit)
         size += 0 if body.error else len(body.data or b"")
         if size >= budget:
-            yield _beside(rows.slice(start, row + 1 - start), found)
+            yield _with_inflated(rows.slice(start, row + 1 - start), found)
             start, size, found = row + 1, 0, {}
     if start < rows.num_rows:
-        yield _beside(rows.slice(start), found)
+        yield _with_inflated(rows.slice(start), found)
 
 
 def is_to_inflate(rows: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -83,7 +83,7 @@ def is_to_inflate(rows: pa.RecordBatch) -> NDArray[np.bool_]:
     return is_compressed & has_body & has_flag
 
 
-def _beside(rows: pa.RecordBatch, found: dict[int, Body]) -> pa.RecordBatch:
+def _with_inflated(rows: pa.RecordBatch, found: dict[int, Body]) -> pa.RecordBatch:
     """Append both columns: the bodies that were *found*, by their rows."""
     inflated: list[bytes | None] = [None] * rows.num_rows
     errors: list[str | None] = [None] * rows.num_rows

@@ -284,7 +284,7 @@ def commit_layout(
 
 
 def refuse_layouts(lake: Lake, table: Table) -> None:
-    """See to it that nobody who is replacing files of a table at this moment can commit that any more."""
+    """Make every replacement of files that is in progress on this table fail at its commit."""
     snapshot = own_table(lake, table.name)
     if snapshot is None:
         return
@@ -356,7 +356,7 @@ def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) ->
 
 
 def _flush(uri: str, versions: Iterable[int] = ()) -> None:
-    """Make a local table's files durable: a commit must not outlive what it names, nor a done run its commit."""
+    """Make a local table's files durable: no commit may survive a crash without its files, no run without its own."""
     if not is_local(uri):
         return
     root = Path(local_path(uri))

@@ -48,7 +48,7 @@ Plan = Callable[[Table, Sequence[StoredFile]], list["Group"]]
 
 
 class Group(NamedTuple):
-    """Files that become one; what a task needs to do it."""
+    """Files that a task merges into one."""
 
     lake: Lake
     table: Table

@@ -48,7 +48,7 @@ def version_before(
     lake: Lake, snapshot: DeltaTable, unwanted: Sequence[Callable[[LogAction], bool | None]]
 ) -> int | None:
     """
-    Return the last version of a table that had none of what is *unwanted*; None when its log does not go back so far.
+    Return the last version of a table without the *unwanted* features; None when its log does not go back so far.
 
     Each one returns whether an action gives it to the table, or None where the action says nothing about it.
     """

@@ -59,7 +59,7 @@ _DEFAULT = "CURRENT_DEFAULT"
 
 
 class UnsupportedTableError(OSError):
-    """Another engine uses what we do not write."""
+    """Another engine uses a feature that we do not write."""
 
 
 class Refusal(NamedTuple):
@@ -70,7 +70,7 @@ class Refusal(NamedTuple):
 
 
 def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
-    """Raise `UnsupportedTableError` when a table has what we do not write."""
+    """Raise `UnsupportedTableError` when a table has a feature that we do not write."""
     location = lake.locate(table.name)
     found = list(_refusals(lake, snapshot, table))
     lacking = lacking_spark() if needs_spark(snapshot) and not has_session() else ""

@@ -17,7 +17,7 @@ from jobs.lake.tables import PRODUCED, RUNS, Table
 
 
 def refuse_unsupported(lake: Lake, tables: Iterable[Table]) -> None:
-    """Raise `UnsupportedTableError` when another engine has given one of these tables what we do not write."""
+    """Raise `UnsupportedTableError` when another engine gave one of these tables a feature that we do not write."""
     for table in tables:
         snapshot = open_table(lake, table.name)
         if snapshot is not None:

@@ -93,7 +93,7 @@ def _lock(descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise HeldByOtherError(_told(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
+        raise HeldByOtherError(_holder_text(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS_HERE:
             raise
@@ -116,7 +116,7 @@ def _note() -> bytes:
     return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}).encode() + b"\n"
 
 
-def _told(text: bytes) -> str:
+def _holder_text(text: bytes) -> str:
     try:
         holder = json.loads(text.partition(b"\n")[0])
         return f"held by process {holder['pid']} on {holder['host']} since {holder['since']}"

@@ -36,7 +36,7 @@ from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.lake.writers import writer_of
 from jobs.store.range_reader import Fingerprint
-from jobs.store.selection import Chosen
+from jobs.store.selection import TopicChoices
 
 MANIFEST_VERSION = 1
 MANIFESTS = "_manifests"
@@ -120,9 +120,9 @@ class KnownStore:
         return tuple(sorted(self.newest.fingerprints if self.newest else self.registered, reverse=True))
 
     @property
-    def chosen(self) -> Chosen:
+    def chosen(self) -> TopicChoices:
         """The part of the log of which runs took some topics only."""
-        return Chosen.of(self.newest.state, self.newest.selection) if self.newest else Chosen()
+        return TopicChoices.of(self.newest.state, self.newest.selection) if self.newest else TopicChoices()
 
     @property
     def first_offset(self) -> int:

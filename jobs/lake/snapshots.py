@@ -58,14 +58,14 @@ class Snapshots:
         return found.snapshot
 
     def own(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return a snapshot that the next one who asks for it may change."""
+        """Return a snapshot that its caller may change."""
         found = self._own.get(table)
         is_kept = found is not None and found.is_of_table()
         self._own[table] = found = found.updated() if found and is_kept else _Kept.of(table, opened())
         return found.snapshot
 
     def renew(self) -> None:
-        """Update what is read, at a moment when nobody has it."""
+        """Update the snapshots that are only read, at a moment when nobody holds one."""
         for table, kept in list(self._read.items()):
             if not kept.is_newest():
                 del self._read[table]

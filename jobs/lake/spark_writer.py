@@ -138,7 +138,7 @@ def _removals(transaction: "JavaObject", new: "Commit") -> Iterator["JavaObject"
 
 @contextmanager
 def _conflicts_as_ours() -> Iterator[None]:
-    """Raise `CommitFailedError` for Delta's own conflicts, and `OSError` for what it cannot do."""
+    """Raise `CommitFailedError` for Delta's own conflicts, and `OSError` for its other errors."""
     from py4j.protocol import Py4JJavaError
 
     try:

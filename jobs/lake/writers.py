@@ -27,7 +27,7 @@ _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 
 
 class Rewrite(NamedTuple):
-    """Files of a snapshot, and what is in their place."""
+    """Files of a snapshot, and the files that replace them."""
 
     removed: tuple[StoredFile, ...]
     added: tuple[Action, ...]

@@ -80,7 +80,7 @@ def rule_text(verb: str) -> str:
 
 def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False, is_remote: bool = False) -> Choice:
     """
-    Return who reads the *size* bytes of a verb's work: who is *asked*, else whom the rule names.
+    Return the engine for *size* bytes of a verb's work: the *asked* one, else the one that the rule gives.
 
     *half*: a broker runs beside, and half of the cores are its own. `SetupError` where it is Spark, and is missing.
     """
@@ -114,7 +114,7 @@ def is_spark_asked_for() -> bool:
 
 
 def lacking_spark() -> str:
-    """Return why no session can start here, and what brings what is missing; empty where one can."""
+    """Return why no session can start here, and how to install the missing part; empty where one can."""
     from jobs.launch.java import find_java_home
 
     try:

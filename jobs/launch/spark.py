@@ -52,7 +52,7 @@ def submission(
     spark_options: Sequence[str], *, s3: bool = False, record: bool = True, warm: str | None = None
 ) -> Submission:
     """
-    Find and fetch what is needed, and return spark-submit's arguments: the user's options over ours.
+    Find and fetch the JARs, and return spark-submit's arguments: the user's options over ours.
 
     *warm* names the module of the tasks, which local workers share.
     """

@@ -1,5 +1,5 @@
 """
-Settings of topics and groups, and how far consumers are: what has changed since the run before is a row each.
+Settings of topics and groups, and positions of consumers: a row for each that has changed since the run before.
 
 They are read before the log is: what a consumer has confirmed by then, the log has by the time it is read.
 """

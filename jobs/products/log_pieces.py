@@ -47,7 +47,7 @@ class _Entries(NamedTuple):
 
 
 class PieceCollector:
-    """Notes what the pieces of one range leave to be kept; little of it, but for damage and stale bytes."""
+    """Collects the bytes between the records of one range; few of them, but for damage and stale bytes."""
 
     def __init__(self, range_: Range, from_offset: int, *, with_damage: bool) -> None:
         """Note nothing yet; what ends before *from_offset* was kept by an earlier run."""
@@ -88,7 +88,7 @@ class PieceCollector:
             yield group
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows, their bytes read once more; what is deleted by now is left out."""
+        """Yield the rows, their bytes read once more, without those of files that are deleted by now."""
         range_ = self._range
         if range_.start == 0 and range_.base_offset >= self._from_offset:
             yield _row(FILE, range_.base_offset, range_.segment_size, path=_path_below(range_.location))

@@ -12,7 +12,7 @@ from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
 from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import entries_under, has_key, says, times_indexed
-from jobs.store.selection import Chosen
+from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.commitlog.row import parse_host, record_of_row
 from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units
@@ -272,7 +272,7 @@ class LakeSource:
     # the lake as a whole
 
     @cached_property
-    def _chosen(self) -> list[Chosen]:
+    def _chosen(self) -> list[TopicChoices]:
         return list(self._tables.chosen(self._where()))
 
     def asked_of(self, topic: str | None) -> None:

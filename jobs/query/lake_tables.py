@@ -18,7 +18,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.storage.s3 import delta_location, delta_options
-from jobs.store.selection import Chosen
+from jobs.store.selection import TopicChoices
 from rmq_formats.arrow import plain_type
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.errors import NotAStore
@@ -125,7 +125,7 @@ class LakeTables:
             return 0
         return int(self.rows(f"SELECT count(*) AS places FROM {QUARANTINE} WHERE {condition}")[0]["places"])  # noqa: S608 - quoted
 
-    def chosen(self, condition: str) -> Iterator[Chosen]:
+    def chosen(self, condition: str) -> Iterator[TopicChoices]:
         """Yield for each store the part of which runs took some topics only, as its newest manifest says."""
         if not self.has(RUNS):
             return
@@ -134,7 +134,7 @@ class LakeTables:
         for path in {row["store_id"]: row["manifest"] for row in self.rows(sql)}.values():
             with lake.open(path) as file:
                 manifest = json.loads(bytes(file.read(0, file.size)))
-            yield Chosen.of(manifest["state"], manifest["selection"])
+            yield TopicChoices.of(manifest["state"], manifest["selection"])
 
     def kinds(self, sql: str) -> dict[str, str]:
         """Return the columns of a query, and Arrow's name of each one's type."""

@@ -21,7 +21,7 @@ from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.records import may_be_other_tags
 from jobs.products.queues.classification import BAD_PLACES
 from jobs.products.queues.differences import Difference, DifferenceKind
-from jobs.products.queues.join import Joined, join
+from jobs.products.queues.join import JoinResult, join
 from jobs.products.queues.settings import QueueSettings
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
@@ -142,7 +142,7 @@ class _Judge:
 
     store: Store
     settings: QueueSettings
-    joined: Joined
+    joined: JoinResult
     out: Path
     made: set[str]  # SHA-256 of what was made
     doubtful: set[int]  # records that are not what a broker wrote
@@ -319,7 +319,7 @@ def path_in_output(path: str) -> str:
     return path.removeprefix(f"{QueueKind.PLAIN}/")
 
 
-def _wrong_files(joined: Joined, settings: QueueSettings) -> set[str]:
+def _wrong_files(joined: JoinResult, settings: QueueSettings) -> set[str]:
     """Return the files, by their paths in the output, that the comparison with the log has something against."""
     found = set()
     for difference in joined.differences:
@@ -337,7 +337,7 @@ def _files_of(difference: Difference, settings: QueueSettings) -> Iterator[str]:
     yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
 
 
-def _leads_beyond(difference: Difference, joined: Joined) -> bool:
+def _leads_beyond(difference: Difference, joined: JoinResult) -> bool:
     """Return whether the difference is at the queue's end and points after the log's end."""
     is_last = difference.position + difference.times >= joined.ends[difference.queue]
     return difference.kind is DifferenceKind.BEHIND_LOG and is_last

@@ -1,5 +1,5 @@
 """
-What a repair owes to messages that the broker would delete at its next start.
+How a repair protects messages that the broker would delete at its next start.
 
 A store that its broker refuses loses nothing. Mended in part, it loads, and the start cuts the log at the first bad
 record: such a plan is withheld. Where the lake has not brought the bytes back, bridges can be asked for.

@@ -94,7 +94,7 @@ class RepairSummary:
 
     @property
     def severity(self) -> Severity:
-        """How serious what is left is; before anything has been done, what was found."""
+        """The severity of the findings that are left, or, before anything has been done, of all."""
         return (self.left or self.found).severity
 
     @property
@@ -152,7 +152,7 @@ def _findings(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
 
 
 def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
-    """Find out what is wrong, make what is right, and put it in place if that is asked for."""
+    """Verify the store, make right files, and put them in place if that is asked for."""
     if not is_local(request.store):
         raise NotRepairableError("a store on this machine can be repaired")
     work = _claimed(request.out) / _WORK

@@ -51,7 +51,7 @@ class Doubts(NamedTuple):
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> Self:
-        """Take what is no consequence of anything else."""
+        """Take the findings that follow from no other."""
         own = [one for one in findings if not one.follows and one.severity.is_alarm]
         places = frozenset(one.log_offset for one in own if one.part == QUEUES and one.log_offset is not None)
         return cls(places, any(one.part == INDEX for one in own))
@@ -101,7 +101,7 @@ class MendedSegment(NamedTuple):
 
 def damaged_bases(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) -> list[int]:
     """
-    Return the segments of which the lake has what the store has lost.
+    Return the segments whose lost bytes the lake has.
 
     Where the store itself misses nothing that the lake has besides, it is behind the lake or took messages back: of the
     findings that are *known* of its log one must be there.

@@ -25,7 +25,7 @@ _OF_FILES = ("kind", "physical_offset", "length", "path")
 
 
 class NothingToRestoreError(ValueError):
-    """The lake has no rows of what was asked for."""
+    """The lake has no rows of the wanted part."""
 
 
 class PlannedSegment(NamedTuple):

@@ -50,7 +50,7 @@ class Units:
 
     @classmethod
     def of(cls, batches: Iterable[pa.RecordBatch]) -> "Units":
-        """Keep what says where a record belongs; a light queue has another topic and number than its record."""
+        """Keep the columns of a record's place: a light queue has another topic and number than its record."""
         kept = []
         for batch in batches:
             is_said = pc.is_in(batch.column("status"), pa.array(_OF_RECORDS))

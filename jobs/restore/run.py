@@ -94,7 +94,7 @@ class Summary:
 
     @property
     def severity(self) -> Severity:
-        """The worst of what was met; only `verify` can say that a store is healthy."""
+        """The worst severity that was met; only `verify` can say that a store is healthy."""
         return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
 
     @property
@@ -232,7 +232,7 @@ def _sweep(out: Path) -> None:
 
 
 def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
-    """Write a segment, and leave beside it what a run that continues must know."""
+    """Write a segment, and beside it the state from which `--resume` continues."""
     result = restore_segment(work)
     LocalStorage().create(f"{folder}/{work.base_offset:020d}.json", json.dumps(result._asdict()).encode())
     return result

@@ -113,7 +113,7 @@ class _Segment:
             self.flushing = position
 
     def add_pieces(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write what the lake keeps of the bytes between records; what it does not keep of them is zero."""
+        """Write the bytes between records that the lake keeps; the others are zeros."""
         base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.end)
         known = [row for row in rows if row["kind"] in {END, DAMAGE, HEADER} and row["bytes"] is None]
         starts = np.array([max(row["physical_offset"], base) for row in known], np.int64)

@@ -122,13 +122,15 @@ class HdfsStorage(Storage):
 
 def _status_of(nodes: Sequence[str], location: str) -> _Entry:
     answer = _ask(nodes, location, "GETFILESTATUS", _LARGEST_LISTING)
-    return _told(answer, location, lambda answer: _entry(answer["FileStatus"]))
+    return _parsed(answer, location, lambda answer: _entry(answer["FileStatus"]))
 
 
 def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
     """Return the status of each entry of a directory."""
     answer = _ask(nodes, location, "LISTSTATUS", _LARGEST_LISTING)
-    entries = _told(answer, location, lambda answer: [_entry(entry) for entry in answer["FileStatuses"]["FileStatus"]])
+    entries = _parsed(
+        answer, location, lambda answer: [_entry(entry) for entry in answer["FileStatuses"]["FileStatus"]]
+    )
     for entry in entries:
         if entry.name in {"", ".", ".."} or "/" in entry.name:
             raise OSError(f"{location}: what answers is no name node: it names a file {entry.name[:_SHOWN]!r}")
@@ -143,7 +145,7 @@ def _entry(entry: Mapping[str, Any]) -> _Entry:
 T = TypeVar("T")
 
 
-def _told(data: bytes, location: str, take: Callable[[Any], T]) -> T:
+def _parsed(data: bytes, location: str, take: Callable[[Any], T]) -> T:
     """Return the value that *take* finds in an answer, which may not be a name node's at all."""
     try:
         return take(json.loads(data))

@@ -61,7 +61,7 @@ def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], obje
 
 @cache
 def compile_first() -> None:
-    """Compile what reads a log at the first use on this machine, once a process."""
+    """Compile the scan of a log at its first use on this machine, once a process."""
     announce_once(_COMPILING)
     if (os.cpu_count() or 1) > 1:  # one core is done first with the functions that this command calls
         warm_up()

@@ -54,7 +54,7 @@ class Leftovers:
         return max(starts, default=None)
 
     def has(self, segment: Segment, physical_offset: int) -> bool:
-        """Return whether what begins at *physical_offset* is left over: the chain of records does not lead there."""
+        """Return whether the bytes at *physical_offset* are left over: the chain of records does not lead there."""
         start = self.takeover(segment, physical_offset)
         if start is None:
             return False

@@ -33,7 +33,7 @@ class LostPart(NamedTuple):
     text: str
 
 
-class Outlived(NamedTuple):
+class UndeletedFile(NamedTuple):
     """A file that should have been deleted with the segment it leads to, and the newest offset that it leads to."""
 
     file: str
@@ -44,7 +44,7 @@ class LostStart(NamedTuple):
     """Evidence that a log began earlier, and was not cut by retention."""
 
     start: int  # of the log, now
-    files: tuple[Outlived, ...]
+    files: tuple[UndeletedFile, ...]
 
     @property
     def text(self) -> str:
@@ -117,13 +117,13 @@ def lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> Los
     return LostStart(store.start_offset, tuple(found)) if found else None
 
 
-def _index_files(store: Store) -> Iterator[Outlived]:
+def _index_files(store: Store) -> Iterator[UndeletedFile]:
     """Yield the oldest files that outlived their messages; one after others of messages in the log is another log's."""
     for file in store.index_files[:-1]:
         newest = _newest_of(file, store)
         if newest is None or not 0 < newest < store.start_offset:
             return
-        yield Outlived(file.about.path, newest)
+        yield UndeletedFile(file.about.path, newest)
 
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:
@@ -134,7 +134,7 @@ def _newest_of(file: StoredFile, store: Store) -> int | None:
         return None
 
 
-def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[Outlived]:
+def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[UndeletedFile]:
     for queue in queues:
         if len(queue.files) == 1:
             continue
@@ -142,7 +142,7 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[Outl
         unit = queue.unit(first.end // queue.unit_size - 1)
         is_of_log = isinstance(unit, Unit) and not unit.is_pre_blank
         if is_of_log and unit is not None and 0 <= unit.physical_offset < log_start:
-            yield Outlived(f"{queue.name.path}/{first.location.rpartition('/')[2]}", unit.physical_offset)
+            yield UndeletedFile(f"{queue.name.path}/{first.location.rpartition('/')[2]}", unit.physical_offset)
 
 
 def has_lost_end(store: Store, newest: int, log_end: int) -> bool:

@@ -69,7 +69,7 @@ def look(
     if closed:
         seen = [first[queue.name] for queue in queues]
     else:
-        wishes = [_again(queue, first.get(queue.name), known.get(queue.name), from_offset) for queue in queues]
+        wishes = [_second_look(queue, first.get(queue.name), known.get(queue.name), from_offset) for queue in queues]
         seen = _look_at_all(workers, wishes, store)
     return Look(
         tuple(queues),
@@ -117,7 +117,7 @@ class _Wish(NamedTuple):
     from_offset: int  # those are of records before it
 
 
-def _again(queue: StoredQueue, seen: _Seen | None, known: int | None, from_offset: int) -> _Wish:
+def _second_look(queue: StoredQueue, seen: _Seen | None, known: int | None, from_offset: int) -> _Wish:
     """Second look: continue from the end seen first; scan new queues in full."""
     return _Wish(queue, known, from_offset) if seen is None else _Wish(queue, seen.end, EVERYTHING)
 

@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 class RangeReader:
-    """Yields a range's pieces and remembers what it has seen."""
+    """Yields the pieces of a range, and remembers the records that it has seen."""
 
     def __init__(self, range_: Range, window: int = WINDOW, *, was_read: bool = False) -> None:
         """
@@ -114,13 +114,13 @@ class RangeReader:
                 self._see_records(group, framing.header_size)
                 yield group
             if settled < item.positions.size:
-                yield self._rest(item.base_offset + int(item.positions[settled]) - framing.header_size)
+                yield self._unread_piece(item.base_offset + int(item.positions[settled]) - framing.header_size)
                 return None
         return None
 
     def _looks_again(self, at: int) -> bool:
         """
-        Return whether what was read at a position is looked at once more, as a broker may write to the file meanwhile.
+        Return whether the bytes at a position are read once more, as a broker may write to the file meanwhile.
 
         A page may have been read before the broker filled it, and the next one after. What is followed by something was
         whole by then, so that a second look sees all of it.
@@ -144,7 +144,7 @@ class RangeReader:
         return True
 
     def _is_a_record_now(self, file: Reader, framing: Framing, at: int) -> bool:
-        """Return whether a second look at what is no record finds one."""
+        """Return whether a second look finds a record where the first found none."""
         log = SegmentBytes(file.read, self._range.segment_size, self._range.base_offset, framing)
         try:
             return is_settled(log.record_at(at))
@@ -158,7 +158,7 @@ class RangeReader:
             return group.positions.size
         return int(kernels.count_stored_until(group.buffer, group.positions, limit))
 
-    def _rest(self, start: int) -> Piece:
+    def _unread_piece(self, start: int) -> Piece:
         end = self._range.base_offset + self._range.segment_size
         self._see(start, end, PieceKind.WAITING)
         return Piece(PieceKind.WAITING, start, end - start, SETTLING)

@@ -34,7 +34,7 @@ class Selection:
         return asdict(self)
 
 
-class Chosen(NamedTuple):
+class TopicChoices(NamedTuple):
     """The part of a log of which runs took some topics only, and their choices: none where they are not known."""
 
     until: int = 0
@@ -48,13 +48,13 @@ class Chosen(NamedTuple):
         choices = tuple(Selection(tuple(topics), tuple(excluded)) for topics, excluded in pairs)
         return cls(cast("int", state.get(_UNTIL, 0)), choices)
 
-    def and_then(self, selection: Selection, until: int) -> "Chosen":
+    def and_then(self, selection: Selection, until: int) -> "TopicChoices":
         """Return the same after one more run, up to *until*."""
         if selection.takes_or_all is None:
             return self
         own = Selection(selection.topics, selection.exclude_topics)
         is_known = self.choices or not self.until
-        return Chosen(until, tuple(dict.fromkeys((*self.choices, own))) if is_known else ())
+        return TopicChoices(until, tuple(dict.fromkeys((*self.choices, own))) if is_known else ())
 
     @property
     def state(self) -> dict[str, object]:

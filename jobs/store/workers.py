@@ -1,8 +1,8 @@
 """
-Who does the work: this process, one item after the other, or Spark's tasks.
+Workers: this process, one item after the other, or Spark's tasks; both give the same results.
 
 Results are the same. Spark's are in `jobs.store.spark_workers`, so that nothing here imports pyspark.
-`AsNeeded` is both: what is small is done before a task would have begun.
+`WorkersOnDemand` is both: what is small is done before a task would have begun.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,7 @@ class OneByOne:
 
 
 @dataclass(frozen=True, slots=True)
-class Here(OneByOne):
+class InProcessWorkers(OneByOne):
     """This process, too, which shows how far it is."""
 
     def ranges(
@@ -76,8 +76,8 @@ class Here(OneByOne):
         return results
 
 
-class HandedOn:
-    """Workers that hand on what they are asked to others."""
+class DelegatingWorkers:
+    """Workers that pass each task to others."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
@@ -103,11 +103,11 @@ class HandedOn:
         return self.workers.map(items, task, label)
 
 
-class AsNeeded(HandedOn):
+class WorkersOnDemand(DelegatingWorkers):
     """This process while there is little to read, and from the first large plan on a session, until plans are small."""
 
     def __init__(self, spark: Callable[[], Workers], here: OneByOne | None = None, small: int = SMALL) -> None:
-        """Start no session before *spark* is called for one; what is small is done by *here*."""
+        """Start no session before *spark* is called for one; *here* does small tasks."""
         self._here = here or OneByOne()
         super().__init__(self._here)
         self._spark = spark

@@ -1,4 +1,4 @@
-"""Bodies as the rows of columns: what every format makes of them."""
+"""Bodies as rows, from whatever format."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

@@ -133,7 +133,7 @@ class _Work:
 
     def _write(self, type_: TopicType, rows: pa.RecordBatch, results: Typed) -> None:
         self._dead(type_, rows, results.refusals)
-        typed = rows.take(_others(rows, results.refusals)) if results.refusals else rows
+        typed = rows.take(_fitting_rows(rows, results.refusals)) if results.refusals else rows
         if not typed.num_rows:
             return
         kept = typed.select(_KEPT)
@@ -191,7 +191,7 @@ def _unknown(by: Discriminator, name: str | None) -> Refusal:
     return Refusal("its type is not declared", f"{by}: {'none' if name is None else name[:_LONGEST_NAME]!r}")
 
 
-def _others(rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> pa.Array:
+def _fitting_rows(rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> pa.Array:
     """Return the numbers of the rows that are not refused."""
     return pa.array(np.delete(np.arange(rows.num_rows), list(refusals)))
 
@@ -206,7 +206,7 @@ def _results(reader: Reader, rows: pa.RecordBatch) -> Typed:
         number: Refusal(_COMPRESSED + errors[number].as_py()) if errors[number].is_valid else _NO_BODY
         for number in np.flatnonzero(unread).tolist()
     }
-    others = _others(rows, refusals)
+    others = _fitting_rows(rows, refusals)
     results = reader.read(bodies.take(others))
     refusals |= {others[number].as_py(): refusal for number, refusal in results.refusals.items()}
     return Typed(results.columns, refusals)

@@ -1,4 +1,4 @@
-"""`diff`: what a store has that a lake lacks, and the other way round, with the cause. Nothing is written."""
+"""`diff`: records that only a store or only a lake has, with the cause. Nothing is written."""
 
 import click
 

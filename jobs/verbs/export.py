@@ -24,7 +24,7 @@ from rmq_formats.release import Release
 
 if TYPE_CHECKING:
     from jobs.export.bodies import LeftOut
-    from jobs.export.candidate_rows import Between
+    from jobs.export.candidate_rows import TimeBounds
     from jobs.export.export import Choose, Summary
     from jobs.store.workers import Workers
 
@@ -123,11 +123,11 @@ def command(  # noqa: PLR0913 - one argument an option
     ready = start_workers(needed, *(commitlog or [store or lake or ""]), warm="jobs.export.export")
 
     # Beside the start of a JVM, Python imports what is needed.
-    from jobs.export.candidate_rows import Between
+    from jobs.export.candidate_rows import TimeBounds
     from jobs.export.export import Output, Source, export, plan
     from jobs.export.parts import Format
 
-    between = Between(_explained(since), _explained(until))
+    between = TimeBounds(_explained(since), _explained(until))
     workers = ready()
     choose = _chooser(where, between, workers)
     source = Source(store, lake, commitlog or (), broker, printed_as, topics, is_verified)
@@ -172,14 +172,14 @@ def _explained(given: GivenTime | None) -> int | None:
     return given.milliseconds()
 
 
-def _chooser(where: str | None, between: "Between", workers: "Workers") -> "Choose | None":
+def _chooser(where: str | None, between: "TimeBounds", workers: "Workers") -> "Choose | None":
     """Return the function that chooses rows: Spark's by SQL, or this process's by time; None where all are wanted."""
     conditions = [*([f"({where})"] if where is not None else []), *between.condition()]
     if not conditions:
         return None
-    from jobs.store.workers import Here
+    from jobs.store.workers import InProcessWorkers
 
-    if isinstance(workers, Here):
+    if isinstance(workers, InProcessWorkers):
         from jobs.export.candidate_rows import choose_by_time
 
         return partial(choose_by_time, between)
@@ -214,7 +214,7 @@ def _described(summary: "Summary", out: Path) -> dict[str, object]:
 
 
 def _left_out(summary: "Summary") -> list[str]:
-    """Return lines on what is not in the file, or not as its producer sent it."""
+    """Return lines on messages that are not in the file, or not as their producers sent them."""
     undecoded, damaged, gaps = summary.undecoded, summary.damaged, summary.gaps
     lines = []
     if undecoded.count:

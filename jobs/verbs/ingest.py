@@ -1,4 +1,4 @@
-"""`ingest`: bring what is new in a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
+"""`ingest`: bring new messages of a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,15 @@ import click
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_engine, workers_of
 from jobs.command.iceberg import Registrations, iceberg_option
-from jobs.command.options import StorePlace, max_rate_option, releases_option, report_option, store_options
+from jobs.command.options import (
+    StorePlace,
+    hash_slots_option,
+    index_num_option,
+    max_rate_option,
+    releases_option,
+    report_option,
+    store_options,
+)
 from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.command.times import DurationType, MillisecondsType, UntilType
 from jobs.console.exit_codes import ExitCode
@@ -77,8 +85,8 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     callback=_known_tables,
     help="Which of consume_queue, index, config_files and broker_config come with the messages; by default all.",
 )
-@click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files.")
-@click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
+@hash_slots_option
+@index_num_option
 @releases_option
 @click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
 @click.option(
@@ -203,7 +211,7 @@ Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of f
 
 
 def _once(request: IngestRequest, engine: str) -> Done | None:
-    """Do a run, but none where nothing is new; None when another one is at work."""
+    """Do a run if the store has news; None when another one is at work."""
     look = Look(request)
     seen = look.nothing_new()
     return (seen, {}) if seen is not None else _run(request, look, engine)
@@ -218,7 +226,7 @@ def _run(request: IngestRequest, look: Look, asked: str) -> Done | None:
     from jobs.products import loaded  # noqa: F401
 
     workers = workers_of(engine, half=request.care is not None)
-    with _others_named(request.store) as outcome:
+    with _other_runs_named(request.store) as outcome:
         outcome.append((ingest(request, workers), workers.options))
     return outcome[0] if outcome else None
 
@@ -241,15 +249,15 @@ def _load_arrow() -> None:
 
 
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
-    """Return workers for steps of any size: this process, from the first large one on Spark, or who is asked."""
+    """Return workers for steps of any size: of the asked engine, else this process, from a large step on Spark."""
     half = request.care is not None
     if asked != AUTO:
         return workers_of(Engine(asked), half=half)
-    from jobs.store.workers import AsNeeded, OneByOne
+    from jobs.store.workers import OneByOne, WorkersOnDemand
 
     spark = partial(workers_of, Engine.SPARK, half=half)
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
-    return AsNeeded(spark, OneByOne({} if is_all_local else spark().options))
+    return WorkersOnDemand(spark, OneByOne({} if is_all_local else spark().options))
 
 
 def _follow(
@@ -284,7 +292,7 @@ def _follow(
     # A look at a local log takes a millisecond; elsewhere it is two requests, which are paid for.
     look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = Stop()
-    with _others_named(request.store) as outcome, stop.heard():
+    with _other_runs_named(request.store) as outcome, stop.heard():
         whole = Follower(request, workers, Pace(every, until, look_s), stop, done).run()
         outcome.append((whole, workers.options))
     progress.close()
@@ -292,7 +300,7 @@ def _follow(
 
 
 @contextmanager
-def _others_named(store: str) -> Iterator[list[Done]]:
+def _other_runs_named(store: str) -> Iterator[list[Done]]:
     """Yield a list for the outcome; it stays empty if another run of the store is at work, which is printed."""
     from jobs.lake.identity import AmbiguousBrokerError
     from jobs.lake.runs import HeldByOtherError

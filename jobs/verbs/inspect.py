@@ -10,7 +10,7 @@ import click
 from jobs.command.answer import Answer, answer_options
 from jobs.command.options import StorePlace, store_options
 from jobs.console.exit_codes import ExitCode, worst
-from jobs.console.progress import Progress, Work
+from jobs.console.progress import LateProgress
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.text import dashboard
 
@@ -37,24 +37,8 @@ def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     Only heads and tails of files are read, so that it takes seconds on any store; --deep walks the whole log.
     """
     conf = place.conf()
-    with closing(_Walk()) as walk:
+    with closing(LateProgress("walking the log")) as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # Only the progress line asks for --quiet: the report is what was asked for.
     answer._replace(quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))
     return worst(problem.severity.exit_code for problem in report.problems)
-
-
-class _Walk:
-    """The progress of a walk over the log."""
-
-    def __init__(self) -> None:
-        self._line: Progress | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        self._line = self._line or Progress(Work("walking the log", total))
-        self._line.show(done)
-
-    def close(self) -> None:
-        """Leave the line to the report."""
-        if self._line is not None:
-            self._line.close()

@@ -1,10 +1,10 @@
 """`query`: find messages as mqadmin does, with the broker down: in a store or in a lake, without a JVM."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -16,6 +16,8 @@ from jobs.command.options import (
     broker_conf_option,
     bundled,
     commitlog_option,
+    hash_slots_option,
+    index_num_option,
     json_option,
     one_release_option,
     quiet_option,
@@ -24,8 +26,7 @@ from jobs.command.places import CHANGED_LAKE, OUTPUT_DIRECTORY, STORE
 from jobs.command.times import TimeType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime
-from jobs.console.progress import Progress as ProgressLine
-from jobs.console.progress import Work
+from jobs.console.progress import LateProgress
 from jobs.console.rows import Form
 from jobs.query import lookups, reasons
 from jobs.query.log_search import silent
@@ -37,6 +38,7 @@ from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
+_Command = TypeVar("_Command", bound=Callable[..., object])
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
@@ -76,7 +78,7 @@ class QueryOptions(NamedTuple):
     bodies: Path | None = None
 
     def check(self) -> None:
-        """Refuse what makes no sense before anything is read."""
+        """Refuse options that contradict each other before anything is read."""
         if (self.store is None) == (self.lake is None):
             raise click.UsageError("give --store STORE or --lake LAKE, one of them")
         if (self.hash_slots is None) != (self.index_num is None):
@@ -94,6 +96,13 @@ class QueryOptions(NamedTuple):
     def geometry(self) -> Geometry | None:
         """The index files' geometry; None if it is not given."""
         return Geometry(self.hash_slots, self.index_num) if self.hash_slots and self.index_num else None
+
+    def window(self, begin: GivenTime | None, end: GivenTime | None) -> TimeWindow:
+        """Return the times that are asked for."""
+        zone = self.time_zone
+        return TimeWindow(
+            MIN_TIME if begin is None else begin.milliseconds(zone), MAX_TIME if end is None else end.milliseconds(zone)
+        )
 
     def known_release(self) -> Release | None:
         """Return the release that is given."""
@@ -120,8 +129,8 @@ _place_options = bundled(
     click.option(
         "--time-zone", type=ZoneType(), metavar="ZONE", help="The zone times are shown in; default: this machine's."
     ),
-    click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."),
-    click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."),
+    hash_slots_option,
+    index_num_option,
     click.option("--through-log", is_flag=True, help="Search the log itself, as if index and queue files were lost."),
     click.option("--any-host", is_flag=True, help="Use an offset id's offset although it names another host."),
     json_option,
@@ -155,24 +164,11 @@ def _opened(options: QueryOptions) -> Iterator[tuple[Source, str | None]]:
         return
     from jobs.query.open_store import open_store
 
-    searched = _Searched()
-    with closing(searched), open_store(options, silent if options.quiet else searched) as opened:
+    with (
+        closing(LateProgress("searching the log")) as searched,
+        open_store(options, silent if options.quiet else searched) as opened,
+    ):
         yield opened
-
-
-class _Searched:
-    """The progress of a search through the log."""
-
-    def __init__(self) -> None:
-        self._line: ProgressLine | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        self._line = self._line or ProgressLine(Work("searching the log", total))
-        self._line.show(done)
-
-    def close(self) -> None:
-        if self._line is not None:
-            self._line.close()
 
 
 _EPILOG = """\
@@ -186,6 +182,14 @@ Examples:
 \b
 Exit codes: 0 found · 1 failed · 2 usage · 3 a body is damaged, or messages may be missing · 5 nothing found, and why
 """
+
+
+def _limit(default: int, *, least: int = 0) -> Callable[[_Command], _Command]:
+    """Return the option that says how many messages are printed."""
+    return click.option(
+        "-m", "--max", "limit", type=click.IntRange(min=least), default=default, metavar="N",
+        help="The newest N; 0: all." if least == 0 else "The newest N.",
+    )  # fmt: skip
 
 
 def _not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -216,9 +220,7 @@ def command() -> None:
 @click.option(
     "-e", "--end", "--until", type=TimeType(), metavar="TIME", help="Stored then or before; `2h` is two hours ago."
 )
-@click.option(
-    "-m", "--max", "limit", type=click.IntRange(min=0), default=KEY_LIMIT, metavar="N", help="The newest N; 0: all."
-)
+@_limit(KEY_LIMIT)
 @_place_options
 def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
     options: QueryOptions,
@@ -234,12 +236,10 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
 
     A time without a zone is in --time-zone, by default this machine's.
     """
-    window = TimeWindow(
-        MIN_TIME if begin is None else begin.milliseconds(options.time_zone),
-        MAX_TIME if end is None else end.milliseconds(options.time_zone),
-    )
     with _opened(options) as (source, _):
-        answer = lookups.by_key(source, topic, key, kind=_KINDS[key_type], window=window, limit=limit or None)
+        answer = lookups.by_key(
+            source, topic, key, kind=_KINDS[key_type], window=options.window(begin, end), limit=limit or None
+        )
         printer = options.printer
         for given in (begin, end):
             sentence = given.explained(options.time_zone) if given is not None else None
@@ -285,15 +285,7 @@ def _print_ids(options: QueryOptions, source: Source, texts: Sequence[str], topi
     "-i", "--id", "unique_key", required=True, metavar="ID", help="The id that the producer gave the message."
 )
 @click.option("-a", "--all", "show_all", is_flag=True, help="Print all messages with this id, not the first alone.")
-@click.option(
-    "-m",
-    "--max",
-    "limit",
-    type=click.IntRange(min=0),
-    default=lookups.UNIQUE_KEY_LIMIT,
-    metavar="N",
-    help="The newest N; 0: all.",
-)
+@_limit(lookups.UNIQUE_KEY_LIMIT)
 @_place_options
 def by_unique_key(options: QueryOptions, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
     """Print the message with a producer's id, as queryMsgByUniqueKey does."""
@@ -335,15 +327,7 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
 @click.option("--since", type=TimeType(), metavar="TIME", help="Stored then or later.")
 @click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
 @click.option("--before", metavar="POSITION", help="The next page: the POSITION that a page has printed.")
-@click.option(
-    "-m",
-    "--max",
-    "limit",
-    type=click.IntRange(min=1),
-    default=KEY_LIMIT,
-    metavar="N",
-    help="The newest N.",
-)
+@_limit(KEY_LIMIT, least=1)
 @click.option(
     "--seconds", type=click.FloatRange(0), default=60.0, metavar="S", help="Stop after S seconds.", show_default=True
 )
@@ -364,10 +348,10 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     from jobs.query.listing.model import Deadline, Wanted
     from jobs.query.listing.of_source import listing_of
 
-    begin = MIN_TIME if since is None else since.milliseconds(options.time_zone)
-    end = MAX_TIME if until is None else until.milliseconds(options.time_zone)
     with _opened(options) as (source, _):
-        page = listing_of(source).page(Wanted(topic, key, tag, words, begin, end), before, limit, Deadline(seconds))
+        page = listing_of(source).page(
+            Wanted(topic, key, tag, words, *options.window(since, until)), before, limit, Deadline(seconds)
+        )
         printer = options.printer
         answer = Answer([found.message for found in page.messages])
         printer.rows(answer, topic or "", "K", key or "", has_index_key=False)

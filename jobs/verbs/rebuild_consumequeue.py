@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _ROCKSDB = "rocksdb"
 
 
-class _Made(NamedTuple):
+class _QueueOutput(NamedTuple):
     """The output directory of the queues, and their form."""
 
     out: str
@@ -51,7 +51,7 @@ class _Made(NamedTuple):
 @store_options
 @bundled(
     "made",
-    _Made,
+    _QueueOutput,
     click.option(
         "--out",
         required=True,
@@ -74,7 +74,7 @@ class _Made(NamedTuple):
 def command(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
-    made: _Made,
+    made: _QueueOutput,
     how: RebuildForm,
     form: StoreForm,
     engine: str,
@@ -134,7 +134,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
 
 def _refuse_for_database(store: str, out: Path, how: RebuildForm) -> None:
-    """Refuse at once what no database can be made for."""
+    """Refuse at once options that no database can be made with."""
     if how.lost_only:
         raise click.UsageError("--lost-only keeps files that are right; a database is made as one: leave it out")
     if how.wants_install:

@@ -72,7 +72,6 @@ def command(  # noqa: PLR0913 - one argument an option
     ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.rebuild.index")
 
     # Beside the start of a JVM, Python imports what is needed.
-    from jobs.products.index.settings import Wanted
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild
     from jobs.rebuild.install import plan_index
@@ -83,7 +82,7 @@ def command(  # noqa: PLR0913 - one argument an option
     request = RebuildIndexRequest(
         root,
         out,
-        Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf),
+        form.wanted(conf),
         lost_only=how.lost_only,
         broker_runs=broker_process(root) is not None,
         commitlog=place.log_directories(conf),

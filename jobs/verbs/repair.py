@@ -17,7 +17,6 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
 from jobs.console.result import Result
 from jobs.console.severity import Severity
-from jobs.products.index.settings import Wanted
 from jobs.rebuild.install import RefusedError
 from jobs.repair.journal import JOURNAL
 from jobs.store.beside_broker import care_beside
@@ -105,7 +104,7 @@ def command(  # noqa: PLR0913 - one argument an option
         out.absolute(),
         Lake(normalise(lake), workers.options) if lake is not None else None,
         broker or conf.broker_name,
-        Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf),
+        form.wanted(conf),
         form.consume_queue_size,
         applies,
         bridges,

@@ -61,14 +61,12 @@ def command(  # noqa: PLR0913 - one argument an option
     ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.verify.run")
 
     # Beside the start of a JVM, Python imports what is needed.
-    from jobs.products.index.settings import Wanted
     from jobs.report.of_verify import report_of
     from jobs.report.output import write_report
     from jobs.verify.run import VerifyRequest, verify
     from jobs.verify.text import verdict_lines
 
-    wanted = Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf)
-    request = VerifyRequest(place.store, wanted, scratch, commitlog=place.log_directories(conf), care=care)
+    request = VerifyRequest(place.store, form.wanted(conf), scratch, commitlog=place.log_directories(conf), care=care)
     workers = ready()
     with shown_as_usage(UndecidedError):
         verdict = verify(request, workers)

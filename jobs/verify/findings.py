@@ -27,7 +27,7 @@ class PartReport:
 
     @property
     def severity(self) -> Severity:
-        """The worst of what was found."""
+        """The worst severity of the findings."""
         if self.unverified:
             return worst_of([Severity.NOT_VERIFIED, *(finding.severity for finding in self.findings)])
         behind = [Severity.NOT_VERIFIED] if self.untold else []
@@ -43,7 +43,7 @@ def unreadable_database(part: str, error: FormatError, store: Store, besides: st
 
 
 class Group(NamedTuple):
-    """One cause, and what follows from it."""
+    """One cause, and the findings that follow from it."""
 
     cause: Finding
     consequences: tuple[Finding, ...] = ()

@@ -1,4 +1,4 @@
-"""The log itself: what of it is missing, damaged, unreadable, or is not what the broker wrote."""
+"""The log itself: parts that are missing, damaged, unreadable, or not as the broker wrote them."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -70,7 +70,7 @@ class LogFindings(NamedTuple):
 
 def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead: int | None) -> LogFindings:
     """
-    Return what is wrong with the log.
+    Return the findings on the log.
 
     *log_end* is where it ends; *ahead* is the offset of the last record that queues or index files of a closed store
     know after it, if any.

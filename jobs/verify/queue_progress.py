@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from jobs.lake.findings import QUEUES, Finding
-from jobs.products.queues.join import Joined
+from jobs.products.queues.join import JoinResult
 from jobs.store.broker_config import Progress, ReaderKind
 from jobs.store.queue_files import StoredQueue
 from jobs.store.units import units_of
@@ -15,7 +15,7 @@ DELAY_BEYOND = "delay_offset_behind_queue"
 
 
 def progress_findings(
-    progress: Sequence[Progress], queues: Mapping[QueueName, StoredQueue], joined: Joined
+    progress: Sequence[Progress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
 ) -> Iterator[Finding]:
     """Yield offsets of consumers and delay levels that are after the end of their queues."""
     for reader in progress:
@@ -31,7 +31,7 @@ def progress_findings(
         yield Finding(QUEUES, kind, reader.place, None, field, str(reader.next_offset), f"at most {end}", cause)
 
 
-def _end(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQueue], joined: Joined) -> int | None:
+def _end(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQueue], joined: JoinResult) -> int | None:
     """Return the number that a queue's next message gets; None for a queue that has no files."""
     plain = QueueName(QueueKind.PLAIN, topic, queue_id)
     if plain in queues:

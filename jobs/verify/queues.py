@@ -14,7 +14,7 @@ from jobs.diagnosis.log_check import check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
-from jobs.products.queues.join import Joined, join
+from jobs.products.queues.join import JoinResult, join
 from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.broker_config import CONSUMERS_FILE, broker_config
 from jobs.store.chain import watermark
@@ -149,7 +149,7 @@ def _unreadable(error: FormatError, store: Store) -> PartReport:
 
 
 def _read_log(workers: Workers, store: Store, range_size: int) -> int:
-    """Read the log for whoever watches, and return where it ends."""
+    """Read the log once for all watchers, and return its end."""
     outcomes = workers.ranges(plan_ranges(store, store.start_offset, range_size), check_range, id)
     confirm_deleted(store, outcomes)
     return watermark(outcomes, store.start_offset)
@@ -163,7 +163,7 @@ def _damaged_configuration(store: Store) -> Iterator[Finding]:
             yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "no JSON", "a table", cause)
 
 
-def _numbers(joined: Joined) -> dict[str, int]:
+def _numbers(joined: JoinResult) -> dict[str, int]:
     return {
         "queues": len(joined.queues),
         "records_dispatched_to": joined.dispatched,
@@ -178,7 +178,9 @@ def _numbers(joined: Joined) -> dict[str, int]:
     }
 
 
-def _notes(store: Store, joined: Joined, double: DoubleWrite | None, left_out: Collection[QueueName]) -> Iterator[str]:
+def _notes(
+    store: Store, joined: JoinResult, double: DoubleWrite | None, left_out: Collection[QueueName]
+) -> Iterator[str]:
     if joined.log_end > joined.dispatched:
         yield f"{joined.log_end - joined.dispatched:,} bytes of the log had no units yet when the queues were looked at"
     if joined.waiting:
@@ -233,7 +235,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Find
     )
 
 
-def _missing_queues(joined: Joined, topics: TopicTable, left_out: Collection[QueueName]) -> Iterator[Finding]:
+def _missing_queues(joined: JoinResult, topics: TopicTable, left_out: Collection[QueueName]) -> Iterator[Finding]:
     """Yield the queues that have records and no folder."""
     for name, count in sorted(joined.without_queue.items()):
         if name in left_out:
@@ -254,7 +256,7 @@ def _missing_queues(joined: Joined, topics: TopicTable, left_out: Collection[Que
         )
 
 
-def _beginning(topic: str, joined: Joined) -> int:
+def _beginning(topic: str, joined: JoinResult) -> int:
     """Return the first offset of a topic that was deleted and created again; 0 if it was not."""
     old = [
         difference.log_offset or 0
@@ -264,7 +266,7 @@ def _beginning(topic: str, joined: Joined) -> int:
     return min((beginning for name, beginning in joined.beginnings.items() if name.topic == topic and old), default=0)
 
 
-def _missing_folders(findings: Sequence[Finding], joined: Joined) -> Iterator[Finding]:
+def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:
     """Yield one finding for each folder that is missing: all queues, all of a topic, or one."""
     there = {queue.name.path for queue in joined.queues}
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):

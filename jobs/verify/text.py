@@ -1,7 +1,7 @@
 """The text that `verify` prints: the verdict, a table of the parts, findings under their causes, next steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.severity import Severity
@@ -10,6 +10,16 @@ from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.verify.advice import advice
 from jobs.verify.findings import Group, PartReport
 from jobs.verify.run import Verdict
+
+
+class PartRow(NamedTuple):
+    """A part in the table whose head is `HEAD`."""
+
+    name: str
+    severity: Severity
+    wrong: str
+    compared: str
+
 
 HEAD = ("part", "verdict", "not right", "compared")
 
@@ -67,8 +77,8 @@ def _group(number: int, group: Group, *, places: bool) -> Iterator[str]:
         yield f"       → {finding.kind}: {place}{often}"
 
 
-def part_row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
-    """Return the row of a part in the table whose head is `HEAD`."""
+def part_row(name: str, part: PartReport) -> PartRow:
+    """Return the row of a part."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
     texts = [f"{wrong:,} {'finding' if wrong == 1 else 'findings'}"] * bool(wrong)
@@ -77,7 +87,7 @@ def part_row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
     texts += part.untold
     if behind := part.numbers.get("behind"):
         texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} after the log")
-    return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
+    return PartRow(name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers))
 
 
 def _compared(name: str, numbers: Mapping[str, Any]) -> str:
@@ -96,12 +106,12 @@ def _compared(name: str, numbers: Mapping[str, Any]) -> str:
     return "nothing"
 
 
-def _table(rows: Sequence[tuple[str, Severity, str, str]]) -> Iterator[str]:
+def _table(rows: Sequence[PartRow]) -> Iterator[str]:
     """Yield the rows under their heads, as wide as they need to be; colours take no room."""
-    plain = [HEAD, *((name, severity.value, wrong, compared) for name, severity, wrong, compared in rows)]
+    plain = [HEAD, *((row.name, row.severity.value, row.wrong, row.compared) for row in rows)]
     widths = [max(len(row[column]) for row in plain) for column in range(len(HEAD))]
     for number, row in enumerate(plain):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         if number:
-            cells[1] = rows[number - 1][1].styled(cells[1])
+            cells[1] = rows[number - 1].severity.styled(cells[1])
         yield f"  {'  '.join(cells)}".rstrip()

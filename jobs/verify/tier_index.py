@@ -119,7 +119,7 @@ def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
 
 
 def _kind(one: Difference) -> str:
-    """Return the class of what is wrong with a file."""
+    """Return the kind of finding of a file."""
     if one.field == "size" and int(one.found) < int(one.expected):
         return _TRUNCATED
     return _HEADER_DAMAGE if one.field in _HEADER_FIELDS else _BIT_DAMAGE

@@ -41,7 +41,7 @@ def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: i
         return None
     tiles = list(_tiles(start, end, lost))
     if any(tile.size < MIN_RECORD_SIZE + len(tile.topic.encode()) for tile in tiles):
-        tiles = [_rest(start, end)]
+        tiles = [_filler(start, end)]
     return b"".join(_record(tile, store_timestamp) for tile in tiles)
 
 
@@ -55,14 +55,14 @@ def closed(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: i
 def _tiles(start: int, end: int, lost: Sequence[LostMessage]) -> Iterator[LostMessage]:
     for message in lost:
         if message.offset > start:
-            yield _rest(start, message.offset)
+            yield _filler(start, message.offset)
         yield message._replace(size=message.size if message.offset >= start else 0)  # two that overlap fit nowhere
         start = message.offset + message.size
     if start != end:
-        yield _rest(start, end)
+        yield _filler(start, end)
 
 
-def _rest(start: int, end: int) -> LostMessage:
+def _filler(start: int, end: int) -> LostMessage:
     topic = _TOPIC[: max(end - start - MIN_RECORD_SIZE, 1)]
     return LostMessage(start, end - start, topic, -1, 0)
 

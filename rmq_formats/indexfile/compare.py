@@ -27,7 +27,7 @@ class Part(StrEnum):
 
 
 class Difference(NamedTuple):
-    """One field that is not what it should be."""
+    """One field with another value than expected."""
 
     part: Part
     number: int  # of the slot or the entry

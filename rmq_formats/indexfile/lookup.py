@@ -44,7 +44,7 @@ class IndexReader:
     """One file, of which only the asked slots and entries are read."""
 
     def __init__(self, read: Read, geometry: Geometry, file: str | None = None) -> None:
-        """Take `read(position, length)`, short only at the file's end; *file* is named in what goes wrong."""
+        """Take `read(position, length)`, short only at the file's end; errors name *file*."""
         self.geometry = geometry
         self.file = file
         self._read = read

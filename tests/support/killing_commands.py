@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 _FOLLOWING: Final = """
 from functools import partial
 from jobs.store import workers
-workers.AsNeeded = partial(workers.AsNeeded, small=16384)
+workers.WorkersOnDemand = partial(workers.WorkersOnDemand, small=16384)
 from jobs.main import main
 main()
 """

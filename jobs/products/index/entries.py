@@ -90,7 +90,7 @@ def plan(
     kept: Sequence[Kept] = (),
 ) -> list[EntryWork]:
     """
-    Return what is to be written, file by file.
+    Return the plan of each file to write.
 
     *counted* are the accepted ranges, each with what its collector counted; *opened_in* gives the Parquet
     files that hold entries of an index file; *kept* gives the records of each range whose file is deleted by then.
@@ -251,7 +251,7 @@ class _FileWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Have what is pending written, once what came before it is."""
+        """Wait for the previous write, then write pending rows in the background."""
         self._await_written()
         if self._pending:
             self._writing = self._thread.submit(self._write_group, self._pending)

@@ -179,7 +179,7 @@ def _build_local(name: str, recipe: IndexRecipe, directory: Path, parts: int) ->
 
 
 def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
-    """See a file from this side; `OSError` when it is not what the task says it wrote."""
+    """Read a task's file from the driver; `OSError` when it differs from what the task says it wrote."""
     location = join(directory, built.name)
     if is_local(location) and built.host == gethostname():
         with suppress(FileNotFoundError):
@@ -222,7 +222,7 @@ def hash_file(read: Callable[[int, int], Buffer]) -> str:
 
 
 class Compared(NamedTuple):
-    """How a real file differs from what its recipe gives."""
+    """The differences of a real file from the one that its recipe makes."""
 
     expected: IndexHeader
     differences: tuple[Difference, ...]

@@ -181,7 +181,7 @@ class KeyRow:
 
     @cached_property
     def lost(self) -> list[tuple[int, int]]:
-        """From and to of what the log has lost, ascending: gaps, no records, wrong ones, and what was taken back."""
+        """Begin and end of each lost part of the log, ascending: gaps, no records, wrong ones, and those taken back."""
         damaged = (range_ for span in self.spans for range_ in span.damaged)
         return _merged([*self.gaps, *self.taken_back, *self.doubtful, *damaged])
 
@@ -287,7 +287,7 @@ class KeyCollector:
         self._places: dict[int, KeyPlace] = {}
 
     def add(self, item: Records | Piece) -> None:
-        """Take the next records, or what is between them."""
+        """Take the next records, or the bytes between them."""
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
                 self._damaged.append((item.offset, item.end))

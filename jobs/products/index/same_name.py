@@ -17,7 +17,7 @@ DEEPEST = 4  # files over each other
 
 
 def is_overwritten(survivor: Survivor, before: Survivor, recipe: IndexRecipe, row: KeyRow) -> bool:
-    """Return whether the file is what is left of several that were written over each other."""
+    """Return whether several files were written over each other under this name."""
     geometry = recipe.geometry
     over, rest = divmod(survivor.start - before.end, geometry.capacity)
     if geometry.file_size > LARGEST or rest or not 0 < over < DEEPEST:

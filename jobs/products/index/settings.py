@@ -68,7 +68,7 @@ class Settings(NamedTuple):
 
 
 def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
-    """Find out everything that is needed; `UndecidedError` for what cannot be found out."""
+    """Settle geometry, rules and zone; `UndecidedError` for one that cannot be found out."""
     geometry = settle_geometry(store, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
     eras = eras_of(store) if wanted.release is None else ()

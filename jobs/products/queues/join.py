@@ -22,7 +22,7 @@ from jobs.products.queues.differences import Difference
 from jobs.products.queues.range_matcher import EMPTY, LeftOver, Matcher, Matching, RangeMatches
 from jobs.products.queues.records_at import Resolved, resolve
 from jobs.products.queues.rows import batches_of
-from jobs.products.queues.unmatched import Bounds, Remainder, Settled, settle, unresolved
+from jobs.products.queues.unmatched import Bounds, Remainder, UnmatchedClasses, settle, unresolved
 from jobs.store.chain import Outcome, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue, chunks
@@ -43,7 +43,7 @@ Write = Callable[[str, Rows], Action | None]
 
 
 @dataclass(slots=True)
-class Joined:
+class JoinResult:
     """The result of joining a store, or its new part, with its queues."""
 
     expected: int = 0  # units that the records should have
@@ -103,7 +103,7 @@ def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Pi
     return matches
 
 
-def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE) -> Joined:
+def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE) -> JoinResult:
     """Join all of a store, for its differences."""
     seen = look(workers, store)
     matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched, seen.light_dispatched)
@@ -125,7 +125,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     matches: Sequence[RangeMatches],
     log: LogExtent,
     write: Write | None = None,
-) -> Joined:
+) -> JoinResult:
     """
     Explain what the ranges have left, and return the whole of the join.
 
@@ -154,8 +154,8 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     return joined
 
 
-def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
-    joined = Joined(queues=seen.queues, log_end=log_end, dispatched=min(seen.dispatched, log_end))
+def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> JoinResult:
+    joined = JoinResult(queues=seen.queues, log_end=log_end, dispatched=min(seen.dispatched, log_end))
     joined.behind = log_end - joined.dispatched
     for part in matches:
         joined.expected += part.expected
@@ -174,7 +174,7 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
 
 
 def _remainders(
-    seen: Look, matches: Sequence[RangeMatches], before: Sequence[RangeMatches], joined: Joined, limit: int
+    seen: Look, matches: Sequence[RangeMatches], before: Sequence[RangeMatches], joined: JoinResult, limit: int
 ) -> Iterator[Remainder]:
     """Yield the queues of which something is left; note how far the others were taken."""
     # A gap is a run of units that no record of this run matched, from the watermark to the end that was seen. With a
@@ -194,7 +194,7 @@ def _remainders(
         open_from = None
         if last_gap and limit != EVERYTHING:
             open_from = last_gap[0]
-            end = _taken(queue, *last_gap, limit)
+            end = _first_newer(queue, *last_gap, limit)
             gaps = (*gaps[:-1], (last_gap[0], end)) if end > last_gap[0] else gaps[:-1]
         joined.watermarks[queue.name] = end
         joined.ends[queue.name] = max(end, seen.ends[number])
@@ -227,7 +227,7 @@ def _gaps(start: int, end: int, matched: Iterable[tuple[int, int]]) -> Iterator[
         yield start, end
 
 
-def _taken(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
+def _first_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
     """
     Return the position of the first unit in [start, end) that is newer than the first look.
 
@@ -248,7 +248,7 @@ def _unresolved(part: Sequence[Remainder], *, bounds: Bounds) -> list[int]:
 
 @dataclass(slots=True)
 class _Part:
-    settled: list[Settled]
+    settled: list[UnmatchedClasses]
     written: Action | None
 
 
@@ -263,12 +263,12 @@ def _settle(part: Sequence[Remainder], *, bounds: Bounds, resolved: Resolved, wr
     return _Part(settled, written)
 
 
-def _rows(settled: Sequence[Settled]) -> Rows:
+def _rows(settled: Sequence[UnmatchedClasses]) -> Rows:
     for one in settled:
         yield from batches_of(one.blocks, one.tags)
 
 
-def _add(joined: Joined, settled: Settled) -> None:
+def _add(joined: JoinResult, settled: UnmatchedClasses) -> None:
     joined.matched += settled.matched
     joined.expired += settled.expired
     joined.blanks += settled.blanks

@@ -17,7 +17,7 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
 from jobs.products.queues.differences import DifferenceKind
-from jobs.products.queues.join import Joined, LogExtent, finish
+from jobs.products.queues.join import JoinResult, LogExtent, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
 from jobs.products.queues.settings import queue_rules
@@ -149,7 +149,7 @@ def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> 
     return matches, output.write(CONSUME_QUEUE, "deleted", batches_of(there, tags))
 
 
-def count_contradictions(joined: Joined, store: Store, topics: TopicTable) -> int:
+def count_contradictions(joined: JoinResult, store: Store, topics: TopicTable) -> int:
     """
     Return how much of the queues is not as the log says; not what the log has lost, nor what was deleted.
 
@@ -173,7 +173,7 @@ def cut_back(state: State, offset: int) -> dict[str, Any]:
     return {**state, **{name: min(state[name], offset) for name in ("dispatched", "boundary")}}
 
 
-def state_of(joined: Joined, state: State | None = None) -> dict[str, Any]:
+def state_of(joined: JoinResult, state: State | None = None) -> dict[str, Any]:
     """Return the next run's start: the record after which it continues, and the end of each queue."""
     watermarks = {**_watermarks(state), **joined.watermarks}
     return {

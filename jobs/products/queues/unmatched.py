@@ -57,7 +57,7 @@ class Remainder:
 
 
 @dataclass(slots=True)
-class Settled:
+class UnmatchedClasses:
     """The classes of one queue's unmatched units and places."""
 
     queue: StoredQueue
@@ -139,7 +139,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
             yield _Part(start, units, expired, blanks, odd)
 
 
-def settle(remainder: Remainder, bounds: Bounds, resolved: Resolved, *, with_rows: bool) -> Settled:
+def settle(remainder: Remainder, bounds: Bounds, resolved: Resolved, *, with_rows: bool) -> UnmatchedClasses:
     """Explain every unit and every record that is left."""
     return _Settling(remainder, bounds, resolved, with_rows=with_rows).settle()
 
@@ -165,9 +165,9 @@ class _Settling:
         self._displaced: dict[tuple[int, int], int] = {}  # (position, queue offset): where the record is
         self._odd_blocks: list[RowBlock] = []
         gaps = remainder.gaps
-        self._result = Settled(remainder.queue, gaps[-1][1] if gaps else 0, beginning=self._find_beginning())
+        self._result = UnmatchedClasses(remainder.queue, gaps[-1][1] if gaps else 0, beginning=self._find_beginning())
 
-    def settle(self) -> Settled:
+    def settle(self) -> UnmatchedClasses:
         for part in _parts(self._remainder, self._bounds):
             self._expire(part)
             for odd in part.odd:

@@ -34,7 +34,7 @@ from jobs.lake.runs import HeldByOtherError
 from jobs.products.index.entries import EntriesSoFar
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import AsNeeded, OneByOne
+from jobs.store.workers import OneByOne, WorkersOnDemand
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import NotAStore
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -236,7 +236,7 @@ def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
     def asked() -> NoReturn:
         raise InterruptedError("a session")
 
-    workers = AsNeeded(asked, small=SEGMENT_SIZE)
+    workers = WorkersOnDemand(asked, small=SEGMENT_SIZE)
     ranges = plan_ranges(list_store(str(broker.root)))
     assert sum(range_.end - range_.start for range_ in ranges) > workers.small
     assert [len(outcome.payload) for outcome in workers.ranges(ranges, lambda _, pieces: list(pieces))] == [2]
