@@ -75,6 +75,7 @@ PAST = (
     "b551-crash-later rename-index:239874",
     "b420-direct break-off-index:984769",
     "b514-timer random-newest:579715 abort:1",
+    "b498-cqext index-bit:463799",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

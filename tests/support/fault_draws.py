@@ -487,6 +487,8 @@ def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
         unseen |= {"lengthen-segment"}  # nothing says how long the only one was
     if one.is_killed and _are_newest_changed(one):
         unseen |= {"zero-page"}  # as a power cut leaves the newest records
+    if one.is_killed and max(name for name in one.pristine if name.startswith("index/")) in one.changed:
+        unseen |= {"delete-index", "break-off-index"}  # the next start indexes again what was lost with a newest file
     if not _is_newest_named(one):
         unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):

@@ -71,7 +71,7 @@ def _mixed(looks: "Sequence[_Look]", fitting: Sequence[Sequence[bool]], eras: Se
     for older, newer in combinations(eras, 2):
         for look in unexplained[:MIXED_LOOKED_AT]:
             switch = look.switch(older, newer)
-            found += [(switch, older, newer)] if switch else []
+            found += [(switch, older, newer)] if switch is not None and look.begin < switch else []
     for (_, left), (look, right) in pairwise(zip(looks, fitting, strict=True)):
         for i, j in combinations(range(len(eras)), 2):
             if left[i] and right[j] and not right[i] and look.begin:
