@@ -166,7 +166,7 @@ class Tour:
         if [path.read_bytes() for path in made] != [lost.read_bytes()]:
             raise TourError(f"{[path.name for path in made]} in {self.rebuilt} are not the bytes of {lost.name}")
         digest = sha256(lost.read_bytes()).hexdigest()
-        return f"byte for byte: {digest[:16]}… is the SHA-256 of both ({made[0].name} was {lost.name})"
+        return f"byte for byte: {digest[:16]}… is the SHA-256 of the lost {lost.name} and of the file written again"
 
 
 def unpack(folder: Path) -> Tour:

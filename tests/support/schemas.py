@@ -139,7 +139,7 @@ def _rebuild_index() -> Schema:
     origin = {"origin": _TEXT, "evidence": _TEXT}
     settings = {
         "geometry": _object(hash_slots=_INTEGER, index_num=_INTEGER, **origin),
-        "rules": _object(releases=_list(_object(from_offset=_INTEGER, release=_TEXT)), **origin),
+        "rules": _object(releases=_list(_object(from_offset=_INTEGER, release=_TEXT)), text=_TEXT, **origin),
         "time_zone": _object(zone=_TEXT, **origin),
         "lost_only": _FLAG,
     }

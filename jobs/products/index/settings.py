@@ -54,6 +54,7 @@ class Settings(NamedTuple):
             },
             "rules": {
                 "releases": [{"from_offset": since, "release": str(release)} for since, release in rules.value.rules],
+                "text": rules.value.text,
                 "origin": rules.origin,
                 "evidence": rules.reason,
             },
