@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("scene", scenes(), ids=name_of)
 def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
     scene: list[Shown],
