@@ -82,6 +82,8 @@ class _Parser:
 
     def _field(self, separator: str) -> pa.Field:
         name = self._word("the name of a column")
+        if self._text[self._at : self._at + 1] in set("-./@#$"):
+            raise self._error("a name of letters, digits and _ (any other one goes into backquotes: `order-id` int)")
         if separator:
             self._demand(separator)
         type_ = self._type()

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
@@ -14,13 +15,24 @@ from jobs.typed.rows import Typed
 from jobs.typed.tables import FOLDER, LONGEST_FOLDER, refuse_reserved, table_name
 from jobs.typed.values import Times
 
-_KEYS: Mapping[str, tuple[type, ...]] = {"from": (dict,), "properties": (list, dict)}  # the others are texts
+_TEXT = (str,), 'a text, like "…"'
+_KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "from": ((dict,), 'a table, like { column = "field" }'),
+    "properties": ((list, dict), 'a list or a table, like ["name"], or { column = "name" }'),
+}  # the others are texts
 _OF_ALL = ("format", "from", "properties")
 _OF_FORMAT = {
     "json": ("schema", "epoch", "time_zone"),
     "avro": ("schema_file", "schemas", "time_zone"),
     "protobuf": ("descriptors", "message"),
     "text": ("pattern", "schema", "epoch", "time_zone"),
+}
+_EXAMPLES = {
+    "schema": '; write the columns, as in schema = "id bigint, name string"',
+    "schema_file": '; write schema_file = "orders.avsc", or schemas = "FOLDER" for bodies of a schema registry',
+    "descriptors": '; write descriptors = "shop.desc" (docs/typed.md says how protoc makes it)',
+    "message": '; write the message of a body, as in message = "shop.Order"',
+    "pattern": "; write a regular expression, as in pattern = '(?P<level>[A-Z]+) (?P<message>.*)'",
 }
 _SOURCES = ("tag", "property", "field")
 _EPOCHS = ("s", "ms", "us")
@@ -138,7 +150,7 @@ class TopicType:
 def read_types(path: Path) -> tuple[TopicType, ...]:
     """Return the types that a file declares; `DeclarationError` names the line or the key that is wrong."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeclarationError(f"{path}: {error}") from error
     unknown = sorted(content.keys() - {"topic"})
@@ -158,7 +170,7 @@ class _Declared:
         self._path_of_types, self._name = path, name
         self._topic = topic
         if not isinstance(values, dict):
-            raise DeclarationError(f"{self._place}: no table of keys")
+            raise DeclarationError(f"{self._place}: must be a table, with its keys in the lines after it")
         self._values = values
 
     def type(self) -> TopicType:
@@ -167,13 +179,18 @@ class _Declared:
             return self._several()
         format_ = self._values.get("format")
         if not isinstance(format_, str) or format_ not in _OF_FORMAT:
-            raise self._error("format", f"must be one of {', '.join(_OF_FORMAT)}")
+            inner = next((key for key, value in self._values.items() if isinstance(value, dict)), None)
+            dotted = f'; is the topic "{self._topic}.{inner}"? A name with a dot needs quotes' if inner else ""
+            given = f", not {format_!r}" if "format" in self._values else ""
+            raise self._error("format", f"must be one of {', '.join(_OF_FORMAT)}{given}{dotted}")
         known = (*_OF_ALL, *_OF_FORMAT[format_])
         for key, value in self._values.items():
             if key not in known:
-                raise self._error(key, f"no such key of {format_} ({', '.join(known)})")
-            if not isinstance(value, _KEYS.get(key, str)):
-                raise self._error(key, f"must be a {_KEYS.get(key, (str,))[0].__name__}")
+                close = "".join(f"; did you mean {one}?" for one in get_close_matches(key, known, 1))
+                raise self._error(key, f"no such key of {format_} ({', '.join(known)}){close}")
+            types, wanted = _KEYS.get(key, _TEXT)
+            if not isinstance(value, types):
+                raise self._error(key, f"must be {wanted}")
         folder = table_name(self._topic, self._name).removeprefix(f"{FOLDER}/")
         if not self._topic or self._name == "" or len(folder) > LONGEST_FOLDER:
             raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters, with its type")
@@ -192,10 +209,12 @@ class _Declared:
         if source not in _SOURCES or bool(name) == (source == "tag"):
             raise self._error("by", 'must be "tag", "property NAME", or of JSON "field NAME"')
         if not isinstance(types, dict) or not types or len(self._values) > len(("by", "types")):
-            raise self._error("types", 'must be tables [topic."…".types."…"], and all that there is beside `by`')
+            raise self._error(
+                "types", 'must be tables [topic."…".types."…"]; every other key than `by` goes into these'
+            )
         read = {one: _Declared(self._path_of_types, self._topic, values, one).type() for one, values in types.items()}
         if any(one.by is not None or (source == "field" and one.format.name != "json") for one in read.values()):
-            raise self._error("types", "a type has one format, by a field that of JSON")
+            raise self._error("types", 'no type has types; and by = "field …" needs format = "json" in each of them')
         return TopicType(self._topic, Json(), (), by=Discriminator(source, name), types=read)
 
     def _json(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
@@ -205,13 +224,19 @@ class _Declared:
         from jobs.typed.avro import Avro
 
         key = "schemas" if "schemas" in self._values else "schema_file"
+        if self._values.keys() >= {"schemas", "schema_file"}:
+            raise self._error(key, "goes without schema_file: bodies have the number of a schema before them, or not")
         if key == "schema_file":
             format_ = Avro({None: self._file(key, self._path(key)).decode(errors="replace")})
         else:
             paths = sorted(self._path(key).glob("*.avsc"))
             strange = [path.name for path in paths if not (path.stem.isascii() and path.stem.isdigit())]
             if strange or not paths:
-                raise self._error(key, f"must be a folder of files like 7.avsc, of the registry's numbers{strange[:1]}")
+                found = strange[0] if strange else "no file *.avsc"
+                raise self._error(
+                    key,
+                    f"must be a folder of files like 7.avsc, of the registry's numbers; {self._path(key)} has {found}",
+                )
             format_ = Avro({int(path.stem): self._file(key, path).decode(errors="replace") for path in paths})
         return format_, self._columns(key, lambda: self._declared(format_.columns()))
 
@@ -253,11 +278,11 @@ class _Declared:
         try:
             return path.read_bytes()
         except (OSError, ValueError) as error:
-            raise self._error(key, f"{path}: {error}") from error
+            raise self._error(key, f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
     def _text(self, key: str) -> str:
         if key not in self._values:
-            raise self._error(key, "missing")
+            raise self._error(key, f"missing{_EXAMPLES.get(key, '')}")
         return str(self._values[key])
 
     def _sources(self, columns: Sequence[pa.Field]) -> dict[str, str]:
@@ -266,7 +291,8 @@ class _Declared:
         for name, source in self._values.get("from", {}).items():
             if name not in names or not isinstance(source, str):
                 raise self._error(
-                    "from", f"{name!r}: must be a column of the schema, and its value a field of the body"
+                    "from",
+                    f"{name!r}: must be a column of the schema ({', '.join(names)}), its value a field of the body",
                 )
             found[name] = source
         of_body = [found.get(name, name) for name in names]
@@ -276,18 +302,18 @@ class _Declared:
 
     def _properties(self) -> dict[str, str]:
         given = self._values.get("properties", {})
-        found = given if isinstance(given, dict) else dict(zip(given, given, strict=True))
-        if not all(isinstance(one, str) for one in found.values()) or not all(map(str.isidentifier, found)):
-            raise self._error("properties", "must be names of letters, digits and _, and properties for them")
-        return found
+        for name, value in given.items() if isinstance(given, dict) else ((one, one) for one in given):
+            if not isinstance(value, str) or not name.isidentifier():
+                raise self._error("properties", f'{name!r}: no name of a column; write {{ column = "property" }}')
+        return given if isinstance(given, dict) else dict(zip(given, given, strict=True))
 
     def _times(self) -> Times:
         unit, zone = self._values.get("epoch"), self._values.get("time_zone")
         if unit is not None and unit not in _EPOCHS:
-            raise self._error("epoch", f"must be one of {', '.join(_EPOCHS)}")
+            raise self._error("epoch", f"must be one of {', '.join(_EPOCHS)}, not {unit!r}")
         try:
             return Times(unit, None if zone is None else ZoneInfo(zone))
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, KeyError) as error:  # zoneinfo's own error is a KeyError
             raise self._error("time_zone", f"{zone!r}: no zone of the IANA's, like Asia/Shanghai") from error
 
     def _error(self, key: str, reason: str) -> DeclarationError:

@@ -122,13 +122,14 @@ class _Batch:
         is_list = pa.types.is_list(type_)
         found, is_null = self._members(places, ARRAY if is_list else OBJECT)
         bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
-        inner = _Places(found.values[:, 0].copy(), found.values[:, 1].copy(), bodies)
+        key_starts, key_ends, starts, ends = np.ascontiguousarray(found.places.T)
+        inner = _Places(starts, ends, bodies)
         offsets, mask = pa.array(np.append(np.int32(0), found.ends)), pa.array(is_null)
         if is_list:
             values = self._array(inner, type_.value_type)
             return pa.ListArray.from_arrays(offsets, values, without_demands(type_), mask=mask)
         values = self._array(inner, type_.item_type)
-        keys = self._texts(_Places(found.keys[:, 0].copy(), found.keys[:, 1].copy(), bodies))
+        keys = self._texts(_Places(key_starts, key_ends, bodies))
         return pa.MapArray.from_arrays(offsets, keys, values, without_demands(type_), mask=mask)
 
     def _judged(self, places: _Places, row: int, type_: pa.DataType) -> object:
@@ -166,7 +167,9 @@ class _Batch:
         return pa.Array.from_buffers(type_, len(states), buffers, absent), states
 
     def _heads(self, places: _Places) -> Bytes:
-        return np.where(places.starts >= 0, self.data[np.maximum(places.starts, 0)], np.uint8(NULL))
+        found = np.empty(places.starts.size, np.uint8)
+        cells.heads(self.data, places.starts, found)
+        return found
 
     def _texts(self, places: _Places) -> pa.Array:
         """Return values as texts, those in quotes without them; NULL where one is missing."""

@@ -69,21 +69,7 @@ class Summary:
     number: int | None  # None: there was nothing to do
     topics: list[TopicSummary] = field(default_factory=list)
     recovered: int | None = None  # the typing of before, which was cut off and is finished now
-
-    @property
-    def rows(self) -> int:
-        """How many typed rows were added."""
-        return sum(topic.rows for topic in self.topics)
-
-    @property
-    def accepted(self) -> int:
-        """How many dead letters are rows now."""
-        return sum(topic.accepted for topic in self.topics)
-
-    @property
-    def dead_letters(self) -> int:
-        """How many dead letters were added."""
-        return sum(topic.dead_letters for topic in self.topics)
+    absent: frozenset[str] = frozenset()  # topics of which the lake has no message
 
 
 class _Topic(NamedTuple):
@@ -205,6 +191,11 @@ def _typed(
     retried = _retried(request, replace(task, retries=True), workers)
     changes = tuple(_changes(topics, [*done, *retried], before, replaces_dead=bool(retried)))
     summary = Summary(number, [_summary(topic, done, retried) for topic in topics])
+    summary.absent = frozenset(
+        topic.type.topic
+        for topic, found in zip(topics, summary.topics, strict=True)
+        if not topic.state.stores and not found.rows + found.dead_letters  # all messages were read
+    )
     if not changes and before is not None and states == before.topics:
         return replace(summary, number=None)
     detail = {

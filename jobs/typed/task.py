@@ -110,7 +110,8 @@ class _Work:
         for topic in self.task.topics:
             if topic.type.topic not in self.is_needed:
                 continue
-            chosen = batch.filter(self._wanted(topic, batch))
+            wanted = self._wanted(topic, batch)
+            chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
             for some in (_as_read(chosen),) if self.task.retries else with_inflated(chosen):
                 for start in range(0, some.num_rows, _SLICE):
                     self._type_rows(topic.type, some.slice(start, _SLICE))
@@ -133,7 +134,8 @@ class _Work:
 
     def _write(self, type_: TopicType, rows: pa.RecordBatch, results: Typed) -> None:
         self._dead(type_, rows, results.refusals)
-        typed = rows.take(_fitting_rows(rows, results.refusals)) if results.refusals else rows
+        typed = rows.select([*_KEPT, "properties"])
+        typed = typed.take(_fitting_rows(rows, results.refusals)) if results.refusals else typed
         if not typed.num_rows:
             return
         kept = typed.select(_KEPT)
@@ -221,7 +223,8 @@ def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:
 
 def _bodies(rows: pa.RecordBatch) -> pa.Array:
     """Return the bodies as they were sent; as they are stored where they cannot be decompressed."""
-    return pc.coalesce(rows.column(BODY_INFLATED), rows.column("body"))
+    inflated = rows.column(BODY_INFLATED)
+    return pc.coalesce(inflated, rows.column("body")) if inflated.null_count < len(inflated) else rows.column("body")
 
 
 def _dead_rows(type_: TopicType, rows: pa.RecordBatch, refusals: Sequence[Refusal]) -> pa.RecordBatch:

@@ -37,10 +37,13 @@ class Text:
         try:
             groups = {field.name for field in _matched(self.pattern, []).type}
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-            raise SchemaError(str(error)) from error
+            raise SchemaError(f"{error} (a group is (?P<name>…), or (?:…) where it is no column)") from error
         for column in columns:
             if column.name not in groups or pa.types.is_nested(column.type):
-                raise SchemaError(f"{column.name} {type_text(column.type)}: of no group, or no type of a single value")
+                raise SchemaError(
+                    f"{column.name} {type_text(column.type)}: of no group, or no type of a single value; "
+                    f"the groups are: {', '.join(sorted(groups)) or 'none'}"
+                )
 
 
 class TextReader:

@@ -123,9 +123,12 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> E
 
 
 def _what(summary: "Summary", *, retry: bool) -> str:
-    said = [f"{counted(summary.accepted, 'dead letter')} typed"] if summary.accepted else []
-    if summary.rows or summary.dead_letters:
-        said[:0] = [counted(summary.rows, "typed row"), counted(summary.dead_letters, "dead letter")]
+    rows, dead_letters, accepted = (
+        sum(counts)
+        for counts in zip(*((one.rows, one.dead_letters, one.accepted) for one in summary.topics), strict=True)
+    )
+    said = [counted(rows, "typed row"), counted(dead_letters, "dead letter")] if rows or dead_letters else []
+    said += [f"{counted(accepted, 'dead letter')} typed"] if accepted else []
     return ", ".join(said) or "no new message of these topics" + ", and no dead letter fits now" * retry
 
 
@@ -139,6 +142,8 @@ def _lines(summary: "Summary") -> list[str]:
             f"  {topic.topic} → {topic.table}: {counted(topic.rows, 'row')}, "
             f"{counted(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
+        if topic.topic in summary.absent:
+            lines.append("    the lake has no message of this topic: is its name spelled as the broker has it?")
         if topic.accepted:
             lines.append(f"    {counted(topic.accepted, 'dead letter')} of before typed")
         shown = list(topic.reasons.items())[:_SHOWN]

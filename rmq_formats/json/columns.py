@@ -20,6 +20,14 @@ _DAY_SIZE, _CLOCK_SIZE = 10, 19  # of 2026-11-23, and of that with T10:00:00
 
 
 @compiled
+def heads(data: Bytes, starts: Sizes, found: Bytes) -> None:
+    """Read the first byte of each value; that of null where it is missing."""
+    for row in range(starts.size):
+        at = number_at(starts, row)
+        found[np.uintp(row)] = byte_at(data, at) if at >= 0 else NULL
+
+
+@compiled
 def fixed(
     data: Bytes, starts: Sizes, ends: Sizes, scale: int, limit: int, takes_texts: int, values: Integers, states: Bytes
 ) -> None:

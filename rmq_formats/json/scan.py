@@ -35,8 +35,7 @@ class Members(NamedTuple):
 
     kinds: Bytes  # of each document: the wanted one, MISSING (null as well) or REFUSED
     ends: Sizes  # where the members of each document end
-    keys: NDArray[np.int32]  # of each member, in quotes: start and end
-    values: NDArray[np.int32]
+    places: NDArray[np.int32]  # of each member a row: where its key, in quotes, starts and ends, and its value
 
 
 def members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
@@ -46,8 +45,7 @@ def members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
     tape = np.empty(room * _PLACES, np.int32)
     stacks = np.empty(_MOST_KEYS, np.int64), np.empty(_DEEPEST + 1, np.int64)
     _scan(data, starts, ends, kind, *stacks, kinds, found, tape)
-    places = tape.reshape(-1, _PLACES)[: found[-1] if starts.size else 0]
-    return Members(kinds, found, places[:, :2], places[:, 2:])
+    return Members(kinds, found, tape.reshape(-1, _PLACES)[: found[-1] if starts.size else 0])
 
 
 @compiled
@@ -280,25 +278,23 @@ def named(data: Bytes, found: Members, names: list[bytes]) -> Named:
     """Return the values of members by their names."""
     places = np.full((2, len(names) * found.ends.size), -1, np.int32)
     text = np.frombuffer(bytearray(b"".join(names)), np.uint8)
-    keys, values = np.ascontiguousarray(found.keys).ravel(), np.ascontiguousarray(found.values).ravel()
-    _choose(data, found.ends, keys, values, text, np.cumsum([0, *map(len, names)]), places[0], places[1])
+    _choose(data, found.ends, found.places.ravel(), text, np.cumsum([0, *map(len, names)]), places[0], places[1])
     return Named(places[0], places[1])
 
 
 @compiled
-def _choose(
-    data: Bytes, ends: Sizes, keys: Sizes, values: Sizes, text: Bytes, names: Integers, starts: Sizes, stops: Sizes
-) -> None:
+def _choose(data: Bytes, ends: Sizes, tape: Sizes, text: Bytes, names: Integers, starts: Sizes, stops: Sizes) -> None:
     width, member = names.size - 1, integer(0)
     for document in range(ends.size):
         guess = integer(0)  # keys mostly come in one order
         while member < number_at(ends, document):
-            start, end = number_at(keys, 2 * member) + 1, number_at(keys, 2 * member + 1) - 1
+            at = _PLACES * member
+            start, end = number_at(tape, at) + 1, number_at(tape, at + 1) - 1
             for step in range(width):
                 name = guess + step if guess + step < width else guess + step - width
                 if same_bytes(data, start, end, text, number_at(names, name), number_at(names, name + 1)):
-                    starts[np.uintp(name * ends.size + document)] = number_at(values, 2 * member)
-                    stops[np.uintp(name * ends.size + document)] = number_at(values, 2 * member + 1)
+                    starts[np.uintp(name * ends.size + document)] = number_at(tape, at + 2)
+                    stops[np.uintp(name * ends.size + document)] = number_at(tape, at + 3)
                     guess = name + 1
                     break
             member += 1

@@ -180,7 +180,7 @@ def _typed(lake: Lake, name: str, make: Callable[[int], bytes], count: int) -> d
         write_messages(lake, map(make, range(start, min(start + _IN_A_FILE, count))), number)
     declared = TopicType("Orders", FORMATS[name].format, FORMATS[name].columns)
     began = time.process_time()
-    summary = type_lake(TypeRequest(lake, (declared,)), OneByOne())
+    (summary,) = type_lake(TypeRequest(lake, (declared,)), OneByOne()).topics
     seconds = time.process_time() - began
     folder = Path(lake.location)
     rows = table_of(folder / "typed" / "Orders", ["physical_offset"]).column("physical_offset").to_numpy()

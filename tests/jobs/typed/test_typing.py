@@ -60,7 +60,9 @@ def test_each_body_is_a_row_or_a_dead_letter_once(tmp_path: Path) -> None:
     ingested(tmp_path)
     later = typed(tmp_path)
 
-    assert [(2, 2), (0, 0), (1, 1)] == [(one.rows, one.dead_letters) for one in (first, again, later)]
+    assert [(2, 2), (0, 0), (1, 1)] == [
+        (one.topics[0].rows, one.topics[0].dead_letters) for one in (first, again, later)
+    ]
     assert again.number is None
     good, dead = typed_and_dead(tmp_path / "lake")
     assert (3, 3) == (len(good), len(dead))
@@ -87,7 +89,7 @@ def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(tmp_path: Path) 
     write(broker, b'{"id": 4}', *(b'{"id": 5, "name": "%d"}' % number for number in range(30)), b"z")
 
     ingested(tmp_path)
-    assert 31 == typed(tmp_path).rows
+    assert 31 == typed(tmp_path).topics[0].rows
 
     typed_and_dead(tmp_path / "lake")
     assert {1, 4, 5} == {row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
@@ -172,7 +174,7 @@ def test_dead_letters_that_the_declaration_accepts_now_become_rows(tmp_path: Pat
     tried = typed(tmp_path, loose, retries=True)
     again = typed(tmp_path, loose, retries=True)
 
-    assert [(41, 0), (0, 2)] == [(one.rows, one.accepted) for one in (kept, tried)]
+    assert [(41, 0), (0, 2)] == [(one.topics[0].rows, one.topics[0].accepted) for one in (kept, tried)]
     assert again.number is None
     good, dead = typed_and_dead(tmp_path / "lake")
     assert (44, 1) == (len(good), len(dead))
@@ -202,10 +204,18 @@ def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
         ("", "topic: declares no topic"),
         ("topics = 1", "topics: no such key"),
         ("topic = 1", "topic: declares no topic"),
-        ("topic.a = 1", '[topic."a"]: no table of keys'),
+        ("topic.a = 1", '[topic."a"]: must be a table'),
         ('topic.a.format = "xml"', '[topic."a"]: format: must be'),
         ("topic.a.format = []", '[topic."a"]: format: must be one of'),
-        ('topic.a = {format = "json", schema = 1}', "schema: must be a str"),
+        ('topic.a = {format = "json", schema = 1}', "schema: must be a text"),
+        ('topic.a = {format = "json", shema = "a int"}', "did you mean schema?"),
+        ("topic.my.orders = {format = 'json', schema = 'a int'}", 'is the topic "my.orders"?'),
+        ('topic.a = {format = "json", schema = "order-id int"}', "goes into backquotes"),
+        ('topic.a = {format = "json", schema = "a timestamp", time_zone = "Mars/X"}', "'Mars/X': no zone"),
+        ('topic.a = {format = "json", schema = "a int", properties = [["b"]]}', "properties: ['b']: no name"),
+        ('topic.a = {format = "avro", schemas = "x", schema_file = "y"}', "schemas: goes without schema_file"),
+        ('topic.a = {format = "avro", schemas = "no"}', "has no file *.avsc"),
+        ('topic.a = {format = "text", pattern = "(?P<b>.)", schema = "a int"}', "the groups are: b"),
         ('topic.a = {format = "json", schema_file = "x"}', "schema_file: no such key of json"),
         ('topic.a = {format = "avro", schema_file = "types.toml"}', "schema_file: no schema of a record"),
         ('topic.a = {format = "json"}', '[topic."a"]: schema: missing'),
@@ -219,7 +229,7 @@ def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
         ('topic.a = {by = "tag", types = {"" = {format = "json", schema = "a int"}}}', "a topic has 1 to 200"),
         (
             'topic.a = {by = "field k", types = {b = {format = "text", pattern = "(?P<a>.)", schema = "a int"}}}',
-            "types: a type has one format",
+            "types: no type has types",
         ),
         ('topic.a = {format = "json", schema = "`a b` int"}', "no space"),
         ('topic.a = {format = "json", schema = "m map<int,int>"}', "the keys of a map are texts"),
@@ -243,6 +253,15 @@ def test_a_file_of_types_that_is_wrong_is_refused_with_its_line_or_key(text: str
 
     assert says in str(refused.value)
     assert str(refused.value).startswith(f"{tmp_path / 'types.toml'}: ")
+
+
+def test_a_topic_that_the_lake_has_no_message_of_is_named(tmp_path: Path) -> None:
+    write(Broker(tmp_path / "store"), b'{"id": 1}', topic="Orders")
+    ingested(tmp_path)
+    declared = "".join(f'[topic.{name}]\nformat = "json"\nschema = "id int"\n' for name in ("Order", "Orders"))
+
+    assert {"Order"} == typed(tmp_path, declared).absent
+    assert not typed(tmp_path, declared).absent  # not all messages are read again
 
 
 def test_types_of_one_topic_are_tables_of_their_own(tmp_path: Path) -> None:
@@ -283,7 +302,7 @@ def test_types_of_one_topic_are_tables_of_their_own(tmp_path: Path) -> None:
         typed(tmp_path, by.format(source) + new, retype=["Orders"])
         assert (5, 1) == tuple(map(len, typed_and_dead(lake, "typed/Orders.new")))
     assert [] == rows_of(lake, "typed/Orders.old")
-    assert 5 == typed(tmp_path, ORDERS, retype=["Orders"]).rows
+    assert 5 == typed(tmp_path, ORDERS, retype=["Orders"]).topics[0].rows
     assert [] == rows_of(lake, "typed/Orders.new")
 
 
@@ -316,7 +335,7 @@ def test_the_command_says_what_it_did(tmp_path: Path, capfd: pytest.CaptureFixtu
     again = runner(capfd)(*command, "--json").document
 
     assert (ExitCode.USAGE, ExitCode.USAGE, ExitCode.CLEAN) == (refused.code, unknown.code, done.code)
-    assert f'{declared}: [topic."a"]: no table of keys' in refused.err
+    assert f'{declared}: [topic."a"]: must be a table' in refused.err
     assert [
         "  Orders → typed/Orders: 1 row, 2 dead letters",
         "    1 time: invalid JSON",
