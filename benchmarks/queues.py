@@ -35,6 +35,7 @@ from rmq_formats.consumequeue.layout import UNIT
 
 _RECORD_SIZE = 256
 _MANY = 50_000
+_TAKEN = 100  # units of each of them, before the new one
 
 
 def _rate(units: int, figures: Measured) -> dict[str, float]:
@@ -98,13 +99,13 @@ def _many_queues(folder: Path) -> dict[str, Any]:
             queue = root / "consumequeue" / f"T{number}" / "0"
             queue.mkdir(parents=True, exist_ok=True)
             with (queue / "00000000000000000000").open("wb") as file:
-                file.write(b"".join(UNIT.pack(unit * 300, 300, 1) for unit in range(100)) + UNIT.pack(30_000, 300, 1))
+                file.write(b"".join(UNIT.pack(at * _RECORD_SIZE, _RECORD_SIZE, 1) for at in range(_TAKEN + 1)))
                 file.truncate(6_000_000)
         (root / "commitlog").mkdir(exist_ok=True)
         (root / "checkpoint").write_bytes(bytes(4096))
         (root / "abort").touch()
     store = list_store(str(root))
-    marks = {queue.name: 100 for queue in stored_queues(store)}
+    marks = {queue.name: _TAKEN for queue in stored_queues(store)}
     counted = 0
     read = LocalReader.read
 
@@ -115,8 +116,8 @@ def _many_queues(folder: Path) -> dict[str, Any]:
         return data
 
     with patch.object(LocalReader, "read", counting), measured() as looked:
-        seen = look(OneByOne(), store, marks)
-    if sum(seen.ends) != 101 * _MANY:
+        seen = look(OneByOne(), store, marks, _TAKEN * _RECORD_SIZE)
+    if sum(seen.ends) != (_TAKEN + 1) * _MANY:
         raise SystemExit("a unit was not seen")
     return {"queues": _MANY, "bytes_read": counted, "seconds": looked.wall_s, "cpu_seconds": looked.cpu_s}
 

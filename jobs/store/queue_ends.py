@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, stored_queues
+from jobs.store.queue_files import FIRST_LOOK, StoredQueue, first_unwritten, keeps_light_in_rocksdb, stored_queues
 from jobs.store.record_places import find_record
 from jobs.store.store import Store, with_queues_of_now
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
-from rmq_formats.consumequeue.unit import QueueName
+from rmq_formats.consumequeue.unit import BatchUnit, QueueName, Unit
 
 EVERYTHING = (1 << 63) - 1
 _AT_ONCE = 500  # queues a task
@@ -133,18 +133,45 @@ def _look_at(wishes: Sequence[_Wish], *, limit: int) -> list[_Seen]:
 
 
 def _seen(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -> _Seen:
+    watermark, end, unit = _end_near(queue, known, from_offset) or _end_anywhere(queue, known, from_offset)
+    if unit is None:
+        return _Seen(watermark, end, 0)
+    physical_end = unit.physical_offset + unit.size
+    # A unit that points after all files says nothing about the log; nor does a blank.
+    return _Seen(watermark, end, physical_end if physical_end <= limit else 0, unit.physical_offset)
+
+
+class _End(NamedTuple):
+    """The end of a queue at one look."""
+
+    watermark: int
+    end: int
+    last: Unit | BatchUnit | None  # its last unit, if there is one
+
+
+def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _End | None:
+    """
+    Return the end of a queue that was taken up to *known* and ends a few units after it; None of any other.
+
+    One read says it, where the general way takes three: most queues of a store have few new units.
+    """
+    if known is None or known <= queue.start:
+        return None
+    data = queue.read(known - 1, min(known + FIRST_LOOK, queue.capacity))
+    written = first_unwritten(queue.name.kind, data)
+    if not 0 < written * queue.unit_size < len(data) or queue.decode(data).physical_offset >= from_offset:
+        return None
+    return _End(known, known - 1 + written, queue.decode(data, written - 1))
+
+
+def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _End:
+    """Return the end of any queue."""
     is_valid = known is not None and _was_taken(queue, known, from_offset)
     end = queue.written_end(known if is_valid else None)
     watermark = queue.start
     if known is not None:
         watermark = max(known, queue.start) if is_valid else _first_new(queue, end, from_offset)
-    if end <= queue.start:
-        return _Seen(watermark, end, 0)
-    unit = queue.unit(end - 1)
-    newest = unit.physical_offset if unit else -1
-    physical_end = newest + unit.size if unit else 0
-    # A unit that points after all files says nothing about the log; nor does a blank.
-    return _Seen(watermark, end, physical_end if physical_end <= limit else 0, newest)
+    return _End(watermark, end, queue.unit(end - 1) if end > queue.start else None)
 
 
 def _was_taken(queue: StoredQueue, known: int, from_offset: int) -> bool:

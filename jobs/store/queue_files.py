@@ -32,7 +32,7 @@ from rmq_formats.store import FileKind, StoreFile
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
 DELETED = 0xFF  # every byte of a unit whose file the broker deleted after we listed it
 _NOT_SEEN = "units copied from RocksDB by the driver are not to be seen on"
-_FIRST_LOOK = 25  # units; a queue that has none or few new ones costs half a kilobyte
+FIRST_LOOK = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
 
 
@@ -108,9 +108,12 @@ class StoredQueue:
 
     def unit(self, position: int) -> Unit | BatchUnit | None:
         """Return the unit at *position*; None where none is written."""
-        data = self.read(position, position + 1)
-        unit = decode_batch_unit(data) if self.is_batch else decode_unit(data)
+        unit = self.decode(self.read(position, position + 1))
         return unit if unit.is_written else None
+
+    def decode(self, data: bytes | bytearray, number: int = 0) -> Unit | BatchUnit:
+        """Return the unit with this number in bytes that `read` gave."""
+        return (decode_batch_unit if self.is_batch else decode_unit)(data, number * self.unit_size)
 
     def next_written(self, position: int) -> int:
         """Return the position of the next unit that may not be zeros; where files end in holes, none is read."""
@@ -150,7 +153,7 @@ class StoredQueue:
         return self.start
 
     def _search(self, low: int, high: int) -> int:
-        while high - low > _FIRST_LOOK:
+        while high - low > FIRST_LOOK:
             middle = (low + high) // 2
             if self._is_written(middle):
                 low = middle
@@ -162,7 +165,7 @@ class StoredQueue:
         return first_unwritten(self.name.kind, self.read(position, position + 1)) == 1
 
     def _follow(self, position: int) -> int:
-        look = _FIRST_LOOK
+        look = FIRST_LOOK
         while position < self.capacity:
             stop = min(position + look, self.capacity)
             written = first_unwritten(self.name.kind, self.read(position, stop))

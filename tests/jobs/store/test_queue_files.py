@@ -11,6 +11,7 @@ from jobs.inspect.queues import inspect_queues
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.storage.local import LocalReader
+from jobs.store import queue_ends
 from jobs.store.queue_ends import look
 from jobs.store.queue_files import StoredQueue, first_unwritten, stored_queues
 from jobs.store.store import Store, list_store
@@ -92,3 +93,41 @@ def test_a_unit_of_a_file_that_was_deleted_is_none(root: Path) -> None:
 
     assert queue_of(store).unit(3) is None
     assert queue_of(store).unit(12) is not None
+
+
+@pytest.mark.parametrize("written", [0, 1, 25, 26, 27, 60])
+def test_one_read_near_the_known_end_says_what_the_general_way_says(
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Watermarks inside and after the queue, right ones and ones of a queue that was cut or made again."""
+    folder = tmp_path / T1.path
+    folder.mkdir(parents=True)
+    units = [UNIT.pack(at * 100, 100, -1) for at in range(64)]
+    units[written] = bytes(UNIT.size)  # and after it those of an earlier life
+    (folder / name_of_offset(40 * UNIT.size)).write_bytes(b"".join(units))
+    (tmp_path / "commitlog").mkdir()
+    queue = queue_of(list_store(str(tmp_path)))
+    asked = [(queue, known, offset, 6400) for known in (None, *range(38, 106)) for offset in (0, 1, 2500, 6400)]
+
+    near = [queue_ends._seen(*one) for one in asked]  # noqa: SLF001
+    monkeypatch.setattr(queue_ends, "_end_near", lambda *_: None)
+
+    assert [queue_ends._seen(*one) for one in asked] == near  # noqa: SLF001
+
+
+def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = list_store(str(root))
+    queue = queue_of(store)
+    end = queue.written_end()
+    read: list[int] = []
+    whole = StoredQueue.read
+
+    def counting(self: StoredQueue, start: int, stop: int) -> bytearray:
+        read.append(stop - start)
+        return whole(self, start, stop)
+
+    monkeypatch.setattr(StoredQueue, "read", counting)
+    seen = queue_ends._seen(queue, end - 1, store.end_offset, store.end_offset)  # noqa: SLF001
+
+    assert (end - 1, end) == (seen.watermark, seen.end)
+    assert 1 == len(read)
