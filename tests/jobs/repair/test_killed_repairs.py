@@ -13,7 +13,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
-from jobs.rebuild.install import Installation
+from jobs.rebuild.install import Installation, install
 from jobs.repair import run as story
 from jobs.repair.run import NotRepairableError, RepairRequest, repair, undo
 from jobs.store.workers import OneByOne
@@ -62,7 +62,6 @@ class Scene(NamedTuple):
 
 def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable[[str], object]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        install = story.install
         patch.setattr(story, "install", lambda plan: install(plan, step))
         story._apply(request, plans)  # noqa: SLF001 - the part of a repair that can be killed
 
