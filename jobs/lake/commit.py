@@ -246,7 +246,11 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None
     known = {info.name for info in lake.list_files(table)} if len(actions) > _FEW else set()
     for action in actions:
         if action.path not in known and not is_there(lake.open, f"{table}/{action.path}"):
-            reason = "deleted before its commit; did another engine VACUUM with a retention shorter than a run?"
+            reason = (
+                "deleted before its commit; did another engine VACUUM with a retention shorter than a run? The next "
+                "run brings its rows; where it names this file, too, its run is prepared: put the file back from a "
+                "copy, or make the lake again"
+            )
             raise FileNotFoundError(f"{lake.locate(table, action.path)}: {reason}")
 
 
@@ -429,22 +433,3 @@ def rows(
             found: list[dict[str, Any]] = chosen(lake, snapshot, columns, where).to_pylist()
             return found
     raise OSError(f"{lake.locate(table)}: files that Delta's log names are missing")
-
-
-__all__ = [
-    "LAYOUT",
-    "DeltaError",
-    "TransactionTakenError",
-    "chosen",
-    "commit",
-    "commit_layout",
-    "commit_replacing",
-    "committed_transaction",
-    "ensure_table",
-    "open_table",
-    "own_table",
-    "paths",
-    "put_transactions",
-    "refuse_layouts",
-    "rows",
-]

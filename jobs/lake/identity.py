@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from enum import Enum, unique
+from functools import cached_property
 from hashlib import sha256
 from operator import attrgetter
 from typing import NamedTuple
@@ -160,13 +161,10 @@ class _FirstRecords:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._found: list[tuple[Fingerprint, MessageRecord]] | None = None
 
-    @property
+    @cached_property
     def _records(self) -> list[tuple[Fingerprint, MessageRecord]]:
-        if self._found is None:
-            self._found = list(_first_records(self._store))
-        return self._found
+        return list(_first_records(self._store))
 
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:

@@ -168,17 +168,17 @@ class Campaign:
         if code == -signal.SIGKILL:
             self.kills[f"{draw.feature}: {draw.cell}{', with its JVM' if draw.has_own_jvm else ''}"] += 1
             self.stages[f"{draw.cell}: {stage_of(effects(root / 'lake') - before)}"] += 1
-        again = ended(forked(partial(_optimize, root))) if draw.cell == "optimize" else 0
+        again = ended(forked(partial(CELLS[draw.cell].command, root)))
         self.codes[f"{code}, then {again}"] += 1
         verdict = run_and_judge(root)
         verdict["leftovers"] = [name for name in verdict["leftovers"] if not _OF_SPARK.search(name)]
         verdict["protocol"] = wrong_promises(root / "lake")
         ends = {ExitCode.CLEAN, ExitCode.MISMATCH}  # units of records that a broker took back contradict its log
-        fine = code in {*ends, -signal.SIGKILL} and {again, verdict["code"]} <= ends
+        fine = code in {*ends, -signal.SIGKILL} and again in {*ends, ExitCode.HELD} and verdict["code"] in ends
         if not fine or any(verdict[fault] for fault in (*FAULTS, "protocol")):
             self.bad.append({**draw._asdict(), "codes": [code, again], **verdict})
         print(self.kills.total(), *draw, code, again, self.bad[-1:], file=sys.stderr, flush=True)
-        rmtree(root)
+        rmtree(root, ignore_errors=True)  # the JVM may still be at work there
 
     def _killed(self, root: Path, draw: Draw) -> int:
         reading, begun = os.pipe()

@@ -331,13 +331,15 @@ def test_what_is_kept_of_a_followed_lake_follows_its_steps_unless_somebody_has_s
     ingest(request(broker), OneByOne())
     for name, kept in {"messages": "interval 30 days", "consume_queue": "interval 1 days"}.items():
         DeltaTable(lake / name).alter.set_table_properties({FILES_KEPT: kept, LOG_KEPT: kept})
+    DeltaTable(lake / "index_files").alter.set_table_properties({FILES_KEPT: "interval 2 days"})
     upkeep.expect_many_commits(Lake(str(lake)), 4.5)
-    names = ("messages", "consume_queue", "index_entries", "runs")
+    names = ("messages", "consume_queue", "index_entries", "index_files", "runs")
     found = {name: DeltaTable(lake / name).metadata().configuration for name in names}
     assert {name: (of[LOG_KEPT], of[FILES_KEPT]) for name, of in found.items()} == {
         "messages": ("interval 30 days", "interval 30 days"),
         "consume_queue": ("interval 1 days", "interval 300 minutes"),  # a day is what earlier versions have set
         "index_entries": ("interval 300 minutes", "interval 300 minutes"),
+        "index_files": ("interval 7 days", "interval 2 days"),  # a log is kept no shorter than files
         "runs": ("interval 75 minutes", "interval 75 minutes"),
     }
 

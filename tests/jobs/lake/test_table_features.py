@@ -36,7 +36,7 @@ from tests.support.lakes import DELTA_EXTENSION
 from tests.support.other_engine import SharedLake
 from tests.support.recorded import keep, result_of
 from tests.support.stores import records_of, segments_of
-from tests.support.table_features import FEATURES, WORKS, promised
+from tests.support.table_features import CLUSTERED, FEATURES, WORKS, promised
 
 pytestmark = pytest.mark.slow  # a commit of Spark's takes a second
 
@@ -224,6 +224,8 @@ def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
     )
 
     ensure_table(where, replace(MESSAGES, columns=(*MESSAGES.columns, *new)))
+    lake.sql(CLUSTERED.replace("messages", "consume_queue"))
+    lake.sql("ALTER TABLE {consume_queue} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 2 days')")
     expect_many_commits(where, 5)
 
     snapshot = DeltaTable(lake.path / "messages")
