@@ -50,6 +50,7 @@ _EFFECTS: Final = 40  # of a run, or of some steps
 CLEAN: Final = (0, 3)
 """Exit codes of commands that nobody killed: a gap or damage is said by 3."""
 
+_DAEMONS: Final = (b"jobs.launch.worker_daemon", b"pyspark.daemon")  # what workers are children of
 VICTIMS: Final = ("everything", "driver", "JVM", "workers")
 _VICTIMS_OF_ONCE: Final = ("everything", "workers", "stopped workers")
 
@@ -80,7 +81,8 @@ def _workers_of(process: "subprocess.Popen[bytes]") -> list[int]:
     for one in session(process.pid):
         with suppress(OSError):
             parent = int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1])
-            if b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes():
+            command = Path(f"/proc/{parent}/cmdline").read_bytes()
+            if any(name in command for name in _DAEMONS):
                 found.append(one)
     return found
 
