@@ -49,13 +49,18 @@ class Update(NamedTuple):
         return self.column in {BODY_ERROR, BODY_INFLATED} and self.value == "NULL"
 
 
+DELETED = "no row"
+
+
 def updates(lake: Path, engine: str, random: Random) -> Iterator[Update]:
     rows = random.sample(rows_of(lake), ROWS)
     for row in rows:
         field = random.choice(MESSAGES.plain_schema)
         value = random.choice([*_values(field.type, row[field.name], engine), "NULL"])
         update = Update(row["physical_offset"], field.name, value)
-        if (row[field.name] is None) != (value == "NULL") and not update.says_nothing:
+        if random.random() < 1 / ROWS:
+            yield update._replace(column=DELETED, value="NULL")
+        elif (row[field.name] is None) != (value == "NULL") and not update.says_nothing:
             yield update
 
 
@@ -78,29 +83,52 @@ def _values(type_: pa.DataType, old: object, engine: str) -> list[str]:
 def cases(planted: Sequence[Update]) -> dict[str, str]:
     """Return what each column that some update changes becomes."""
     by_column: dict[str, str] = {}
-    for one in planted:
+    for one in (one for one in planted if one.column != DELETED):
         when = f"WHEN physical_offset = {one.at} THEN {one.value} "
         by_column[one.column] = by_column.get(one.column, "") + when
     return {column: f"CASE {whens}ELSE {column} END" for column, whens in by_column.items()}
 
 
+def deleted(planted: Sequence[Update]) -> str:
+    """Return the condition of the rows that are deleted."""
+    return f"physical_offset IN (-1, {', '.join(str(one.at) for one in planted if one.column == DELETED) or -1})"
+
+
 def by_deltalake(lake: Path, planted: Sequence[Update]) -> None:
-    DeltaTable(lake / "messages").update(cases(planted))
+    """Update and delete rows, after an update of all that is taken back."""
+    table = DeltaTable(lake / "messages")
+    before = table.version()
+    table.update({"body": "NULL"})
+    table.restore(before)
+    table.update(cases(planted))
+    table.delete(deleted(planted))
 
 
 def by_duckdb(lake: Path, planted: Sequence[Update]) -> None:
     """Write the whole table again: DuckDB itself updates no Delta table."""
     rows = table_of(lake / "messages")
     columns = ", ".join(f"{case} AS {column}" for column, case in cases(planted).items())
-    found = duckdb.sql(f"SELECT * REPLACE ({columns}) FROM rows").to_arrow_table()
+    found = duckdb.sql(f"SELECT * REPLACE ({columns}) FROM rows WHERE NOT {deleted(planted)}").to_arrow_table()
     write_deltalake(lake / "messages", found.cast(rows.schema), mode="overwrite")
 
 
 def by_spark(lake: Path, planted: Sequence[Update]) -> None:
+    """Update, merge and delete rows, after an update of all that is taken back."""
     from pyspark.sql import SparkSession
 
-    columns = ", ".join(f"{column} = {case}" for column, case in cases(planted).items())
-    SparkSession.active().sql(f"UPDATE delta.`{lake / 'messages'}` SET {columns}")
+    sql, table = SparkSession.active().sql, f"delta.`{lake / 'messages'}`"
+    before = DeltaTable(lake / "messages").version()
+    sql(f"UPDATE {table} SET body = NULL")
+    sql(f"RESTORE TABLE {table} TO VERSION AS OF {before}")
+    sql(f"UPDATE {table} SET {_assignments(planted[::2])}")
+    places = f"SELECT explode(array({', '.join(str(one.at) for one in planted[1::2])})) AS place"
+    matched = f"MERGE INTO {table} USING ({places}) ON physical_offset = place WHEN MATCHED THEN UPDATE SET"
+    sql(f"{matched} {_assignments(planted[1::2])}")
+    sql(f"DELETE FROM {table} WHERE {deleted(planted)}")
+
+
+def _assignments(planted: Sequence[Update]) -> str:
+    return ", ".join(f"{column} = {case}" for column, case in cases(planted).items())
 
 
 ENGINES: dict[str, Callable[[Path, Sequence[Update]], None]] = {
