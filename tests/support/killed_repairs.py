@@ -1,0 +1,85 @@
+"""Repairs that are killed before each of their steps."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.products.index.settings import Wanted
+from jobs.rebuild.install import Installation, install
+from jobs.repair import run as story
+from jobs.repair.run import RepairRequest, repair
+from jobs.store.workers import OneByOne
+from jobs.verify.run import VerifyRequest, verify
+from tests.support.faults import GEOMETRY, QUEUE_FILE
+from tests.support.stores import content_of
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+class Scene(NamedTuple):
+    """A damaged store, and the planned repair of it: every part has files to be replaced, and all but one lost ones."""
+
+    damaged: Path
+    store: Path  # where copies of it are repaired
+    request: RepairRequest
+    plans: Sequence[Installation]
+    steps: list[int]  # before which a repair is killed: of many files that are kept, the first and the last
+    repaired: dict[str, bytes]
+
+    def again(self) -> Path:
+        """Make the store as it was before the repair, without a journal."""
+        shutil.rmtree(self.store, ignore_errors=True)
+        shutil.copytree(self.damaged, self.store)
+        shutil.rmtree(self.request.out, ignore_errors=True)
+        self.request.out.mkdir()
+        return self.store
+
+    def killed_at(self, number: int) -> None:
+        """Repair a copy, and die before a step of the installation, whichever part it is in."""
+        self.again()
+        before = iter(range(number))
+
+        def step(_: str) -> None:
+            if next(before, None) is None:
+                raise KilledError
+
+        with suppress(KilledError):
+            _apply(self.request, self.plans, step)
+
+
+def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable[[str], object]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(story, "install", lambda plan: install(plan, step))
+        story._apply(request, plans)  # noqa: SLF001 - the part of a repair that can be killed
+
+
+def scene_of(healthy: Path, plant: Callable[[Path], None], folder: Path) -> Scene:
+    """Damage a copy of a store, and plan its repair with a lake that has all of it."""
+    damaged = folder / "damaged"
+    ingest(IngestRequest(str(healthy), str(folder / "lake"), release="5.3.3"), OneByOne())
+    plant(Path(shutil.copytree(healthy, damaged)))
+    wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
+    lake, store = Lake(str(folder / "lake")), folder / "store"
+    request = RepairRequest(str(store), folder / "repair", lake, None, wanted, QUEUE_FILE, apply=True)
+    shutil.copytree(damaged, store)
+    planned: list[Installation] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(story, "_apply", lambda _, plans: planned.extend(plans))
+        repair(replace(request, out=folder / "plan"), OneByOne())
+    steps: list[str] = []
+    made = Scene(damaged, store, request, planned, [], {})
+    made.again()
+    _apply(request, planned, steps.append)
+    assert verify(VerifyRequest(str(store)), OneByOne()).exit_code == 0
+    some = [n for n, step in enumerate(steps) if not all("keep " in near for near in steps[max(n - 1, 0) : n + 2])]
+    return made._replace(steps=[*some, len(steps)], repaired=content_of(store))
