@@ -47,17 +47,20 @@ class FastJson:
         data = as_bytes(used) if len(used) else np.zeros(1, np.uint8)
         ends = ends - ends[0]
         batch = _Batch(data, np.zeros(len(bodies), np.bool_), self._times)
-        columns = batch.struct(_Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), self._columns)
-        again = np.flatnonzero(batch.is_odd | columns.is_null)
+        arrays, is_null = batch.struct(
+            _Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), self._columns
+        )
+        is_judged = batch.is_odd | is_null
+        again = np.flatnonzero(is_judged)
         if not again.size:
-            return Typed(columns.arrays, {})
+            return Typed(arrays, {})
         exact = typed(
             (read(bodies[number].as_py(), self._columns, self._times) for number in again.tolist()),
             [column.type for column in self._columns],
         )
         refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
-        plain = pa.array(~(batch.is_odd | columns.is_null))
-        rows = [array.filter(plain) for array in columns.arrays]
+        plain = pa.array(~is_judged)
+        rows = [array.filter(plain) for array in arrays]
         judged = np.delete(again, list(exact.refusals))
         if judged.size:
             order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
@@ -73,30 +76,25 @@ class _Places(NamedTuple):
     bodies: Integers  # of which body each is
 
 
-class _Struct(NamedTuple):
-    arrays: list[pa.Array]
-    is_null: NDArray[np.bool_]
-
-
 @dataclass
 class _Batch:
     data: Bytes
     is_odd: NDArray[np.bool_]  # bodies that the scalar reader has to judge
     times: Times
 
-    def struct(self, places: _Places, fields: Sequence[pa.Field]) -> _Struct:
-        """Return the fields of objects."""
+    def struct(self, places: _Places, fields: Sequence[pa.Field]) -> tuple[list[pa.Array], NDArray[np.bool_]]:
+        """Return the fields of objects, and which objects are missing."""
         found, is_null = self._members(places, OBJECT)
-        names = named(self.data, found, [field.name.encode() for field in fields])
+        starts, ends = named(self.data, found, [field.name.encode() for field in fields])
         size = len(is_null)
         arrays = []
         for number, field in enumerate(fields):
             here = slice(number * size, (number + 1) * size)
-            array = self._array(_Places(names.starts[here], names.ends[here], places.bodies), field.type)
+            array = self._array(_Places(starts[here], ends[here], places.bodies), field.type)
             if not field.nullable and array.null_count:
                 self.is_odd[places.bodies[np.asarray(array.is_null()) & ~is_null]] = True
             arrays.append(array)
-        return _Struct(arrays, is_null)
+        return arrays, is_null
 
     def _members(self, places: _Places, kind: int) -> tuple[Members, NDArray[np.bool_]]:
         found = members(self.data, places.starts, places.ends, kind)

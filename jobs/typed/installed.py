@@ -5,12 +5,12 @@ from importlib.util import find_spec
 from rmq_formats.errors import UnsupportedFormat
 
 INSTALL = "pip install 'rocketmq-lake[types]'"
-_LIBRARIES = ("fastavro", "google.protobuf")
+_LIBRARIES = ("fastavro", "google", "google.protobuf")  # the package first: `find_spec` imports it
 
 
 def is_installed() -> bool:
     """Return whether the libraries of the extra are there."""
-    return all(map(_is_there, _LIBRARIES))
+    return all(map(find_spec, _LIBRARIES))
 
 
 def check_installed(location: str) -> None:
@@ -18,8 +18,3 @@ def check_installed(location: str) -> None:
     if not is_installed():
         reason = f"types of bodies; to read them: {INSTALL}"
         raise UnsupportedFormat(reason, None, location)
-
-
-def _is_there(library: str) -> bool:
-    package, _, _ = library.partition(".")
-    return find_spec(package) is not None and find_spec(library) is not None

@@ -267,19 +267,12 @@ def digits_end(data: Bytes, at: int, end: int) -> int:
     return at
 
 
-class Named(NamedTuple):
-    """The places of the values of keys: of the first key in each document, then of the second; -1 of a missing one."""
-
-    starts: Sizes
-    ends: Sizes
-
-
-def named(data: Bytes, found: Members, names: list[bytes]) -> Named:
-    """Return the values of members by their names."""
-    places = np.full((2, len(names) * found.ends.size), -1, np.int32)
+def named(data: Bytes, found: Members, names: list[bytes]) -> tuple[Sizes, Sizes]:
+    """Return the starts and ends of values by their names: of the first name in each document, then of the second."""
+    starts, ends = np.full((2, len(names) * found.ends.size), -1, np.int32)  # -1 of a missing one
     text = np.frombuffer(bytearray(b"".join(names)), np.uint8)
-    _choose(data, found.ends, found.places.ravel(), text, np.cumsum([0, *map(len, names)]), places[0], places[1])
-    return Named(places[0], places[1])
+    _choose(data, found.ends, found.places.ravel(), text, np.cumsum([0, *map(len, names)]), starts, ends)
+    return starts, ends
 
 
 @compiled
