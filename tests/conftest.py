@@ -79,6 +79,13 @@ def _imports_as_at_the_start() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _engine_as_in_a_process_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a test that asks for no session choose its engine as if no test before it had started one."""
+    if "spark" not in request.fixturenames:
+        monkeypatch.setattr("jobs.launch.engine.has_session", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Start the session that the launcher would start, with two cores and few partitions."""

@@ -70,7 +70,6 @@ def test_a_gap_in_the_log_is_said_before_anything_is_built(store: Path) -> None:
         assert made.exit_code is ExitCode.DAMAGE
 
 
-@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("verb", ["rebuild-index", "rebuild-consumequeue"])
 def test_the_command_says_it_and_writes_nothing(
     golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str], verb: str
@@ -89,7 +88,6 @@ def test_the_command_says_it_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("verb", ["rebuild-index", "rebuild-consumequeue"])
 def test_what_the_real_run_refuses_the_dry_run_refuses_in_the_same_words(
     golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str], verb: str
@@ -113,7 +111,6 @@ def test_what_the_real_run_refuses_the_dry_run_refuses_in_the_same_words(
     assert before == state_of(tmp_path)
 
 
-@pytest.mark.usefixtures("spark")
 def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
     store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,7 +129,6 @@ def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
     assert before == state_of(store)
 
 
-@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
