@@ -50,7 +50,7 @@ _EFFECTS: Final = 40  # of a run, or of some steps
 CLEAN: Final = (0, 3)
 """Exit codes of commands that nobody killed: a gap or damage is said by 3."""
 
-_DAEMONS: Final = (b"jobs.launch.worker_daemon", b"pyspark.daemon")  # what workers are children of
+_DAEMONS: Final = (b"-m\0jobs.launch.worker_daemon", b"-m\0pyspark.daemon")  # the JVM has the first name as a setting
 VICTIMS: Final = ("everything", "driver", "JVM", "workers")
 _VICTIMS_OF_ONCE: Final = ("everything", "workers", "stopped workers")
 
