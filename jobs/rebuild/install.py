@@ -154,8 +154,6 @@ def plan_index(
 
 def plan_queues(store: str, out: Path) -> list[Installation]:
     """Check everything and return the installations, one for each folder; `RefusedError` when it must not be done."""
-    if not is_local(store):
-        raise RefusedError("files are installed into a store on this machine")
     root = Path(local_path(store))
     manifest = read_manifest(out)
     new: dict[str, dict[str, NewFile]] = {}

@@ -366,7 +366,7 @@ class _Repair:
 
     def _leave(self, what: str, names: Sequence[str]) -> None:
         self.summary.undecided += names
-        self.summary.notes += _stays(what, names)
+        self.summary.notes += _stays(what, names, has_lake=self.request.lake is not None)
 
     def _planned(self) -> list[Installation]:
         """Look at everything once more and return what would be done; `RefusedError` when it must not be."""
@@ -386,14 +386,16 @@ class _Repair:
         return [plan for plan in plans if plan.new]
 
 
-def _stays(what: str, names: Sequence[str]) -> Iterator[str]:
+def _stays(what: str, names: Sequence[str], *, has_lake: bool) -> Iterator[str]:
     """Say which files stay although the log contradicts them."""
     if names:
         shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        others = "a slave" if has_lake else "a lake or a slave"
+        option = "" if has_lake else " (--lake)"
         yield (
             f"{counted(len(names), what)} undecided, not changed: {shown}: the file may be wrong, or a record of the "
-            "log in a field that no checksum covers; a lake or a slave that has the record as it was tells (--lake), "
-            "or you do: --accept FILE makes it as the log has it"
+            f"log in a field that no checksum covers; {others} that has the record as it was tells{option}, or you "
+            "do: --accept FILE makes it as the log has it"
         )
 
 
