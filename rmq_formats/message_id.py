@@ -98,5 +98,5 @@ def nearly_time(unique_id: UniqueId, now_ms: int, zone: tzinfo) -> int:
 
 def _month_start(time_ms: int, zone: tzinfo) -> int:
     moment = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone)
-    start = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0, fold=0)
+    start = moment.replace(day=1, hour=0, minute=0, second=0, fold=0)
     return int(start.timestamp()) * 1000
