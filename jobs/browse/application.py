@@ -37,6 +37,7 @@ _PAGE = 100  # messages or rows
 _DOWNLOADED = 500  # messages that are read at once for a download
 _SECONDS = 4.0  # that a page of messages is searched for
 _SLOTS = 60
+_LARGEST_DOWNLOAD = 64 << 20  # bytes of a body when inflated
 _RAW = 1 << 12  # bytes of a field that are shown
 _SHORT = 8  # bytes that need no second form
 _MESSAGE_FIELDS = ("topic", "key", "tag", "words", "since", "until")
@@ -208,12 +209,13 @@ class _Answers:
         )
 
     async def body(self, request: Request) -> Response:
-        """Send a body as its producer sent it, as a file."""
+        """Send a body as its producer sent it, as a file; as it is stored where it cannot be inflated within limits."""
         at = request.query_params.get("at", "")
 
         def question(listing: Listing) -> bytes:
             message = _message_at(listing, at)
-            return message.record.body if message.body is None else message.body
+            inflated = message.body_within(_LARGEST_DOWNLOAD)
+            return message.record.body if inflated is None else inflated
 
         content: bytes = await self._ask(request, "body", question)
         headers = {"Content-Disposition": 'attachment; filename="body.bin"'}

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from jobs.console.terminal import printable, printable_lines
-from jobs.query.listing.model import LARGEST_BODY, body_within
-from jobs.query.message import Message
+from jobs.query.message import LARGEST_BODY, Message
 
 KINDS = ("json", "text", "hex")
 _SHOWN = 1 << 18  # bytes of a text
@@ -31,7 +30,7 @@ class ShownBody(NamedTuple):
 
 def shown_body(message: Message, asked: str | None) -> ShownBody:
     """Return the body as *asked*, or as it fits best."""
-    body, note = body_within(message), ""
+    body, note = message.body_within(), ""
     if body is None:
         body = message.record.body
         note = f"It cannot be decompressed within {LARGEST_BODY:,} bytes, and is shown as it is stored."

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from jobs.console.terminal import printable
-from rmq_formats.body import decode_body
+from rmq_formats.body import MAX_BODY_SIZE, decode_body
 from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
 from rmq_formats.errors import FormatError
 from rmq_formats.flags import COMPRESSED, TransactionType, transaction_type
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, parse_properties, split_keys
 from rmq_formats.release import Release
+
+LARGEST_BODY = 4 << 20  # bytes of a body when inflated: what a broker takes by default
 
 
 class Message:
@@ -75,8 +77,12 @@ class Message:
     @cached_property
     def body(self) -> bytes | None:
         """The body as the producer sent it; None when it cannot be decompressed."""
+        return self.body_within(MAX_BODY_SIZE)
+
+    def body_within(self, limit: int = LARGEST_BODY) -> bytes | None:
+        """Return the body as it was sent; None where it cannot be decompressed, or is larger than *limit*."""
         try:
-            return decode_body(self.record.body, self.record.sys_flag)
+            return decode_body(self.record.body, self.record.sys_flag, limit)
         except FormatError:
             return None
 

@@ -8,10 +8,8 @@ from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME, Source
 from jobs.query.story.evidence import Evidence
 from jobs.report.axes import round_duration
-from rmq_formats.body import decode_body
-from rmq_formats.errors import FormatError, UnsupportedFormat
+from rmq_formats.errors import UnsupportedFormat
 
-LARGEST_BODY = 4 << 20  # bytes of a body when inflated: what a broker takes by default
 CHAIN_SHOWN = 24  # entries of a slot's chain
 
 Cell = str | int | float | bool | None
@@ -47,7 +45,7 @@ class Wanted(NamedTuple):
             return False
         if self.key is not None and self.key not in {*message.keys, message.unique_key}:
             return False
-        return self.words is None or self.words.encode() in (body_within(message) or message.record.body)
+        return self.words is None or self.words.encode() in (message.body_within() or message.record.body)
 
 
 class Found(NamedTuple):
@@ -143,14 +141,6 @@ class Listing(Protocol):
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Return rows of a table or view of a lake whose columns hold the texts of *filters*."""
-
-
-def body_within(message: Message, limit: int = LARGEST_BODY) -> bytes | None:
-    """Return the body as it was sent; None where it cannot be decompressed, or is larger than *limit*."""
-    try:
-        return decode_body(message.record.body, message.record.sys_flag, limit)
-    except FormatError:
-        return None
 
 
 def number_of(position: str) -> int:

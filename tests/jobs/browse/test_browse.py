@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from html import unescape
@@ -13,10 +15,12 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from jobs.console.severity import Severity
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
+from rmq_formats.flags import COMPRESSED
 from tests.golden import unpack
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.pages import ROOT, Pages, served
@@ -286,6 +290,15 @@ def test_names_and_bodies_of_a_store_stay_text(hostile: Path, kind: str) -> None
         assert 3 == len(links(pages.get(f"/messages?{urlencode({'topic': HOSTILE})}").text, "/message?"))
 
 
+def test_a_small_body_that_inflates_to_more_than_a_download_may_have_is_sent_as_it_is_stored(tmp_path: Path) -> None:
+    bomb = zlib.compress(bytes((64 << 20) + 1), 1)
+    record = a_record(bomb, topic="T1", sys_flag=COMPRESSED)
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(encode_record(record).ljust(1 << 20, b"\0"))
+    with served(tmp_path) as pages:
+        assert bomb == pages.get("/body?at=0").body
+
+
 # how it begins and ends
 
 
@@ -322,8 +335,30 @@ def test_every_word_of_the_pages_is_there_in_chinese() -> None:
         word for page in folder.glob("*.html") for word in re.findall(r"""\bt\(['"](.+?)['"]\)""", page.read_text())
     }
 
+    steps = (ROOT / "jobs" / "inspect" / "report.py").read_text()
+    said |= {severity.value for severity in Severity} | set(re.findall(r'steps\.append\(\(.+, "(.+)"\)\)', steps))
+
     assert set() == said - chinese.keys()
-    assert len(said) > 60
+    assert len(said) > 70
+
+
+def test_what_is_wrong_with_a_store_is_said_in_chinese_but_for_the_words_of_inspect(
+    store: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "store"
+    shutil.copytree(store, damaged)
+    sorted((damaged / "index").iterdir())[2].unlink()
+    with served(damaged) as pages:
+        chinese, english = pages.get("/?lang=zh").text, pages.get("/?lang=en").text
+
+    assert ("缺口", True) == (
+        re.findall(r'<h1><span class="severity gap">(.+)</span>', chinese)[0],
+        "没有索引" not in chinese,
+    )
+    assert "发现的问题按 inspect 的输出以英文显示" in chinese
+    assert "as `inspect` prints them" not in english
+    assert ["bring the messages into tables"] == re.findall(r'<p class="single">(bring.+)</p>', english)
+    assert '<p class="single">把消息导入表中</p>' in chinese
 
 
 @pytest.mark.parametrize(
