@@ -100,6 +100,8 @@ class Consumption(NamedTuple):
     milliseconds: int = 1000
     failing_keys: str = ""
     is_traced: bool = False
+    attempts: int = 1
+    pops: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,8 @@ class RealBroker(RealStore):
 
     def consume(self, asked: Consumption) -> list[Consumed]:
         values = {name.replace("_", "-"): value for name, value in asked._asdict().items()}
-        return _consumed(self.driver.ask("consume", values | {"is-traced": str(asked.is_traced).lower()}))
+        flags = {name: str(value).lower() for name, value in values.items() if isinstance(value, bool)}
+        return _consumed(self.driver.ask("consume", values | flags))
 
     def mqadmin(self, *arguments: str) -> Printed:
         numbered = {f"argument.{number}": argument for number, argument in enumerate(arguments)}
@@ -316,15 +319,22 @@ def open_broker(
     *,
     home: Path,
 ) -> Iterator[RealBroker]:
-    """Open a name server and a broker in *driver*; after the block both are stopped, unless killed."""
+    """
+    Open a name server and a broker in *driver*; after the block both are stopped, unless killed.
+
+    Of *settings*, those that begin with `broker.` are the broker's own, the others the store's.
+    """
+    own = {name: value for name, value in (settings or {}).items() if name.startswith("broker.")}
+    settings = {name: value for name, value in (settings or {}).items() if name not in own}
     port, name_server_port = free_port(), free_port()
     name_server = f"127.0.0.1:{name_server_port}"
-    has_group = (settings or {}).get("enableDLegerCommitLog") == "true"
+    has_group = settings.get("enableDLegerCommitLog") == "true"
     values = _prefixed("store", store_settings(store, geometry, settings)) | _prefixed(
         "broker", _BROKER | {"rocketmqHome": str(home)} | ({"brokerId": "-1"} if has_group else {})
     )
     # Of a group of several, one leads, and not before a second one is there: such members have no name server.
-    is_member = has_group and ";" in (settings or {})["dLegerPeers"]
+    is_member = has_group and ";" in settings["dLegerPeers"]
+    values |= own
     values |= {"home": str(home), "port": port, "name-server": name_server}
     values |= {} if is_member else {"name-server-port": name_server_port, "leads": str(has_group).lower()}
     _check_known(driver, driver.ask("open-broker", values))

@@ -1,7 +1,7 @@
--- One row is one dead letter: which group gave the message up, after how many retries, and which message it was.
+-- One row is one dead letter: which group gave the message up, after how many tries, and which message it was.
 SELECT store_id, broker, physical_offset, store_time, substr(topic, 6) AS consumer_group, uniq_key, keys, tags,
   reconsume_times,
-  CASE WHEN reconsume_times > 0 THEN concat('not consumed after ', CAST(reconsume_times AS STRING), ' retries')
+  CASE WHEN reconsume_times > 1 THEN concat('not consumed after ', CAST(reconsume_times AS STRING), ' tries')
     ELSE 'given up without a retry' END AS reason,
   coalesce(properties['DLQ_ORIGIN_TOPIC'], properties['RETRY_TOPIC']) AS origin_topic,
   coalesce(properties['DLQ_ORIGIN_MESSAGE_ID'], properties['ORIGIN_MESSAGE_ID']) AS origin_message_id, body

@@ -271,7 +271,7 @@ class StoreListing:
             note = note if page.next is None else f"of each group the newest {_MOST_READ:,} at most"
             for one in page.messages:
                 about, tries = one.message.properties, one.message.record.reconsume_times
-                reason = f"not consumed after {tries} retries" if tries else "given up without a retry"
+                reason = f"not consumed after {tries} tries" if tries > 1 else "given up without a retry"
                 origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", ""))
                 counts[topic.removeprefix(DLQ_PREFIX), reason, origin] += 1
         rows = [(*named, count, f"{DLQ_PREFIX}{named[0]}") for named, count in sorted(counts.items())]

@@ -12,6 +12,7 @@ from rmq_formats.indexfile.keys import typed_index_keys
 
 _QUEUES = "consume_queue"
 _PROGRESS = "consumer_offsets"
+_MISMATCHED = "mismatched"
 _LEADING = frozenset({"matched", "deleted"})  # statuses of a unit that its record agrees with, or needs none of
 
 
@@ -41,26 +42,23 @@ class LakeEvidence:
         return self._place(SUPERSEDED if self.is_taken_back(message) else MESSAGES)
 
     def queues(self, message: Message) -> list[QueueFact]:
-        """Return the rows of consume_queue that lead to a copy."""
+        """Return the rows of consume_queue that lead to a copy, also one that has another tags code than expected."""
         if not self._tables.has(_QUEUES):
             return []
-        offset = message.record.physical_offset
+        record = message.record
+        where = self.source.condition(f"physical_offset = {record.physical_offset}")
         rows = self._tables.rows(
             f"SELECT topic, queue_id, queue_offset, status, tags_code FROM {_QUEUES} "  # noqa: S608 - a number
-            f"WHERE {self.source.condition(f'physical_offset = {offset}')} ORDER BY topic, queue_id, queue_offset"
+            f"WHERE {where} ORDER BY topic, queue_id, queue_offset"
         )
-        place = self._place(_QUEUES)
-        return [
-            QueueFact(
-                row["topic"],
-                row["queue_id"],
-                row["queue_offset"],
-                Check.LEADS_THERE if row["status"] in _LEADING else _CHECKS.get(row["status"], Check.ELSEWHERE),
-                place,
-                row["tags_code"],
-            )
-            for row in rows
-        ]
+        place, own = self._place(_QUEUES), (record.topic, record.queue_id, record.queue_offset)
+        facts = []
+        for row in rows:
+            at = row["topic"], row["queue_id"], row["queue_offset"]
+            leads = row["status"] in _LEADING or (row["status"] == _MISMATCHED and at == own)
+            check = Check.LEADS_THERE if leads else _CHECKS.get(row["status"], Check.ELSEWHERE)
+            facts.append(QueueFact(*at, check, place, row["tags_code"]))
+        return facts
 
     def keys(self, message: Message) -> list[KeyFact]:
         """Return for each key whether index_entries leads to a copy."""
@@ -129,7 +127,7 @@ class LakeEvidence:
         return [*lacks, "when retention deletes a record from its broker's store, a lake does not know"]
 
 
-_CHECKS = {"missing": Check.MISSING, "mismatched": Check.ELSEWHERE, "expired": Check.NOT_KNOWN}
+_CHECKS = {"missing": Check.MISSING, _MISMATCHED: Check.ELSEWHERE, "expired": Check.NOT_KNOWN}
 
 
 def _same(message: Message) -> str:

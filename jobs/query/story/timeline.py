@@ -22,13 +22,14 @@ from jobs.store.broker_config import ReaderKind
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.properties import DELAY, REAL_QID, REAL_TOPIC
+from rmq_formats.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from rmq_formats.rocksdb import transactions
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
 HALF_TOPICS = frozenset({HALF_TOPIC, transactions.HALF_TOPIC})
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 _MOST_TRACES = 256
+_UNIQUE_KEY_IS = f"{UNIQ_KEY}\1".encode()
 _MOST_COPIES = 1024  # a producer that gives every message the same id must not fill the memory
 
 
@@ -142,22 +143,8 @@ def stories(evidence: Evidence, seeds: Iterable[Message]) -> Iterator[Story]:
 
 
 def _story(evidence: Evidence, seed: Message) -> Story:
-    found = {seed.origin: seed}
     unknown = evidence.unknown()
-    if seed.unique_key:
-        for other in evidence.copies(seed.unique_key, _topics(evidence, seed)):
-            if len(found) >= _MOST_COPIES:
-                unknown.append(f"only {_MOST_COPIES:,} messages with this id are shown")
-                break
-            found[other.origin] = other
-    else:
-        unknown.append("the message has no unique key: other copies of it cannot be found")
-    last = found[max(found)]
-    half = last.record.prepared_transaction_offset
-    if half and (last.origin[0], half) not in found:
-        prepared = evidence.beside(last).source.at(half, seed.record.store_host)
-        if prepared is not None and prepared.unique_key == seed.unique_key:
-            found[prepared.origin] = prepared
+    found = _copies(evidence, seed, unknown)
     messages = sorted(found.values(), key=lambda one: one.origin)
     if len({message.store_id for message in messages}) > 1:  # several logs have no order but that of time
         messages.sort(key=lambda one: one.record.store_timestamp)
@@ -173,6 +160,41 @@ def _story(evidence: Evidence, seed: Message) -> Story:
     _add_groups(evidence, copies)
     story.state = _state(copies)
     return story
+
+
+def _copies(evidence: Evidence, seed: Message, unknown: list[str]) -> dict[tuple[str, int], Message]:
+    """Return the copies of a message by their places; note what is *unknown* of them."""
+    found = {seed.origin: seed}
+    if seed.unique_key:
+        for other in evidence.copies(seed.unique_key, _topics(evidence, seed)):
+            if len(found) >= _MOST_COPIES:
+                unknown.append(f"only {_MOST_COPIES:,} messages with this id are shown")
+                break
+            found[other.origin] = other
+        if any(map(_own_key, found.values())):
+            found = {origin: other for origin, other in found.items() if _is_copy(seed, other)}
+    else:
+        unknown.append("the message has no unique key: other copies of it cannot be found")
+    last = found[max(found)]
+    half = last.record.prepared_transaction_offset
+    if half and (last.origin[0], half) not in found:
+        prepared = evidence.beside(last).source.at(half, seed.record.store_host)
+        if prepared is not None and prepared.unique_key == seed.unique_key:
+            found[prepared.origin] = prepared
+    return found
+
+
+def _own_key(message: Message) -> bytes | None:
+    """Return the id that a producer gave a message of a batch, where the broker added the batch's, which all share."""
+    named = [part for part in message.record.properties_raw.split(b"\2") if part.startswith(_UNIQUE_KEY_IS)]
+    return named[0] if len(named) > 1 else None
+
+
+def _is_copy(seed: Message, other: Message) -> bool:
+    """Return whether one message of a batch is a copy of the other: a retry has the batch's id alone."""
+    if _own_key(seed) and _own_key(other):
+        return _own_key(seed) == _own_key(other)
+    return (seed.record.body, seed.keys, seed.tags) == (other.record.body, other.keys, other.tags)
 
 
 def _topics(evidence: Evidence, seed: Message) -> list[str]:
@@ -241,7 +263,7 @@ def _dead_letter(message: Message) -> str:
     about, tries = message.properties, message.record.reconsume_times
     origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", "?"))
     group = message.topic.removeprefix(DLQ_PREFIX)
-    return f"dead letter of {group} after {tries} retries, from {origin}, in {_where(message)}"
+    return f"dead letter of {group} after {tries} tries, from {origin}, in {_where(message)}"
 
 
 _TEXTS: Mapping[Role, Callable[[Message], str]] = {
@@ -310,8 +332,7 @@ def _reports(evidence: Evidence, unique_key: str) -> Iterator[Report]:
             if read > _MOST_TRACES:
                 return
             place = evidence.place(message)
-            body = message.record.body if message.body is None else message.body
-            for trace in decode_traces(body):
+            for trace in decode_traces(message.body_within() or message.record.body):
                 if trace.message_id == unique_key:
                     yield Report(trace, message, place)
 

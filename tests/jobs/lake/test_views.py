@@ -41,7 +41,7 @@ _COLUMNS = {
 _GIVEN_UP = ("7F000001000051AF0000000000000000", "7F000001000051AF00000000000002BB", "7F000001000051AF0000000000000576")
 # By the drivers' own notes: a consumer that gives three messages up, a timer of an hour, a commit, a rollback, a check.
 EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
-    ("b470-retry", "dead_letters", {("cg", "T1", told, "not consumed after 2 retries") for told in _GIVEN_UP}),
+    ("b470-retry", "dead_letters", {("cg", "T1", told, "not consumed after 2 tries") for told in _GIVEN_UP}),
     ("b551-retry", "not_consumed", set()),
     ("b551-timer", "timers_pending", {("T1", 1968)}),
     (

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +23,10 @@ from jobs.query.story.text import timeline_lines
 from jobs.query.story.timeline import Consumed, Role, Story
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import Release
 from tests.golden import StoreOf, golden_stores, release_of
+from tests.rmq_formats.builders import a_record, placed
 from tests.support.commands import runner
 
 _SENT = re.compile(
@@ -218,6 +221,34 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
             shown = listing.at(listing.position(copy.message))
             assert shown is not None
             assert copy.message.record == shown.record
+
+
+@pytest.mark.parametrize("kind", ["store", "lake"])
+def test_messages_of_a_batch_that_share_its_id_have_stories_of_their_own(tmp_path: Path, kind: str) -> None:
+    """Brokers of 5.3.3 add the id of the batch to each of its messages; a retry has that one alone."""
+    ids = [f"UNIQ_KEY\1own{number}\2KEYS\1k{number}\2UNIQ_KEY\1batch\2".encode() for number in range(3)]
+    sent = [a_record(b"body", topic="T1", properties=raw, queue_offset=number) for number, raw in enumerate(ids)]
+    retry = a_record(b"body", topic="%RETRY%g", properties=b"UNIQ_KEY\1batch\2KEYS\1k1\2", reconsume_times=1)
+    records = placed([*sent, retry])
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    content = b"".join(map(encode_record, records))
+    (tmp_path / "store" / "commitlog" / f"{0:020d}").write_bytes(content.ljust(1 << 14, b"\0"))
+    release = Release.of("5.3.3")
+    with ExitStack() as stack:
+        evidence: Evidence
+        if kind == "store":
+            reader = stack.enter_context(StoreReader(list_store(str(tmp_path / "store"))))
+            evidence = StoreEvidence(StoreSource(reader, release))
+        else:
+            evidence = of_lake(tmp_path / "store", tmp_path / "lake", release)
+        under_key = timeline.by_key(evidence.source, "T1", "k1").messages
+        at_offsets = [evidence.source.at(one.physical_offset, one.store_host) for one in records]
+        seeds = [*under_key, *(found for found in at_offsets if found is not None)]
+        stories = [next(timeline.stories(evidence, [seed])) for seed in seeds]
+    offsets = [[copy.message.record.physical_offset for copy in story.copies] for story in stories]
+    own = [one.physical_offset for one in records]
+    assert [[own[1], own[3]], [own[0]], [own[1], own[3]], [own[2]], [own[1], own[3]]] == offsets
+    assert [Role.SENT, Role.RETRIED] == roles(stories[0])
 
 
 def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf, tmp_path: Path) -> None:

@@ -269,13 +269,20 @@ final class ClientVerbs {
         consumer.setNamesrvAddr(broker.nameServerAddress());
         consumer.setInstanceName("consumers" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setMaxReconsumeTimes(request.number("attempts", 1));
+        // Who pops succeeds in the end: no client makes a dead letter of what it has popped.
+        boolean pops = request.isTrue("pops");
+        int attempts = request.number("attempts", 1);
+        consumer.setMaxReconsumeTimes(attempts);
+        if (pops) {
+            Reflect.call(consumer, "setClientRebalance", false);
+        }
         consumer.subscribe(request.text("topic"), "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             boolean fails = false;
             for (MessageExt message : messages) {
                 rows.add(row(message));
-                fails |= !failing.isEmpty() && message.getKeys() != null && message.getKeys().startsWith(failing);
+                fails |= !failing.isEmpty() && message.getKeys() != null && message.getKeys().startsWith(failing)
+                        && !(pops && message.getReconsumeTimes() >= attempts);
             }
             return fails ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
