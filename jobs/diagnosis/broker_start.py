@@ -223,8 +223,8 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
             is_final = segment.base_offset < newest
             with store.open(segment) as reader:
                 framing = framing_of(reader.read, segment.readable, segment.base_offset)
-                log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
-                for walked in walk(log, 0, final=is_final, next_written=reader.next_written):
+                log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing, reader.next_written)
+                for walked in walk(log, 0, final=is_final):
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong):

@@ -111,7 +111,9 @@ def _segment(file: DumpFile) -> SegmentBytes:
     base_offset = first_offset(file.name)
     if base_offset is None:
         base_offset = _offset_of_first_record(file, detect_framing(file.read(0, BLANK.size)).header_size)
-    return SegmentBytes(file.read, file.size, base_offset, framing_of(file.read, file.size, base_offset))
+    return SegmentBytes(
+        file.read, file.size, base_offset, framing_of(file.read, file.size, base_offset), file.next_written
+    )
 
 
 def _offset_of_first_record(file: DumpFile, header_size: int) -> int:

@@ -36,6 +36,7 @@ class DumpFile:
         self.name = location.rstrip("/").rpartition("/")[2]
         self.size = reader.size
         self.unreadable: list[Unreadable] = []
+        self.next_written = reader.next_written
         self._reader = reader
         self._window = b""
         self._window_at = 0

@@ -184,7 +184,7 @@ def _end_of_zeros(file: DumpFile, position: int, end: int, unit: int) -> int:
     """Return the end of a row of zero units that begins at *position*."""
     start = position
     while position < end and not any(file.read(position, min(_AT_ONCE, end - position))):
-        position = min(position + _AT_ONCE, end)
+        position = min(file.next_written(position + _AT_ONCE), end)
     data = file.read(position, min(_AT_ONCE, end - position))
     position += len(data) - len(data.lstrip(b"\0"))
     return start + (position - start) // unit * unit

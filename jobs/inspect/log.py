@@ -110,12 +110,12 @@ class LogInspector:
         with self._store.open(segment) as reader:
             file = DumpFile(segment.location, reader)
             report.framing = framing_of(reader.read, segment.readable, segment.base_offset)
-            log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing)
+            log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing, reader.next_written)
             is_walked = deep or is_newest
             self._look_at_head(log, report, is_walked=is_walked)
             if is_walked:
                 start = 0 if deep else self._newest_known_record(log)
-                self._walk(log, report, start, reader.next_written, final=not is_newest)
+                self._walk(log, report, start, final=not is_newest)
             else:
                 self._find_seal(log, report)
             for place in file.unreadable:
@@ -160,12 +160,10 @@ class LogInspector:
                 return
         self._problems.note(report.file, "no blank near its end names the bytes left; --deep walks it")
 
-    def _walk(
-        self, log: SegmentBytes, report: SegmentReport, start: int, next_written: Callable[[int], int], *, final: bool
-    ) -> None:
+    def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for walked in walk(log, start, final=final, next_written=next_written):
+        for walked in walk(log, start, final=final):
             records += walked.records
             self._note(walked, report, log)
             report.end = str(ENDS[walked.piece.kind])

@@ -6,7 +6,7 @@ of the records themselves it shows some of each group, the last one always.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
@@ -27,10 +27,8 @@ class WalkedPiece(NamedTuple):
     shown: Sequence[MessageRecord] = ()  # the last one is the run's last
 
 
-def walk(
-    log: SegmentBytes, start: int, *, final: bool, next_written: Callable[[int], int] = int
-) -> Iterator[WalkedPiece]:
-    """Yield the pieces after position *start*; *next_written* returns the next position with stored bytes."""
+def walk(log: SegmentBytes, start: int, *, final: bool) -> Iterator[WalkedPiece]:
+    """Yield the pieces after position *start*."""
     for piece in walk_segment(log, final=final, start=start):
         if piece.kind is not PieceKind.RECORD:
             yield WalkedPiece(piece)
@@ -40,19 +38,17 @@ def walk(
         yield WalkedPiece(piece, 1, {record.topic: 1}, wrong, [record])
         position = piece.end - log.base_offset
         if position - start > COMPILED_BEHIND:
-            yield from _in_groups(log, position, record.store_timestamp, next_written, final=final)
+            yield from _in_groups(log, position, record.store_timestamp, final=final)
             return
 
 
-def _in_groups(
-    log: SegmentBytes, start: int, newest: int, next_written: Callable[[int], int], *, final: bool
-) -> Iterator[WalkedPiece]:
+def _in_groups(log: SegmentBytes, start: int, newest: int, *, final: bool) -> Iterator[WalkedPiece]:
     from rmq_formats.commitlog.columns import message_batch
     from rmq_formats.commitlog.scan import scan
 
     found = scan(
         log.read, start, log.size, log.size, log.base_offset, log.framing,
-        final=final, store_timestamp=newest, next_written=next_written,
+        final=final, store_timestamp=newest, next_written=log.next_written,
     )  # fmt: skip
     for item in found:
         if isinstance(item, Piece):

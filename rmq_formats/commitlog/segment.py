@@ -14,7 +14,7 @@ leader of a DLedger group in the logs of the others, and what it leaves may be e
 there an entry of a lower term than the one before it is a leftover.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum, unique
 from typing import NamedTuple, Self
 
@@ -174,6 +174,7 @@ class SegmentBytes(NamedTuple):
     size: int
     base_offset: int
     framing: Framing = Framing.PLAIN
+    next_written: Callable[[int], int] = int  # the next position, this one or later, that is in no hole of the file
 
     @classmethod
     def of(cls, buffer: Buffer, base_offset: int, framing: Framing = Framing.PLAIN) -> Self:
@@ -299,8 +300,10 @@ class SegmentBytes(NamedTuple):
 
     def _windows(self, start: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield the bytes from *start* on, each window with the first *overlap* bytes of the next."""
-        for position in range(start, self.size, _WINDOW):
+        position = start
+        while (position := self.next_written(position)) < self.size:
             yield position, bytes(self.read(position, _WINDOW + overlap))
+            position += _WINDOW
 
 
 def _last_term(data: bytes, end_offset: int) -> int | None:

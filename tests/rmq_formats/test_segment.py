@@ -284,6 +284,16 @@ def test_a_walk_reads_no_more_than_a_record_or_a_window_at_once() -> None:
     assert max(calls) <= (1 << 20) + 3
 
 
+def test_a_walk_reads_no_hole_of_a_file() -> None:
+    """A segment that something made a terabyte long has nothing in it after its records."""
+    calls: list[int] = []
+    raw = a_segment([ONE], size=4096)
+    log = reader(raw, calls)._replace(size=1 << 40, next_written=lambda at: at if at < len(raw) else 1 << 40)
+
+    assert kinds(list(walk_segment(log))) == [RECORD, UNWRITTEN]
+    assert len(calls) < 100
+
+
 @pytest.mark.parametrize("shift", range(-4, 5))
 def test_records_are_found_across_windows(shift: int) -> None:
     at = (1 << 20) + shift

@@ -11,6 +11,7 @@ import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.dump import file as dump_file
+from jobs.storage.model import Reader
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.segment import Framing
 from rmq_formats.store import Checkpoint, encode_checkpoint
@@ -241,7 +242,7 @@ def test_one_bad_file_does_not_keep_the_others_from_being_dumped(segment: Path, 
     assert "sealed segment" in outcome.out
 
 
-class BadSector:
+class BadSector(Reader):
     """A reader that fails like a disk with one bad sector."""
 
     def __init__(self, raw: bytes, bad: range) -> None:
