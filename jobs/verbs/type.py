@@ -100,6 +100,7 @@ def _type(  # noqa: PLR0913 - one argument an option
         "number": summary.number,
         "recovered": summary.recovered,
         "topics": [one._asdict() for one in summary.topics],
+        "absent": sorted(summary.absent),
         "seconds": result.seconds,
     }
     answer.give(values, [lake, *_lines(summary)], result)
