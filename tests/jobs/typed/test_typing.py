@@ -216,7 +216,7 @@ def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
         ('topic.a = {format = "avro", schemas = "x", schema_file = "y"}', "schemas: goes without schema_file"),
         ('topic.a = {format = "avro", schemas = "no"}', "has no file *.avsc"),
         ('topic.a = {format = "text", pattern = "(?P<b>.)", schema = "a int"}', "the groups are: b"),
-        ('topic.a = {format = "json", schema_file = "x"}', "schema_file: no such key of json"),
+        ('topic.a = {format = "json", schemas = "x"}', "schemas: no such key of json"),
         ('topic.a = {format = "avro", schema_file = "types.toml"}', "schema_file: no schema of a record"),
         ('topic.a = {format = "json"}', '[topic."a"]: schema: missing'),
         ('topic.a = {format = "json", schema = "id bigit"}', "schema: character 4: expected a type"),
