@@ -8,13 +8,13 @@ from shlex import quote
 
 from jobs.console.program import program
 from jobs.launch.arguments import file_system_options
-from jobs.query.lake_source import LakeSource
+from jobs.query.lake_source import open_lake
 from jobs.query.lake_tables import LakeTables
 from jobs.query.listing.model import Listing
 from jobs.query.listing.of_lake import LakeListing
 from jobs.query.listing.of_source import listing_of
 from jobs.query.log_search import silent
-from jobs.query.open_store import open_store
+from jobs.query.open_store import StorePlace, open_store
 from rmq_formats.errors import NotAStore
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
@@ -32,15 +32,6 @@ class Place:
     is_lake: bool = False
     through_log: bool = False
     geometry: Geometry | None = None
-
-    @property
-    def store(self) -> str | None:
-        """The store's root; None of a lake."""
-        return None if self.is_lake else self.location
-
-    def known_release(self) -> Release | None:
-        """Return the release that is given."""
-        return Release.of(self.release) if self.release else None
 
     def recognised(self) -> "Place":
         """Return the place as a store or as a lake, which has a table of messages."""
@@ -76,9 +67,12 @@ class Place:
 @contextmanager
 def opened(place: Place) -> Iterator[Listing]:
     """Open a store or a lake."""
+    release = Release.of(place.release) if place.release else None
     if place.is_lake:
-        tables = LakeTables(place.location, file_system_options())
-        yield LakeListing(LakeSource(tables, place.broker, place.known_release()))
+        yield LakeListing(open_lake(place.location, place.broker, release))
         return
-    with open_store(place, silent) as (source, _):
+    store = StorePlace(
+        place.location, place.commitlog, place.broker_conf, place.broker, release, place.geometry, place.through_log
+    )
+    with open_store(store, silent) as (source, _):
         yield listing_of(source)

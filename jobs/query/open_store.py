@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from jobs.launch.arguments import file_system_options
 from jobs.query.log_search import Progress
@@ -31,55 +31,36 @@ _BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker mak
 _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
 
-class Asked(Protocol):
-    """A store as the command line names it."""
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """The directory of a store, and what the user says about it that its files do not show."""
 
-    @property
-    def store(self) -> str | None:
-        """The directory; None where a lake is asked."""
-
-    @property
-    def commitlog(self) -> tuple[str, ...] | None:
-        """The places of the log, if not below the store's root."""
-
-    @property
-    def broker_conf(self) -> Path | None:
-        """The broker's configuration."""
-
-    @property
-    def broker(self) -> str | None:
-        """Its name, where the user says it."""
-
-    @property
-    def through_log(self) -> bool:
-        """Whether to read the log where no index is."""
-
-    @property
-    def geometry(self) -> Geometry | None:
-        """Of index files, where the user says it."""
-
-    def known_release(self) -> Release | None:
-        """Return the release that the user says."""
+    root: str
+    commitlog: tuple[str, ...] | None = None  # the places of the log, if not below the store's root
+    broker_conf: Path | None = None
+    broker: str | None = None  # its name
+    release: Release | None = None
+    geometry: Geometry | None = None  # of index files
+    through_log: bool = False  # read the log even where there is an index
 
 
 @contextmanager
-def open_store(asked: Asked, progress: Progress) -> Iterator[tuple[Source, str | None]]:
-    """Open the store that is asked for; also give its broker's name, where something tells it."""
-    conf = read_broker_conf(asked.broker_conf)
+def open_store(place: StorePlace, progress: Progress) -> Iterator[tuple[Source, str | None]]:
+    """Open a store; also give its broker's name, where something tells it."""
+    conf = read_broker_conf(place.broker_conf)
     options = file_system_options()
-    store = list_store(asked.store or "", commitlog=log_directories(asked.commitlog, conf), options=options)
-    geometry = asked.geometry
+    store = list_store(place.root, commitlog=log_directories(place.commitlog, conf), options=options)
+    geometry = place.geometry
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
-        given = asked.known_release()
-        release, note = (given, None) if given else _seeming_release(reader)
+        release, note = (place.release, None) if place.release else _seeming_release(reader)
         source = StoreSource(
-            reader, release, through_log=asked.through_log, progress=progress, delay_levels=conf.delay_level
+            reader, release, through_log=place.through_log, progress=progress, delay_levels=conf.delay_level
         )
         if note:
             source.notes.append(note)
-        yield source, asked.broker or conf.broker_name or broker_name(reader.topic_config)
+        yield source, place.broker or conf.broker_name or broker_name(reader.topic_config)
 
 
 def seeming_writers(reader: StoreReader) -> Known[Writers]:

@@ -11,9 +11,8 @@ import pytest
 from jobs.query import lookups
 from jobs.query.log_search import silent
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.open_store import open_store
+from jobs.query.open_store import StorePlace, open_store
 from jobs.query.source import MAX_TIME, MIN_TIME, ReasonKind, Source
-from jobs.verbs.query import QueryOptions
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import transactions
 from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
@@ -38,7 +37,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Featur
 
 @contextmanager
 def opened(root: Path) -> Iterator[Source]:
-    with open_store(QueryOptions(store=str(root)), silent) as (source, _):
+    with open_store(StorePlace(str(root)), silent) as (source, _):
         yield source
 
 

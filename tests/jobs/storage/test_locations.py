@@ -57,7 +57,7 @@ def test_what_nobody_can_reach_is_refused_before_anything_starts(
     "line",
     [
         *(line for line in WRITTEN if "--lake" in line or line.startswith("optimize")),
-        "diff /store {}", "restore {} --out /out", "repair /store --out /out --lake {}",
+        "diff . {}", "restore {} --out /out", "repair /store --out /out --lake {}",
     ],
 )  # fmt: skip
 def test_a_file_is_no_lake(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

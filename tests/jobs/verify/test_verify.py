@@ -201,7 +201,7 @@ def test_the_summary_is_a_table_for_people(store: Path) -> None:
     lines = text_of(verified(store)).splitlines()
 
     assert lines[0] == f"{store}: contradiction: 1 cause"
-    assert lines[2].split() == ["part", "verdict", "compared", "not", "right"]
+    assert lines[2].split() == ["part", "verdict", "not", "right", "compared"]
     assert [line.split()[:2] for line in lines[3:6]] == [
         ["log", "healthy"], ["queues", "contradiction"], ["index", "healthy"],
     ]  # fmt: skip
