@@ -47,7 +47,7 @@ from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
 from jobs.store.store import IsTierError, Store, list_again
-from jobs.store.workers import Workers, unseen
+from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import ENDS
 from rmq_formats.errors import NotAStore
 
@@ -245,9 +245,10 @@ class _Run:
             # None after the end of what is written; one after this step is the next one's.
             if summary.from_offset < end <= newest_offset and start < read_to:
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
-        missing = unseen(self.workers, list(dict.fromkeys(range_.location for range_ in ranges)))
-        if missing:
-            raise OSError(f"{missing[0]}: the driver sees this file, the executors do not")
+        planned = {range_.location for range_ in ranges}
+        unseen = self.workers.unseen([segment for segment in store.segments if segment.location in planned])
+        if unseen:
+            raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
         size = sum(range_.end - range_.start for range_ in ranges)
         check_room(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:

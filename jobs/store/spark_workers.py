@@ -1,18 +1,24 @@
 """Spark's tasks as workers: one partition an item, so that a lost one is made again by itself."""
 
 import gc
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from pyspark import TaskContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobs.console.progress import Work, of_spark_job
 from jobs.launch.session import await_workers, hadoop_options
+from jobs.storage.locations import is_local
 from jobs.store.chain import Outcome, Task, chained, compile_first, run_range
 from jobs.store.ranges import Range
+from jobs.store.store import Segment
 from jobs.store.tally import Tally
 from jobs.store.workers import Item, Result
 from rmq_formats.compiled import IS_FIRST_USE
@@ -64,6 +70,12 @@ class SparkWorkers:
             return []
         with of_spark_job(self.spark, Work(label, len(items), "parts")):
             return _run(self.spark, items, task)
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that the executors do not see: Spark is asked for each, if they are elsewhere."""
+        if is_one_process(self.spark):  # whose first query would take seconds to say what the driver sees
+            return []
+        return unseen(segments, seen_by_executors(self.spark, segments))
 
 
 def _run_ranges(
@@ -130,3 +142,49 @@ def spare_collector() -> None:
         _spared.append(True)
         gc.collect()
         gc.freeze()
+
+
+# Segments as executors see them, through Spark's source `binaryFile`. Its content is pruned: a segment of a gigabyte
+# does not fit a row. Paths are explicit and escaped, so that no name is taken for a pattern.
+_GLOB = re.compile(r"([\[\]{}*?\\])")
+_MANY = 64  # paths: beyond, whole directories are listed, which costs one look each
+
+
+def seen_by_executors(spark: SparkSession, segments: Sequence[Segment]) -> set[str]:
+    """Return the locations of segments that executors can see; of a store elsewhere, there is one view alone."""
+    segments = [segment for segment in segments if is_local(segment.location)]
+    if not segments:
+        return set()
+    locations = [segment.location for segment in segments]
+    if len(locations) > _MANY:
+        locations = sorted({location.rpartition("/")[0] for location in locations})
+    try:
+        paths = [_GLOB.sub(r"\\\1", location) for location in locations]
+        # A segment may be deleted between Spark's own listing and its look at the file.
+        files = spark.read.format("binaryFile").option("ignoreMissingFiles", "true").load(paths)
+    except AnalysisException as error:
+        # Retention may have deleted the oldest segments since the driver listed them.
+        left = _existing(segments)
+        if error.getCondition() != "PATH_NOT_FOUND" or len(left) == len(segments):
+            raise
+        return seen_by_executors(spark, left)
+    return {_location(path) for path in files.select("path").toArrow()["path"].to_pylist()}
+
+
+def is_one_process(spark: SparkSession) -> bool:
+    """Return whether executors are in the driver's own process."""
+    return re.match(r"local(\[|$)", spark.sparkContext.master or "") is not None
+
+
+def _location(path: str) -> str:
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:/") else path
+
+
+def unseen(segments: Sequence[Segment], seen: AbstractSet[str]) -> list[Segment]:
+    """Return the segments that the driver sees and the executors do not."""
+    return _existing([segment for segment in segments if segment.location not in seen])
+
+
+def _existing(segments: Sequence[Segment]) -> list[Segment]:
+    """Leave out segments that retention has deleted since the driver listed them."""
+    return [segment for segment in segments if Path(segment.location).exists()]

@@ -7,13 +7,12 @@ Results are the same. Spark's are in `jobs.store.spark_workers`, so that nothing
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from jobs.console.progress import Work, shown
-from jobs.storage.locations import is_local
 from jobs.store.chain import Outcome, Task, chained, run_here, run_range
 from jobs.store.ranges import SMALL, Range, written_size
+from jobs.store.store import Segment
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,6 +37,9 @@ class Workers(Protocol):
     def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on each item; *label* says what that does."""
 
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that the driver sees and those who work do not."""
+
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
@@ -56,6 +58,11 @@ class OneByOne:
         """Run *task* on one item after the other."""
         del label
         return [task(item) for item in items]
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return none: what the driver sees, this process sees."""
+        del segments
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,10 @@ class DelegatingWorkers:
         """Run *task* on each item."""
         return self.workers.map(items, task, label)
 
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that the driver sees and those who work do not."""
+        return self.workers.unseen(segments)
+
 
 class WorkersOnDemand(DelegatingWorkers):
     """This process while there is little to read, and from the first large plan on a session, until plans are small."""
@@ -122,15 +133,3 @@ class WorkersOnDemand(DelegatingWorkers):
         elif self.workers is self._here:
             self.workers = self._spark()
         return super().ranges(ranges, task, discard)
-
-
-def unseen(workers: Workers, locations: Sequence[str]) -> list[str]:
-    """Return the local files that the driver sees and *workers* do not, but for those that are deleted meanwhile."""
-    local = [location for location in locations if is_local(location)]
-    parts = [part for part in (local[number :: workers.width] for number in range(workers.width)) if part]
-    missing = workers.map(parts, _missing, "looking for segments")
-    return sorted(location for some in missing for location in some if Path(location).exists())
-
-
-def _missing(locations: Sequence[str]) -> list[str]:
-    return [location for location in locations if not Path(location).exists()]
