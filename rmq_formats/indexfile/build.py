@@ -18,7 +18,7 @@ from rmq_formats.compiled import compiled, helper
 from rmq_formats.flags import TRANSACTION_MASK, TransactionType
 from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division, chain_divided
 from rmq_formats.indexfile.file import MAX_INT
-from rmq_formats.indexfile.kernels import seconds_since
+from rmq_formats.indexfile.kernels import rule_at, seconds_since
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.kernels.integers import Bytes, byte_at, read_i32, read_i64, read_u32, same_bytes, write_i32, write_i64
@@ -141,8 +141,7 @@ def _pack(
         offset = base_offset + start
         if offset < from_offset or read_i32(buffer, start + SYS_FLAG_AT) & TRANSACTION_MASK == _ROLLBACK:
             continue
-        while rule + 1 < since.size and since[rule + 1] <= offset:
-            rule += 1
+        rule = rule_at(since, rule, offset)
         _, _, topic, topic_end, at, properties_end = record_parts(buffer, start)
         unique = unique_end = words = words_end = tags = tags_end = 0
         while at < properties_end:
@@ -315,8 +314,7 @@ def _hang(
     offset, hash_slot_count, index_count = state[3], state[4], state[5]
     for at in range(start, end, _ENTRY_SIZE):
         offset = read_i64(entries, at + _OFFSET_AT)
-        while rule + 1 < since.size and since[rule + 1] <= offset:
-            rule += 1
+        rule = rule_at(since, rule, offset)
         slot = np.uintp(read_i32(entries, at + _PREVIOUS_AT))
         previous = slots[slot]
         write_i32(entries, at + _PREVIOUS_AT, previous)

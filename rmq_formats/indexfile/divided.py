@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.compiled import compiled
-from rmq_formats.indexfile.kernels import seconds_since
+from rmq_formats.indexfile.kernels import rule_at, seconds_since
 from rmq_formats.indexfile.layout import ENTRY
 from rmq_formats.kernels.integers import Bytes, read_i64, read_u32, write_i32
 
@@ -177,8 +177,7 @@ def _gather(
         write_i32(entries, places[np.uintp(at)] * _ENTRY_SIZE + _PREVIOUS_AT, hung[np.uintp(at)])
     for at in range(0, entries.size, _ENTRY_SIZE):
         offset = read_i64(entries, at + _OFFSET_AT)
-        while rule + 1 < since.size and since[rule + 1] <= offset:
-            rule += 1
+        rule = rule_at(since, rule, offset)
         if counts_every_put[rule] or read_u32(entries, at + _PREVIOUS_AT) == 0:
             added += 1
     return added

@@ -1,4 +1,7 @@
-"""Seconds of an entry, as compiled code of several modules takes them."""
+"""Seconds of an entry, and the release rule that holds at its offset, for the compiled code of several modules."""
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rmq_formats.compiled import helper
 from rmq_formats.indexfile.file import MAX_INT
@@ -16,3 +19,11 @@ def seconds_since(begin: int, time: int) -> int:
         # leave 64 bits, so the 2^64 of the wrap is added in two halves.
         return min((time + _LARGEST - begin + _LARGEST + 2) // 1000, MAX_INT)
     return 0
+
+
+@helper
+def rule_at(since: NDArray[np.int64], rule: int, offset: int) -> int:
+    """Return the number of the rule at an offset, searched from the *rule* of an earlier one: offsets only rise."""
+    while rule + 1 < since.size and since[rule + 1] <= offset:
+        rule += 1
+    return rule

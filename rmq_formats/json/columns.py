@@ -34,10 +34,8 @@ def fixed(
     """Read numbers without an exponent, times 10 to the power of *scale*, of -limit - 1 to *limit*."""
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row)
-        if _is_absent(data, at):
-            states[row] = ABSENT
+        if not _is_there(data, at, states, row):
             continue
-        states[row] = ODD
         if takes_texts and byte_at(data, at) == _QUOTE:
             at, end = at + 1, end - 1
         is_negative = at < end and byte_at(data, at) == _MINUS
@@ -62,8 +60,11 @@ def fixed(
 
 
 @helper
-def _is_absent(data: Bytes, at: int) -> bool:
-    return at < 0 or byte_at(data, at) == NULL
+def _is_there(data: Bytes, at: int, states: Bytes, row: int) -> bool:
+    """Return whether there is a value; note that it is absent, or that it is odd unless it can be read."""
+    is_there = at >= 0 and byte_at(data, at) != NULL
+    states[row] = ODD if is_there else ABSENT
+    return is_there
 
 
 @compiled
@@ -71,10 +72,8 @@ def days(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: Byte
     """Read texts like 2026-11-23, as days since 1970."""
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row)
-        if _is_absent(data, at):
-            states[row] = ABSENT
+        if not _is_there(data, at, states, row):
             continue
-        states[row] = ODD
         if end - at == _DAY_SIZE + 2 and byte_at(data, at) == _QUOTE:
             values[row] = _day(data, at + 1)
             states[row] = THERE if values[row] != _NO_DAY else ODD
@@ -85,10 +84,8 @@ def instants(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: 
     """Read texts like 2026-11-23T10:00:00.000Z, as microseconds since 1970."""
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row) - 2
-        if _is_absent(data, at):
-            states[row] = ABSENT
+        if not _is_there(data, at, states, row):
             continue
-        states[row] = ODD
         fraction = at + 1 + _CLOCK_SIZE
         size = end - fraction  # of the point and the digits
         if size < 0 or size == 1 or size > 7 or byte_at(data, at) != _QUOTE:

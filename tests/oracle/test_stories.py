@@ -60,7 +60,7 @@ def _surprises(note: Note, story: Story) -> Iterator[str]:
 
 
 def _surprises_beside(note: Note, story: Story) -> Iterator[str]:
-    """Yield what queues, index and groups do not say of its copies as it was written down."""
+    """Yield each unit, key and group of its copies that differs from the note."""
     for copy in story.copies:
         yield from (f"{fact}" for fact in copy.queues if fact.check is not Check.LEADS_THERE)
         yield from (f"{fact}" for fact in copy.keys if fact.check is not Check.LEADS_THERE)
@@ -73,7 +73,7 @@ def _surprises_beside(note: Note, story: Story) -> Iterator[str]:
 
 
 def _roles(note: Note) -> Counter[Role]:
-    """Return how many copies in each role a message has, but those that wait to be tried again."""
+    """Return the count of copies by role; copies that wait for another try are left out."""
     begun, moved = _FIRST.get(note.way, (Role.SENT, Role.SENT_AGAIN))
     dead = len(note.pulled) if _is_dead(note) else 0
     retried, seen = len(set(note.consumed) - set(note.pulled)), len(note.pulled) - (begun is Role.SENT)

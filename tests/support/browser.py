@@ -161,7 +161,7 @@ def browser() -> Iterator[Browser]:
 
 
 def _page_address(port: str) -> str | None:
-    """Return where its first page listens; it may not have one yet."""
+    """Return the address of the browser's first page; None while it has no page yet."""
     with urlopen(f"http://127.0.0.1:{port}/json", timeout=_LOADED) as answer:
         pages = json.load(answer)
     return next((page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page"), None)

@@ -236,7 +236,7 @@ def _swap(pattern: str) -> Callable[[Target], None]:
 
 
 def _zero_page_of(pattern: str) -> Callable[[Target], None]:
-    """Return what zeros a page of which something is written."""
+    """Return a fault that zeros one page, none that is all zeros already."""
 
     def plant(target: Target) -> None:
         path, page = target.one(pattern), target.random.choice((512, 4096))
@@ -278,7 +278,7 @@ def _rename(pattern: str, step: int) -> Callable[[Target], None]:
 
 
 def _broken_off(pattern: str) -> Callable[[Target], None]:
-    """Return what leaves of a file its beginning alone, under the name that rsync gives meanwhile."""
+    """Return a fault that cuts a file short and gives it the name of an unfinished copy of rsync."""
 
     def plant(target: Target) -> None:
         path = target.one(pattern)
@@ -388,7 +388,7 @@ class Planted(NamedTuple):
 
 @cache
 def _unpacked() -> Path:
-    """Return where this process keeps stores as brokers left them; no other one changes or removes them."""
+    """Return this process's own folder of unpacked golden stores."""
     folder = Path(tempfile.mkdtemp(prefix="fault-draws-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -422,7 +422,7 @@ def judged(draw: Draw) -> list[Violation]:
 
 
 def guarded(judge: Callable[[], Iterator[Violation]]) -> list[Violation]:
-    """Return what *judge* yields; that it took too long, or ended in a traceback, is a violation as well."""
+    """Return the violations that *judge* yields; a timeout or a traceback is one more."""
     signal.signal(signal.SIGVTALRM, _hangs)
     signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
     try:

@@ -97,7 +97,7 @@ class Draw(NamedTuple):
 
     @property
     def way(self) -> tuple[str, bool, bool]:
-        """Return what the time that the command takes depends on."""
+        """The cell, the writer and the JVM: commands that share these take about the same time."""
         return self.cell, is_by_spark(self.feature), self.has_own_jvm
 
 
