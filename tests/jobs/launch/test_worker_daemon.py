@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ print("numba" in sys.modules, "pandas" in sys.modules, names - {"python", "pytho
 
 
 def _prepared(module: str) -> str:
-    name = os.path.basename(os.path.realpath(sys.executable))[:15]  # noqa: PTH119 - as the kernel cuts it
+    name = Path(sys.executable).resolve().name[:15]  # as the kernel cuts it
     command = [sys.executable, "-c", _SHOWN, name]
     environment = {**os.environ, worker_daemon.MODULE: module, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
