@@ -36,7 +36,7 @@ from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.lake.writers import writer_of
 from jobs.store.range_reader import Fingerprint
-from jobs.store.selection import TopicChoices
+from jobs.store.selection import CHOSEN, TopicChoices
 
 MANIFEST_VERSION = 1
 MANIFESTS = "_manifests"
@@ -285,6 +285,7 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
                     "counts": dict(manifest.counts),
                     "gaps": list(manifest.gaps),
                     COMMAND: manifest.state.get(COMMAND),
+                    CHOSEN: TopicChoices.of(manifest.state, manifest.selection).state,
                 }
             ),
         )

@@ -359,7 +359,7 @@ RUNS = Table(
         column("messages", pa.int64(), "rows that the run adds to messages"),
         column("manifest", pa.string(), "file below the lake that holds everything a recovery needs"),
         column(
-            "detail", pa.string(), "JSON: fingerprints of a registered store; counts, gaps, timings, versions of a run"
+            "detail", pa.string(), "JSON: fingerprints of a registered store; counts, gaps, topics, versions of a run"
         ),
     ),
     statistics=("run",),

@@ -272,7 +272,7 @@ class LakeSource:
     # the lake as a whole
 
     @cached_property
-    def _chosen(self) -> list[TopicChoices]:
+    def _chosen(self) -> list[TopicChoices | str]:
         return list(self._tables.chosen(self._where()))
 
     def asked_of(self, topic: str | None) -> None:
@@ -283,7 +283,7 @@ class LakeSource:
             self._note_left_out(self.lacking, topic)
 
     def _note_left_out(self, noted: list[str], *topics: str) -> None:
-        reasons = dict.fromkeys(one.left_out(topics) for one in self._chosen)
+        reasons = dict.fromkeys(one if isinstance(one, str) else one.left_out(topics) for one in self._chosen)
         noted += [reason for reason in reasons if reason and reason not in noted]
 
     def topics(self) -> frozenset[str]:

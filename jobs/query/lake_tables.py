@@ -18,7 +18,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.storage.s3 import delta_location, delta_options
-from jobs.store.selection import TopicChoices
+from jobs.store.selection import CHOSEN, TopicChoices
 from rmq_formats.arrow import plain_type
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.errors import NotAStore
@@ -125,16 +125,26 @@ class LakeTables:
             return 0
         return int(self.rows(f"SELECT count(*) AS places FROM {QUARANTINE} WHERE {condition}")[0]["places"])  # noqa: S608 - quoted
 
-    def chosen(self, condition: str) -> Iterator[TopicChoices]:
-        """Yield for each store the part of which runs took some topics only, as its newest manifest says."""
+    def chosen(self, condition: str) -> Iterator[TopicChoices | str]:
+        """Yield for each store the part of which runs took some topics only, or why that is not known."""
         if not self.has(RUNS):
             return
-        lake = Lake(self._lake, self._options)
-        sql = f"SELECT store_id, manifest FROM {RUNS} WHERE {condition} AND state = 'prepared' ORDER BY run"  # noqa: S608 - quoted
-        for path in {row["store_id"]: row["manifest"] for row in self.rows(sql)}.values():
-            with lake.open(path) as file:
-                manifest = json.loads(bytes(file.read(0, file.size)))
-            yield TopicChoices.of(manifest["state"], manifest["selection"])
+        where = f"{condition} AND state = 'prepared' ORDER BY run"
+        rows = self.rows(f"SELECT store_id, manifest, detail FROM {RUNS} WHERE {where}")  # noqa: S608 - quoted
+        for newest in {row["store_id"]: row for row in rows}.values():
+            try:
+                yield self._chosen_of(newest)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                yield f"runs may have left out topics: {newest['manifest']} cannot be read ({type(error).__name__})"
+
+    def _chosen_of(self, run: Mapping[str, Any]) -> TopicChoices:
+        """Return the choices up to a run, which rows of earlier versions have in the manifest alone."""
+        detail = json.loads(run["detail"])
+        if CHOSEN in detail:
+            return TopicChoices.of(detail[CHOSEN], {})
+        with Lake(self._lake, self._options).open(run["manifest"]) as file:
+            manifest = json.loads(bytes(file.read(0, file.size)))
+        return TopicChoices.of(manifest["state"], manifest["selection"])
 
     def kinds(self, sql: str) -> dict[str, str]:
         """Return the columns of a query, and Arrow's name of each one's type."""

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Self, cast
 
+CHOSEN = "chosen"  # in `detail` of a row of `runs`: the state of the choices, so that a query reads no manifest
 _UNTIL = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others
 _CHOICES = "choices"  # in a manifest's state: the patterns of all these runs, each pair once
 

@@ -23,6 +23,7 @@ class LakeEvidence:
         """Ask *source* and the tables beside its messages."""
         self.source = source
         self._tables = source.tables
+        self._taken_back: dict[str, object] = {}  # by the condition that names a copy
 
     def _place(self, table: str) -> Place:
         return Place(table, version=self._tables.version(table))
@@ -112,13 +113,14 @@ class LakeEvidence:
         return self._taken_back_by(message) is not None
 
     def _taken_back_by(self, message: Message) -> object:
+        """Return the run that found a record taken back; asked once of each copy, though three facts rest on it."""
         if not self._tables.has(SUPERSEDED):
             return None
-        rows = self._tables.rows(
-            f"SELECT max(superseded_by_run) AS run FROM {SUPERSEDED} "  # noqa: S608 - numbers
-            f"WHERE {self.source.condition(f'physical_offset = {message.record.physical_offset}', _same(message))}"
-        )
-        return rows[0]["run"] if rows else None
+        where = self.source.condition(f"physical_offset = {message.record.physical_offset}", _same(message))
+        if where not in self._taken_back:
+            rows = self._tables.rows(f"SELECT max(superseded_by_run) AS run FROM {SUPERSEDED} WHERE {where}")  # noqa: S608 - numbers
+            self._taken_back[where] = rows[0]["run"] if rows else None
+        return self._taken_back[where]
 
     def unknown(self) -> list[str]:
         """Return the tables and columns that the lake lacks for a story."""

@@ -209,3 +209,29 @@ def test_an_answer_names_the_topics_that_runs_left_out(
         wanted = Wanted.of({"path": request.store, "after": lake, "topics": ",".join(topics)})
         RocketmqReader(wanted).partitions()
         assert ("some topics only" in capfd.readouterr().err) is is_said
+
+
+def test_choices_of_topics_are_known_without_a_manifest_and_one_that_is_lost_stops_no_answer(
+    tmp_path: Path, golden: StoreOf
+) -> None:
+    """A first manifest of a large log has tens of megabytes. Rows of earlier versions name nothing but the manifest."""
+    lake = tmp_path / "lake"
+    ingest(IngestRequest(str(golden("b533-base")), str(lake), selection=Selection(topics=("T1",))), OneByOne())
+    [manifest] = (lake / "_manifests").iterdir()
+
+    def asked(topic: str) -> tuple[int, list[str]]:
+        source = open_lake(str(lake), None, None)
+        return len(lookups.by_key(source, topic, "dup").messages), source.lacking
+
+    found, lacking = asked("T1")
+    assert (lacking, found > 0) == ([], True)
+    manifest.write_text("[]")
+    assert asked("T1") == (found, [])
+    assert "some topics only (--topics T1)" in asked("T2")[1][0]
+
+    DeltaTable(lake / "runs").update({"detail": "'{}'"})
+    for damage in ("[]", "{", None):
+        manifest.unlink() if damage is None else manifest.write_text(damage)
+        found_again, [reason] = asked("T1")
+        assert found_again == found
+        assert f"_manifests/{manifest.name} cannot be read" in reason
