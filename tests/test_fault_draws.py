@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.fault_draws import Draw, Violation, drawn, judged, shrunk
-from tests.support.repair_draws import RepairDraw, repair_drawn, repairs_judged, repairs_shrunk
+from tests.support.fault_draws import FAULTS, Draw, drawn, judged
+from tests.support.repair_draws import REPAIRS, RepairDraw, repair_drawn, repairs_judged
 
 # What went wrong once, each shrunk to its smallest.
 PAST = (
@@ -94,14 +94,14 @@ def test_what_went_wrong_once_stays_right(line: str) -> None:
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_draws_break_no_rule(seed: int) -> None:
-    _fails_with_the_smallest(drawn(seed))
+    _check(FAULTS.failure(drawn(seed)))
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("most", range(1, 5))
 def test_thousands_of_draws_break_no_rule(most: int) -> None:
     for seed in range(1000 * most, 1000 * most + 2000):
-        _fails_with_the_smallest(drawn(seed, most))
+        _check(FAULTS.failure(drawn(seed, most)))
 
 
 @pytest.mark.parametrize("line", PAST_REPAIRS)
@@ -112,27 +112,16 @@ def test_a_repair_that_went_wrong_once_stays_right(line: str) -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", REPAIR_SEEDS)
 def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
-    _repairs_fail_with_the_smallest(repair_drawn(seed, 4))
+    _check(REPAIRS.failure(repair_drawn(seed, 4)))
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("most", range(1, 5))
 def test_hundreds_of_repairs_break_no_rule(most: int) -> None:
     for seed in range(500_000 + 10_000 * most, 500_500 + 10_000 * most):
-        _repairs_fail_with_the_smallest(repair_drawn(seed, most))
+        _check(REPAIRS.failure(repair_drawn(seed, most)))
 
 
-def _repairs_fail_with_the_smallest(one: RepairDraw) -> None:
-    if repairs_judged(one):
-        smallest, violations = repairs_shrunk(one)
-        pytest.fail(f"python -m tests.support.repair_draws {smallest}\n{_text(violations)}", pytrace=False)
-
-
-def _fails_with_the_smallest(draw: Draw) -> None:
-    if judged(draw):
-        smallest, violations = shrunk(draw)
-        pytest.fail(f"python -m tests.support.fault_draws {smallest}\n{_text(violations)}", pytrace=False)
-
-
-def _text(violations: list[Violation]) -> str:
-    return "\n".join(f"{one.rule}: {one.text}" for one in violations)
+def _check(failure: str | None) -> None:
+    if failure:
+        pytest.fail(failure, pytrace=False)

@@ -108,9 +108,6 @@ class Installation:
             yield f"checkpoint: index time {new.index_timestamp}, the old one in {backup.name}"
 
 
-# --- plans -----------------------------------------------------------------------------------------------------------
-
-
 def plan_index(
     store: str, out: str, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
 ) -> Installation:
@@ -269,9 +266,6 @@ def _deleted_at_start(root: Path, headers: dict[str, IndexHeader]) -> tuple[str,
         return ()
     time = _checkpoint(root).index_timestamp
     return tuple(sorted(name for name, header in headers.items() if header.end_timestamp > time))
-
-
-# --- steps -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

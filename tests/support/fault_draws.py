@@ -16,14 +16,14 @@ import struct
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, NoReturn
+from typing import Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
 
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
@@ -70,6 +70,11 @@ class Draw(NamedTuple):
     def parsed(cls, text: str) -> "Draw":
         store, *faults = text.split()
         return cls(store, tuple((kind, int(seed)) for kind, _, seed in (fault.partition(":") for fault in faults)))
+
+    def smaller(self) -> Iterator["Draw"]:
+        """Yield the same with fewer faults, the fewest first."""
+        for size in range(1, len(self.faults)):
+            yield from (self._replace(faults=some) for some in combinations(self.faults, size))
 
 
 class HangError(BaseException):
@@ -633,35 +638,48 @@ def _different(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> set[str]
     return {name for name in {*one, *other} if one.get(name) != other.get(name)}
 
 
-def shrunk(draw: Draw) -> tuple[Draw, list[Violation]]:
-    """Return the smallest set of faults that still breaks one of the same rules."""
-    rules = {violation.rule for violation in judged(draw)}
-    for size in range(1, len(draw.faults)):
-        for some in combinations(draw.faults, size):
-            smaller = Draw(draw.store, some)
-            found = [violation for violation in judged(smaller) if violation.rule in rules]
-            if found:
-                return smaller, found
-    return draw, judged(draw)
+class _Shrinkable(Protocol):
+    def smaller(self) -> Iterator[Self]: ...
 
 
-def main(arguments: Sequence[str]) -> None:
-    if not arguments[0].isdigit():
-        print(*judged(Draw.parsed(" ".join(arguments))), sep="\n")
-        return
-    first, count, most = (int(number) for number in (*arguments, "4")[:3])
-    rules: Counter[str] = Counter()
-    failed = 0
-    for seed in range(first, first + count):
-        draw = drawn(seed, most)
-        found = judged(draw)
-        rules.update({violation.rule for violation in found})
-        failed += bool(found)
-        if found:
-            smallest, why = shrunk(draw)
-            print(f"{seed}: {smallest} # {'; '.join(sorted({f'{one.rule}: {one.text}' for one in why}))}", flush=True)
-    print(f"{count} draws, {failed} with violations: {dict(rules.most_common())}")
+One = TypeVar("One", bound=_Shrinkable)
 
+
+@dataclass(frozen=True)
+class Campaign(Generic[One]):
+    """Draws of one kind: how they are made, read and judged, and the module that does so on a command line."""
+
+    module: str
+    drawn: Callable[[int, int], One]
+    parsed: Callable[[str], One]
+    judged: Callable[[One], list[Violation]]
+
+    def failure(self, one: One) -> str | None:
+        """Return the line that repeats the smallest draw that breaks the same rules; None where none is broken."""
+        found = self.judged(one)
+        rules = {violation.rule for violation in found}
+        for smaller in one.smaller() if rules else ():
+            if same := [violation for violation in self.judged(smaller) if violation.rule in rules]:
+                one, found = smaller, same
+                break
+        texts = sorted({f"{violation.rule}: {violation.text}" for violation in found})
+        return f"python -m {self.module} {one} # {'; '.join(texts)}" if found else None
+
+    def run(self, arguments: Sequence[str]) -> None:
+        """Judge one draw, or SEED COUNT [FAULTS] of them."""
+        if not arguments[0].isdigit():
+            print(*self.judged(self.parsed(" ".join(arguments))), sep="\n")
+            return
+        first, count, most = (int(number) for number in (*arguments, str(_MOST))[:3])
+        failed = 0
+        for seed in range(first, first + count):
+            if failure := self.failure(self.drawn(seed, most)):
+                print(f"{seed}: {failure}", flush=True)
+                failed += 1
+        print(f"{count} draws, {failed} with violations")
+
+
+FAULTS = Campaign("tests.support.fault_draws", drawn, Draw.parsed, judged)
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    FAULTS.run(sys.argv[1:])

@@ -75,14 +75,7 @@ def _fetch(name: str, modules: Sequence[Module], scratch: Path, *, transitive: b
 def axe() -> str:
     """Return the program that judges whether people who do not see or point can use a page, as npm has it."""
     archive = PLACE / f"axe-core-{_AXE}.tgz"
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with (PLACE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not archive.exists():
-            with tempfile.TemporaryDirectory(dir=PLACE) as scratch:
-                command = ["npm", "pack", "--silent", f"axe-core@{_AXE}"]
-                subprocess.run(command, cwd=scratch, check=True, capture_output=True, timeout=_SECONDS)
-                (Path(scratch) / archive.name).replace(archive)
+    _npm(archive, "pack", archive.name, f"axe-core@{_AXE}")
     with tarfile.open(archive) as packed:
         program = packed.extractfile("package/axe.min.js")
         assert program is not None
@@ -92,16 +85,20 @@ def axe() -> str:
 def azurite() -> Path:
     """Return Microsoft's own Azure storage for tests, as npm has it."""
     place = PLACE / f"azurite-{_AZURITE}"
-    place.parent.mkdir(parents=True, exist_ok=True)
+    _npm(place, "install", "whole", "--no-audit", "--prefix", "whole", f"azurite@{_AZURITE}")
+    return place / "node_modules" / ".bin" / "azurite-blob"
+
+
+def _npm(place: Path, command: str, made: str, *arguments: str) -> None:
+    """Have npm make the file or folder *made*, once and in one step, for *place*."""
+    PLACE.mkdir(parents=True, exist_ok=True)
     with (PLACE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             with tempfile.TemporaryDirectory(dir=PLACE) as scratch:
-                command = ["npm", "install", "--silent", "--no-audit", "--prefix", f"{scratch}/whole"]
-                command += [f"azurite@{_AZURITE}"]
-                subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
-                Path(scratch, "whole").rename(place)
-    return place / "node_modules" / ".bin" / "azurite-blob"
+                line = ["npm", command, "--silent", *arguments]
+                subprocess.run(line, cwd=scratch, check=True, capture_output=True, timeout=_SECONDS)
+                Path(scratch, made).rename(place)
 
 
 def main() -> None:

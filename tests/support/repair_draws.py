@@ -9,10 +9,8 @@ The lake has what the healthy store had. Each line of an answer is a rule that a
 
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -26,6 +24,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.broker_start import StartOutcome
 from tests.golden import SITUATIONS, release_of
 from tests.support.fault_draws import (
+    Campaign,
     Draw,
     Files,
     Planted,
@@ -60,6 +59,10 @@ class RepairDraw(NamedTuple):
     def parsed(cls, text: str) -> "RepairDraw":
         options, _, draw = text.partition(" ")
         return cls(Draw.parsed(draw), frozenset(options.split(",")) & {*OPTIONS})
+
+    def smaller(self) -> Iterator["RepairDraw"]:
+        """Yield the same with fewer faults, the fewest first."""
+        yield from (self._replace(draw=smaller) for smaller in self.draw.smaller())
 
 
 def repair_drawn(seed: int, most: int) -> RepairDraw:
@@ -157,31 +160,7 @@ def _of_harm(before: StartOutcome | None, after: StartOutcome | None) -> Iterato
         yield Violation("a start deletes more", f"{after.deletes_messages}, not {allowed}")
 
 
-def repairs_shrunk(one: RepairDraw) -> tuple[RepairDraw, list[Violation]]:
-    """Return the smallest set of faults that still breaks one of the same rules."""
-    rules = {violation.rule for violation in repairs_judged(one)}
-    for size in range(1, len(one.draw.faults)):
-        for some in combinations(one.draw.faults, size):
-            smaller = one._replace(draw=one.draw._replace(faults=some))
-            found = [violation for violation in repairs_judged(smaller) if violation.rule in rules]
-            if found:
-                return smaller, found
-    return one, repairs_judged(one)
-
-
-def main(arguments: Sequence[str]) -> None:
-    if not arguments[0].isdigit():
-        print(*repairs_judged(RepairDraw.parsed(" ".join(arguments))), sep="\n")
-        return
-    first, count, most = (int(number) for number in (*arguments, "4")[:3])
-    rules: Counter[str] = Counter()
-    for seed in range(first, first + count):
-        if repairs_judged(one := repair_drawn(seed, most)):
-            smallest, why = repairs_shrunk(one)
-            rules.update({violation.rule for violation in why})
-            print(f"{seed}: {smallest} # {'; '.join(sorted({f'{it.rule}: {it.text}' for it in why}))}", flush=True)
-    print(f"{count} draws, with violations: {dict(rules.most_common())}")
-
+REPAIRS = Campaign("tests.support.repair_draws", repair_drawn, RepairDraw.parsed, repairs_judged)
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    REPAIRS.run(sys.argv[1:])
