@@ -7,6 +7,10 @@ from tests.support.repair_draws import REPAIRS, RepairDraw, repair_drawn, repair
 
 # What went wrong once, each shrunk to its smallest.
 PAST = (
+    "b551-cqdouble rename-segment:871745 zero-index-page:802886",
+    "b514-timer cut-segment:847257",
+    "b498-crash-before bit-checkpoint:75554 cut-checkpoint:997440 zero-newest:841401",
+    "b420-expired unit-bit:358858",
     "b498-cqext delete-index:821872 bit-unique-key:870163",
     "b420-expired foreign-segment:267459 swap-index:123646",
     "b498-crash-before bit-keys:876084",

@@ -17,7 +17,7 @@ from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import last_units
 from jobs.store.queue_files import StoredQueue, file_sizes, queues_of_files, undecided_sizes
-from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_size
+from jobs.store.ranges import newest_written, of_odd_length, plan_ranges, usual_size, written_size
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
@@ -253,11 +253,21 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
         return "which size the queue files have is undecided"
     if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "the queues are in RocksDB, and starts of such brokers were not tried"
+    if conf.segment_size is None and (odd := doubtful_length(store)):
+        return odd
     for segment in store.segments[-1:]:
         with store.open(segment) as reader:
             if framing_of(reader.read, segment.readable, segment.base_offset) is Framing.DLEDGER:
                 return "the log is DLedger's, which recovers it by its own rules"
     return ""
+
+
+def doubtful_length(store: Store) -> str:
+    """Say that the length of the only segment may be wrong; empty where it is in no doubt."""
+    odd = of_odd_length(store.segments)
+    if odd is None:
+        return ""
+    return f"{store.below(odd.location)} may have been cut: nothing says its length but its own {odd.size:,} bytes"
 
 
 def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:

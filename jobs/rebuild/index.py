@@ -406,7 +406,9 @@ def lost_files(  # noqa: PLR0913 - what there is
 
 def _is_proven(plan: Planned, store: Store, proof: _Proof) -> bool:
     is_doubtful = any(plan.start <= key <= plan.end for key in proof.doubtful)
-    return plan.doubt in {"", LOST} and not is_doubtful and (plan.kind is not Kind.OPEN or store.is_closed)
+    # A full one lacks no key, though messages are lost; one that is not full lacks theirs, or a start had cut it.
+    is_complete = plan.kind is Kind.FULL or (plan.kind is Kind.OPEN and store.is_closed)
+    return plan.doubt in {"", LOST} and not is_doubtful and is_complete
 
 
 def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:

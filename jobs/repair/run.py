@@ -322,7 +322,7 @@ class _Repair:
         # What is wrong besides may be what the times are compared with; of a killed broker they may be any.
         is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
         newest = verdict.walked.newest if verdict.walked is not None else 0
-        checkpoint = _checkpoint(self.root, times if store.is_closed else {}, newest, is_alone=is_alone)
+        checkpoint = _checkpoint(self.root, times, newest, is_alone=is_alone, is_closed=store.is_closed)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
@@ -409,11 +409,14 @@ def _left_out(changed: Sequence[int]) -> Iterator[str]:
         )
 
 
-def _checkpoint(root: Path, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:
+def _checkpoint(
+    root: Path, times: Mapping[str, int], newest: int, *, is_alone: bool, is_closed: bool
+) -> Checkpoint | None:
     """
     Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start.
 
-    None that is made names a time after the log's *newest* or its keys', of a store that was killed neither.
+    None that is made names a time after the log's *newest* or its keys'. Times of a store that was killed convict no
+    checkpoint: they may be any. But no time that nothing in the store has stays in one that is made for its length.
     """
     path = root / CHECKPOINT_PART
     if not path.is_file():
@@ -424,8 +427,8 @@ def _checkpoint(root: Path, times: Mapping[str, int], newest: int, *, is_alone: 
     except FormatError:
         return Checkpoint(indexed, indexed, indexed)
     newest = max(newest, indexed) if newest else 0
-    is_wrong = is_alone and (times or path.stat().st_size != CHECKPOINT_SIZE)
-    right = stored._replace(**times)
+    is_wrong = is_alone and ((is_closed and times) or path.stat().st_size != CHECKPOINT_SIZE)
+    right = stored._replace(**{name: at for name, at in times.items() if is_closed or getattr(stored, name) > newest})
     return Checkpoint(*(min(time, newest) for time in right)) if is_wrong and newest else None
 
 

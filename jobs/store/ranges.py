@@ -24,6 +24,7 @@ DEFAULT_RANGE_SIZE = 256 << 20
 _BEGINNING = 256
 SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would begin later
 _STEP = 1 << 12
+_BLOCK = 512  # bytes: the least that a disk writes at once
 _UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
 MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
@@ -199,6 +200,12 @@ def usual_size(segments: Sequence[Segment]) -> int:
     # A broker names each segment by a multiple of its size.
     named = Counter(size for size in sizes for one in segments if size and not one.base_offset % size)
     return max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
+
+
+def of_odd_length(segments: Sequence[Segment]) -> Segment | None:
+    """Return the only segment if its length is that of no block of a disk: it may have been cut, and no other tells."""
+    (only,) = segments if len(segments) == 1 else (None,)
+    return only if only is not None and only.size % _BLOCK else None
 
 
 def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:

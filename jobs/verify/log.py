@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from jobs.diagnosis.broker_start import doubtful_length
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
 from jobs.lake.findings import (
     DAMAGED_RANGE,
@@ -26,6 +27,7 @@ from jobs.store.ranges import Hole, cut_short, holes
 from jobs.store.store import Store
 from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
 from jobs.verify.findings import PartReport
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
@@ -68,7 +70,9 @@ class LogFindings(NamedTuple):
     lost: LostRanges
 
 
-def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead: int | None) -> LogFindings:
+def log_findings(
+    store: Store, checks: Sequence[RangeCheck], log_end: int, ahead: int | None, conf: BrokerConf
+) -> LogFindings:
     """
     Return the findings on the log.
 
@@ -88,6 +92,8 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, untold = checkpoint_findings(store, newest)
     untold += _doubtful_end(store, log_end)
+    if conf.segment_size is None and (odd := doubtful_length(store)):
+        untold.append(f"{odd} (--broker-conf says it)")
     if lost:  # what is lost may be what it names
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], untold=untold)

@@ -129,7 +129,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     if promotion is not None and promotion.explains(ahead):
         ahead = None
     checks = read.watch.checks or []
-    log = log_findings(read.store, checks, read.queues.log_end, ahead)
+    log = log_findings(read.store, checks, read.queues.log_end, ahead, request.wanted.conf)
     if promotion is not None:
         set_apart(promotion, log.report, [read.queues.report, index], read.store)
     parts: dict[str, PartReport] = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}

@@ -485,9 +485,9 @@ def _of_refusal(error: Exception) -> Iterator[Violation]:
         yield Violation("refused", f"{type(error).__name__}: {error}")
 
 
-def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
+def _unseen(one: Planted) -> frozenset[str]:
+    """Return the kinds of faults that no witness in this store convicts."""
     unseen = _MAY_BE_UNSEEN - (_CRC_COVERS if one.draw.store.endswith("-crc") else set())
-    kinds = {kind for kind, _ in one.draw.faults}
     if sum(name.startswith("commitlog/") for name in one.pristine) == 1:
         unseen |= {"lengthen-segment"}  # nothing says how long the only one was
     if one.is_killed and _are_newest_changed(one):
@@ -498,9 +498,15 @@ def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
         unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
         unseen |= {"delete-segment"}  # the one that was made ahead of need
-    if "zero-newest" in kinds:
+    if _are_changes_of_expired_tags(one):
+        unseen |= {"unit-bit"}  # the tag of a message that retention deleted: nothing else says it
+    if any(kind == "zero-newest" for kind, _ in one.draw.faults):
         unseen |= {"index-bit"}  # an entry of a message that no record and no unit knows any more
-    seen = sorted(kinds - unseen)
+    return unseen
+
+
+def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
+    seen = sorted({kind for kind, _ in one.draw.faults} - _unseen(one))
     if seen and found.exit_code is ExitCode.CLEAN and not any(part.untold for part in found.parts.values()):
         yield Violation("green on damage", f"{found.severity.value}: {', '.join(seen)}")
     changed = one.changed
@@ -582,6 +588,17 @@ def _is_newest_named(one: Planted) -> bool:
         for name, data in one.damaged.items() if name.startswith("consumequeue/") and not one.is_changed(name)
         for unit in _units(data)
     )  # fmt: skip
+
+
+def _are_changes_of_expired_tags(one: Planted) -> bool:
+    """Return whether queues differ in tags codes alone, of units that lead before the log."""
+    start = min((int(Path(name).name) for name in one.pristine if name.startswith("commitlog/")), default=0)
+    changed = [
+        (was, now)
+        for name in one.changed & set(one.pristine) & set(one.damaged) if name.startswith("consumequeue/")
+        for was, now in zip(_units(one.pristine[name]), _units(one.damaged[name]), strict=False) if was != now
+    ]  # fmt: skip
+    return all(was[:12] == now[:12] and int.from_bytes(was[:8]) < start for was, now in changed)
 
 
 def _is_log_whole(one: Planted) -> bool:
