@@ -360,7 +360,7 @@ def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) ->
 
 
 def _flush(uri: str, versions: Iterable[int] = ()) -> None:
-    """Make a local table's files durable: no commit may survive a crash without its files, no run without its own."""
+    """Make a local table's files durable: no commit survives a crash without its files, no done run without commits."""
     if not is_local(uri):
         return
     root = Path(local_path(uri))

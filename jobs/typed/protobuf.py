@@ -16,6 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from jobs.typed import wire
 from jobs.typed.ddl import SchemaError
@@ -232,7 +233,7 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...]) -> _Scalar:
     if message is None:
         return _SCALARS[field.type]
     if message.full_name in outer or not message.fields:
-        return _SCALARS[FieldDescriptor.TYPE_BYTES]._replace(default=None)
+        return _SCALARS[FieldDescriptor.TYPE_BYTES]._replace(read=then(sized(varint), _proven(message)), default=None)
     fields = _Message(message, outer)
 
     def read(body: bytes, at: int) -> tuple[Any, int]:
@@ -248,6 +249,20 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...]) -> _Scalar:
         return _Scalar(inner.type, _SIZED, then(read, lambda values: values["value"]), inner.default)
     type_ = pa.struct([(one.name, one.type) for one in fields.fields.values()])
     return _Scalar(type_, _SIZED, read, None)
+
+
+def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
+    """Return what gives the bytes of a message back, or refuses them."""
+    of = GetMessageClass(message)
+
+    def convert(inner: bytes) -> bytes:
+        try:
+            of.FromString(inner)
+        except DecodeError:
+            raise RefusedBodyError("no message of its type", "") from None
+        return inner
+
+    return convert
 
 
 def _instant(values: Mapping[str, int]) -> int:

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobs.typed.ddl import columns_text
@@ -218,6 +218,7 @@ _STRICTER = {
 }  # fmt: skip
 
 
+@example(b"\xaa\x01\x05\x12\x03\n\x01b", 5, b"\0\0", 2)  # a message within itself, in which no field has the number 0
 @given(_BODIES, st.integers(0, 300), st.binary(max_size=3), st.integers(0, 3))
 def test_a_body_is_read_as_the_package_reads_it_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
     at %= len(good) + 1
@@ -229,9 +230,12 @@ def test_a_body_is_read_as_the_package_reads_it_or_is_refused(good: bytes, at: i
             assert _judged(body) is None or found.reason in _STRICTER
             assert body is not good
         else:
-            message = _ORDER.FromString(body)
-            expected = {**found, "m": dict(found["m"])}  # type: ignore[call-overload]
-            assert expected == _as_columns(message) or "nan" in repr(found)
+            expected = _as_columns(_ORDER.FromString(body))
+            ours = {**found, "m": dict(found["m"])}  # type: ignore[call-overload]
+            if _judged(body) is None:  # this package leaves a map's entry aside that has a field more; Java's reads it
+                assert expected["m"].items() <= ours["m"].items()  # type: ignore[attr-defined]
+                expected["m"] = ours["m"]
+            assert ours == expected or "nan" in repr(found)
 
 
 def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
