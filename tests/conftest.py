@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.golden import StoreOf, unpack, unpack_situation
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _SAFE_PATH = "PYTHONSAFEPATH"
 
 _USES_SPARK = re.compile(r"\b(?:spark|own_session): |usefixtures\(.spark.\)")
+# It would draw the constants of whatever modules this worker has imported: other examples in every run.
+providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - none yet
 # The first call of a compiled function compiles it, which is no property of the example it is called with.
 settings.register_profile("same examples in every run", deadline=None, derandomize=True)
 settings.register_profile("other examples in every run", deadline=None)

@@ -210,7 +210,9 @@ _DRAWN = {
     "at": st.integers(-(10**9), 10**9).map(lambda at: {"seconds": at, "nanos": 1000}),
     "w": st.just({"value": 7}), "l": _INT, "o": _INT,
 }  # fmt: skip
-_BODIES = st.fixed_dictionaries({}, optional=_DRAWN).map(lambda fields: _ORDER(**fields).SerializeToString())
+_BODIES = st.fixed_dictionaries({}, optional=_DRAWN).map(
+    lambda fields: _ORDER(**fields).SerializeToString(deterministic=True)
+)
 _STRICTER = {
     "a field occurs twice in one message", "two fields of a oneof", "a key occurs twice in one object", "no boolean",
     "a number is too large for int", "a number is too large for a field of 32 bits", "an enum has no such number",
