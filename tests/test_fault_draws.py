@@ -80,6 +80,13 @@ PAST = (
     "b420-direct break-off-index:984769",
     "b514-timer random-newest:579715 abort:1",
     "b498-cqext index-bit:463799",
+    "b498-crash-before zero-index-page:993918",
+    "b498-types foreign-segment:369054",
+    "b551-cqdouble swap-segments:812843 swap-segments:480722",
+    "b514-expired unit-bit:780167",
+    "b514-timer random-tail:911044 bit-topic:467738",
+    "b551-crash-later break-off-segment:885768 delete-index:4756",
+    "b514-expired random-tail:680429 random-newest:683404",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

@@ -14,6 +14,12 @@ _NOTHING_THERE = frozenset(
     }
 )  # fmt: skip
 _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
+_OTHER_RECORD_THERE = frozenset(
+    {
+        DifferenceKind.WRONG_SIZE, DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.WRONG_BATCH_FIELD,
+        DifferenceKind.FOREIGN, DifferenceKind.HIDDEN_RECORD, DifferenceKind.DUPLICATE, DifferenceKind.OUT_OF_ORDER,
+    }
+)  # fmt: skip
 _OTHER_LOG = "or a segment is of another log: other units lead to no record there"
 
 
@@ -26,10 +32,18 @@ def suspected_segments(findings: Iterable[Finding], store: Store) -> set[int]:
 def doubted(findings: Sequence[Finding], segments: set[int], store: Store) -> Iterator[Finding]:
     """Yield *findings*; of those that a foreign segment explains, too, the cause is undecided."""
     for one in findings:
-        is_doubted = segments and one.kind in _NOTHING_THERE | _AFTER_LOG
-        is_doubted = is_doubted and (one.log_offset is None or _segment_of(one.log_offset, store) in segments)
-        why = one.cause if one.kind in _AFTER_LOG else "units, entries or files were lost"
+        why = _other_reason(one)
+        is_doubted = segments and why and (one.log_offset is None or _segment_of(one.log_offset, store) in segments)
         yield one._replace(cause=f"undecided: {why}, {_OTHER_LOG}") if is_doubted else one
+
+
+def _other_reason(one: Finding) -> str | None:
+    """Return the reason of a finding when no segment is foreign; None where a foreign one does not explain it."""
+    if one.kind in _NOTHING_THERE:
+        return "units, entries or files were lost"
+    if one.kind in _OTHER_RECORD_THERE:
+        return "the unit was overwritten"
+    return one.cause if one.kind in _AFTER_LOG else None
 
 
 def _segment_of(offset: int, store: Store) -> int:

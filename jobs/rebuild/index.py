@@ -390,14 +390,14 @@ def lost_files(  # noqa: PLR0913 - what there is
         builds.append(maker.complete(kept[-1]))
         end = completed_end(kept[-1], geometry, row)
         anchors[-1] = anchors[-1]._replace(end=end, is_full=builds[-1].kind is Kind.FULL)
-    lost = [row.find(start) for start, _ in row.lost]
-    planned = [
-        plan._replace(doubt=LOST) if any(plan.start <= key <= plan.end for key in lost) else plan
-        for plan in plan_lost(_log(row), geometry.capacity, anchors)
-    ]
+    planned = plan_lost(_log(row), geometry.capacity, anchors)
     if proof is not None:
         planned = [plan for plan in planned if _is_proven(plan, store, proof)]
         planned = [plan for plan in planned if _has_sure_place(plan, kept, damaged, proof.held)]
+    lost = [row.find(start) for start, _ in row.lost]
+    planned = [
+        plan._replace(doubt=LOST) if any(plan.start <= key <= plan.end for key in lost) else plan for plan in planned
+    ]
     builds += _named(
         planned, [survivor.real.name for survivor in kept], damaged, settings, maker, names_all=proof is None
     )
@@ -408,7 +408,7 @@ def _is_proven(plan: Planned, store: Store, proof: _Proof) -> bool:
     is_doubtful = any(plan.start <= key <= plan.end for key in proof.doubtful)
     # A full one lacks no key, though messages are lost; one that is not full lacks theirs, or a start had cut it.
     is_complete = plan.kind is Kind.FULL or (plan.kind is Kind.OPEN and store.is_closed)
-    return plan.doubt in {"", LOST} and not is_doubtful and is_complete
+    return not plan.doubt and not is_doubtful and is_complete
 
 
 def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:

@@ -252,7 +252,7 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...]) -> _Scalar:
 
 
 def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
-    """Return what gives the bytes of a message back, or refuses them."""
+    """Return a conversion that gives the bytes of a message back, or refuses them."""
     of = GetMessageClass(message)
 
     def convert(inner: bytes) -> bytes:

@@ -359,6 +359,9 @@ _MAY_BE_UNSEEN = frozenset({
     "bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags", "random-tail",
     "bit-checkpoint", "foreign-checkpoint", "abort", "rename-index",
 })  # fmt: skip
+_IN_RECORDS = frozenset(kind for kind in KINDS if kind.startswith(("bit-", "zero-", "random-", "lose-"))) - {
+    "bit-checkpoint", "zero-queue-page", "zero-index-page",
+}  # fmt: skip
 _CRC_COVERS = frozenset({"bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags"})
 
 
@@ -408,16 +411,18 @@ def planted(draw: Draw, folder: Path) -> Planted:
     root = Path(shutil.copytree(golden(draw.store), folder / "store"))
     pristine = content_of(root)
     donor = golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
-    done = []
+    done: list[tuple[str, int]] = []
+    states = [pristine]
     for kind, seed in draw.faults:
-        before = content_of(root)
         try:
             KINDS[kind](Target(root, Random(seed), donor))
         except (IndexError, KeyError, ValueError, struct.error, FileNotFoundError):
             continue
-        if content_of(root) != before:
-            done.append((kind, seed))
-    return Planted(root, pristine, content_of(root), Draw(draw.store, tuple(done)))
+        states.append(content_of(root))
+        done.append((kind, seed))
+        before = states.index(states[-1])  # a fault that does nothing, or takes the last ones back
+        del states[before + 1 :], done[before:]
+    return Planted(root, pristine, states[-1], Draw(draw.store, tuple(done)))
 
 
 def judged(draw: Draw) -> list[Violation]:
@@ -490,10 +495,14 @@ def _unseen(one: Planted) -> frozenset[str]:
     unseen = _MAY_BE_UNSEEN - (_CRC_COVERS if one.draw.store.endswith("-crc") else set())
     if sum(name.startswith("commitlog/") for name in one.pristine) == 1:
         unseen |= {"lengthen-segment"}  # nothing says how long the only one was
-    if one.is_killed and _are_newest_changed(one):
+    if one.is_killed and _are_newest_changed(one, 5):
         unseen |= {"zero-page"}  # as a power cut leaves the newest records
-    if one.is_killed and max(name for name in one.pristine if name.startswith("index/")) in one.changed:
+    if _are_newest_changed(one, 0):
+        unseen |= _IN_RECORDS  # of what lies after the log's end
+    newest = max(name for name in one.pristine if name.startswith("index/"))
+    if one.is_killed and newest in one.changed:
         unseen |= {"delete-index", "break-off-index"}  # the next start indexes again what was lost with a newest file
+        unseen |= set() if any(one.damaged.get(newest, b"")) else {"zero-index-page"}  # and with all of its bytes
     if not _is_newest_named(one):
         unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
@@ -567,16 +576,17 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
         yield Violation("a replacement is not what was there", name)
 
 
-def _are_newest_changed(one: Planted) -> bool:
-    """Return whether of the log only the newest records have changed, as many as `zero-newest` may take."""
+def _are_newest_changed(one: Planted, newest: int) -> bool:
+    """Return whether of the log only so many of the *newest* records have changed, or what comes after them."""
     offsets = [
         int(Path(name).name) + at
         for name in one.changed if name.startswith("commitlog/")
         for at, (was, now) in enumerate(zip(one.pristine.get(name, b""), one.damaged.get(name, b""), strict=False))
         if was != now
     ]  # fmt: skip
-    newest = Target(golden(one.draw.store), Random(0), one.root).records()[-5:]
-    return bool(offsets) and min(offsets) >= newest[0][2].physical_offset
+    records = [record for _, _, record in Target(golden(one.draw.store), Random(0), one.root).records()]
+    ends = [record.physical_offset + record.total_size for record in records]
+    return bool(offsets) and min(offsets) >= ends[-1 - newest]
 
 
 def _is_newest_named(one: Planted) -> bool:

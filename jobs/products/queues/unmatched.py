@@ -116,7 +116,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
                 blanks &= ~np.isin(np.arange(start, stop), list(wanted))
             offsets = units["physical_offset"]
             # Of a range that was not read, units are after those of records that were: there is no `before`.
-            deleted = (offsets < bounds.log_start) & before
+            deleted = (offsets < bounds.log_start) & (offsets + units["size"] <= bounds.log_start) & before
             deleted |= bounds.are_gone(offsets) & ~np.isin(offsets, remainder.units["physical_offset"])
             expired = is_written(units) & deleted & ~blanks
             expired |= is_gone(units)
