@@ -87,6 +87,9 @@ PAST = (
     "b514-timer random-tail:911044 bit-topic:467738",
     "b551-crash-later break-off-segment:885768 delete-index:4756",
     "b514-expired random-tail:680429 random-newest:683404",
+    "b514-expired index-bit:229094",
+    "b514-expired index-bit:229095",
+    "b514-expired index-bit:229096",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

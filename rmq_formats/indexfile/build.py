@@ -257,7 +257,8 @@ class FileBuilder:
         """
         Chain entries of a real file whose messages the log does not hold, and write them.
 
-        Their seconds are believed, and so is what the file's *header* says about begin and end.
+        Their seconds are believed, and so is what the file's *header* says about begin and end, which decides about
+        an offset that is not between the two, and about the first.
         """
         if not entries.size:
             return
@@ -267,6 +268,12 @@ class FileBuilder:
         if number <= 1:
             self._state[0], self._state[2] = header.begin_timestamp, header.begin_physical_offset
         self._state[1] = header.end_timestamp
+        offsets = entries.view(PACKED_KEY)["physical_offset"]
+        right = np.clip(offsets, header.begin_physical_offset, header.end_physical_offset)
+        right[:1] = header.begin_physical_offset if number <= 1 else right[:1]
+        if (right != offsets).any():
+            entries = entries.copy()
+            entries.view(PACKED_KEY)["physical_offset"] = right
         _adopt(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)

@@ -509,6 +509,8 @@ def _unseen(one: Planted) -> frozenset[str]:
         unseen |= {"delete-segment"}  # the one that was made ahead of need
     if _are_changes_of_expired_tags(one):
         unseen |= {"unit-bit"}  # the tag of a message that retention deleted: nothing else says it
+    if _are_changes_of_expired_seconds(one):
+        unseen |= {"index-bit"}  # the seconds of such a message: a clock may have been set back
     if any(kind == "zero-newest" for kind, _ in one.draw.faults):
         unseen |= {"index-bit"}  # an entry of a message that no record and no unit knows any more
     return unseen
@@ -600,9 +602,27 @@ def _is_newest_named(one: Planted) -> bool:
     )  # fmt: skip
 
 
+def _log_start(one: Planted) -> int:
+    return min((int(Path(name).name) for name in one.pristine if name.startswith("commitlog/")), default=0)
+
+
+def _are_changes_of_expired_seconds(one: Planted) -> bool:
+    """Return whether index files differ in seconds alone, of entries that lead before the log."""
+    changed = [
+        (was[at : at + ENTRY.size], now[at : at + ENTRY.size])
+        for name, was in one.pristine.items() if name.startswith("index/") and one.is_changed(name)
+        for now in [one.damaged.get(name, b"")]
+        for at in [0, *map(GEOMETRY.entry_position, range(GEOMETRY.index_num))]
+    ]  # fmt: skip
+    return all(
+        was == now or (was[:12] + was[16:] == now[:12] + now[16:] and int.from_bytes(was[4:12]) < _log_start(one))
+        for was, now in changed
+    )
+
+
 def _are_changes_of_expired_tags(one: Planted) -> bool:
     """Return whether queues differ in tags codes alone, of units that lead before the log."""
-    start = min((int(Path(name).name) for name in one.pristine if name.startswith("commitlog/")), default=0)
+    start = _log_start(one)
     changed = [
         (was, now)
         for name in one.changed & set(one.pristine) & set(one.damaged) if name.startswith("consumequeue/")
