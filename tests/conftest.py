@@ -15,6 +15,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.golden import StoreOf, unpack, unpack_situation
 from tests.sampling import SEED, deselect_what_is_not_sampled
+from tests.support.spark_settings import SMALL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,10 +92,12 @@ def _engine_as_in_a_process_of_its_own(request: pytest.FixtureRequest, monkeypat
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """Start the session that the launcher would start, with two cores and few partitions."""
+    """Start the session that the launcher would start, with two cores, and settings for small tables."""
     from jobs.launch.session import close, spark_session
 
-    options = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
+    options = ["--master", "local[2]"]
+    for name, value in {**SMALL, "spark.sql.shuffle.partitions": "2"}.items():
+        options += ["--conf", f"{name}={value}"]
     with _imports_as_before():
         session = spark_session("tests", spark_options=options, record_classes=False)
     yield session

@@ -49,7 +49,7 @@ from tests.support.killing import (
     spark_of_tests,
 )
 from tests.support.killing_commands import effects, stage_of
-from tests.support.other_engine import SMALL
+from tests.support.spark_settings import SMALL
 from tests.support.table_features import FEATURES, WORKS, promised
 
 _OF_SPARK: Final = re.compile(r"/part-|/_delta_log/(\.|_sidecars)")  # what commands of Delta leave that are killed, too

@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 WITH_VECTORS = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
 NO_SHORT_RETENTION_CHECK = "SET spark.databricks.delta.retentionDurationCheck.enabled = false"
-SMALL = {  # what a statement costs beside a table of some rows: 50 tasks for each look at a log, compiled code for each
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 
 
 class SharedLake:
@@ -34,8 +27,6 @@ class SharedLake:
 
     def __init__(self, spark: "SparkSession", root: Path, runs: Sequence[int] = (10, 10, 10)) -> None:
         self.spark = spark
-        for name, value in SMALL.items():
-            spark.conf.set(name, value)
         self.root = root
         self.path = root / "lake"
         self.broker = Broker(root / "store")

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +39,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "lake"
 
 
-@pytest.fixture
-def named(spark: "SparkSession", lake: Path, capsys: pytest.CaptureFixture[str]) -> "Iterator[SparkSession]":
-    assert ExitCode.CLEAN == main(["catalog", str(lake), "--schema", "brokers"])
-    for statement in capsys.readouterr().out.split(";\n"):
+@pytest.fixture(scope="module")
+def named(spark: "SparkSession", lake: Path) -> "Iterator[SparkSession]":
+    with redirect_stdout(StringIO()) as printed:
+        assert ExitCode.CLEAN == main(["catalog", str(lake), "--schema", "brokers"])
+    for statement in printed.getvalue().split(";\n"):
         if statement:
             spark.sql(statement)
     yield spark

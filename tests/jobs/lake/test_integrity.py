@@ -23,15 +23,21 @@ from tests.support.stores import tree_state
 TABLES = ("messages", "consume_queue", "index_entries", "index_files")
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Broker:
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Broker:
     """Return a broker whose lake has had three runs, and whose log has grown since."""
-    broker = Broker(tmp_path / "store")
+    broker = Broker(tmp_path_factory.mktemp("grown") / "store")
     for number in range(3):
         broker.append(some_records(20, seed=number + 1))
         run(broker)
     broker.append(some_records(20, seed=9))
     return broker
+
+
+@pytest.fixture
+def broker(grown: Broker, tmp_path: Path) -> Broker:
+    shutil.copytree(lake_of(grown), tmp_path / "lake")
+    return grown.copied(tmp_path / "store")
 
 
 def run(broker: Broker) -> Summary:
