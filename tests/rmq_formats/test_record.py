@@ -162,10 +162,10 @@ def test_a_record_that_contradicts_itself_is_corrupt(reason: str) -> None:
     assert caught.value.offset == 1 << 40
 
 
-@pytest.mark.parametrize("size", range(len(BY_HAND)))
-def test_a_record_cut_short_needs_more_data(size: int) -> None:
-    with pytest.raises(NeedMoreData, match=f"at offset {1 << 40}"):
-        decode_record(BY_HAND[:size], 0, 1 << 40)
+def test_a_record_cut_short_needs_more_data() -> None:
+    for size in range(len(BY_HAND)):
+        with pytest.raises(NeedMoreData, match=f"at offset {1 << 40}"):
+            raise AssertionError(f"cut to {size} bytes: {decode_record(BY_HAND[:size], 0, 1 << 40)}")
 
 
 def test_a_record_is_not_searched_before_the_buffer() -> None:
