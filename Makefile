@@ -21,6 +21,9 @@ COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campai
 # Hashes for every platform and Python that we support; no address of a registry, so that any mirror serves.
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
+# Whatever a test starts finds the tests and our modules compiled, also where the environment forbids to keep that.
+test test-fast test-slow test-released test-campaign test-matrix: export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .PHONY: help environment test test-fast test-slow test-released test-campaign test-matrix test-mutants matrix-writers matrix-others golden test-browser coverage check format site bench lock
 
