@@ -263,10 +263,16 @@ def refused_for(real: RealFile, reason: str) -> Explained:
 def _judge(
     survivor: Survivor, compared: Compared, before: Survivor | None, recipe: IndexRecipe, row: KeyRow
 ) -> Explained:
+    header = survivor.real.header
+    if before is not None and survivor.relation is Relation.BEFORE_LOG:
+        reached = before.real.header.end_physical_offset
+        if header.begin_physical_offset < reached:
+            detail = f"begins at offset {header.begin_physical_offset}, before the {reached} of {before.real.name}"
+            return Explained(survivor.real, Verdict.FOREIGN, survivor, compared, detail)
     if compared.is_equal:
         return Explained(survivor.real, *_how_equal(survivor, compared, row))
     if compared.is_changing and not compared.counts[Part.ENTRY]:
-        detail = f"its first {survivor.real.header.entry_count} entries are equal"
+        detail = f"its first {header.entry_count} entries are equal"
         return Explained(survivor.real, Verdict.GROWING, survivor, compared, detail)
     if before is not None and is_overwritten(survivor, before, recipe, row):
         return Explained(survivor.real, Verdict.OVERWRITTEN, survivor, compared)
