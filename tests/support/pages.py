@@ -11,6 +11,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parents[2]
+HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"
+HOSTILE_FOLDER = HOSTILE.replace("</script>", "<img src=x onerror=alert(1)>")  # a folder's name has no slash
 
 
 class Reply(NamedTuple):

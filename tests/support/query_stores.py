@@ -77,7 +77,7 @@ def write_store(  # noqa: PLR0913 - what a store is made of
     if with_index:
         _write_index(root / "index", records, release, geometry)
     if with_queues:
-        _write_queues(root, records, release)
+        write_queues(root, records, release)
     return root
 
 
@@ -99,7 +99,7 @@ def _write_index(folder: Path, records: Sequence[MessageRecord], release: Releas
         (folder / f"2025112001{number:07d}").write_bytes(file.encode())
 
 
-def _write_queues(root: Path, records: Sequence[MessageRecord], release: Release) -> None:
+def write_queues(root: Path, records: Sequence[MessageRecord], release: Release) -> None:
     queues: dict[str, ConsumeQueue] = {}
     for record in records:
         for unit in expected_units(record, QueueRules(((0, release),))):

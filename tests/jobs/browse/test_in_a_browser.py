@@ -127,6 +127,22 @@ def test_every_view_is_whole_at_every_width_and_needs_nothing_from_elsewhere(ope
     assert [] == page.errors
 
 
+@pytest.mark.parametrize("kind", ["store", "lake"])
+def test_names_that_are_mark_up_run_nothing_and_load_nothing(hostile: Path, kind: str) -> None:
+    """The policy would stop a script and say so on the console; nothing is there to be stopped."""
+    with served(hostile / kind) as pages, browser() as page:
+        page.open(pages.address)
+        page.open(f"{pages.base}/messages")
+        messages = page.value("[...document.querySelectorAll('tbody a[href^=\"/message?\"]')].map(one => one.href)")
+        assert 6 == len(messages)
+        for address in (*(f"{pages.base}{view}" for view in VIEWS), *messages):
+            page.open(address)
+            assert "<script>alert(" in page.value("document.querySelector('main').innerText"), address
+            assert 0 == page.value("document.querySelectorAll('main script:not([src]), img').length")
+        assert {pages.base} == {"/".join(request.split("/")[:3]) for request in page.requests}
+        assert [] == page.errors
+
+
 def test_a_page_of_another_port_gets_nothing(opened: tuple[Pages, Browser], tmp_path: Path) -> None:
     """Its requests bring the cookie along: to a browser both are one site."""
     pages, page = opened

@@ -1,0 +1,41 @@
+"""A store whose every name is an attack, and its lake: what the tests of pages and those in a browser show."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import encode_record
+from tests.rmq_formats.builders import a_record, placed
+from tests.support.pages import HOSTILE, HOSTILE_FOLDER
+from tests.support.query_stores import RELEASE, write_queues
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the store and of the lake: folders, topics, groups, keys, tags and bodies are mark-up."""
+    folder = tmp_path_factory.mktemp("hostile") / HOSTILE_FOLDER
+    names = {"KEYS": HOSTILE.replace(" ", ""), "TAGS": HOSTILE, "UNIQ_KEY": HOSTILE, HOSTILE: HOSTILE}
+    bodies = (HOSTILE.encode(), json.dumps({HOSTILE: [HOSTILE]}).encode(), b'{"a":' * 900 + b"1" + b"}" * 900)
+    moved = {"PGROUP": HOSTILE, "REAL_TOPIC": HOSTILE, "RETRY_TOPIC": HOSTILE, "UNIQ_KEY": "another"}
+    topics = (HOSTILE_FOLDER, f"%DLQ%{HOSTILE_FOLDER}", "RMQ_SYS_TRANS_HALF_TOPIC")
+    records = placed(
+        [
+            *(a_record(body, topic=HOSTILE, properties=names) for body in bodies),
+            *(a_record(topic=topic, properties=moved) for topic in topics),
+        ]
+    )
+    (folder / "store" / "commitlog").mkdir(parents=True)
+    content = b"".join(map(encode_record, records))
+    (folder / "store" / "commitlog" / f"{0:020d}").write_bytes(content.ljust(1 << 14, b"\0"))
+    write_queues(folder / "store", records[len(bodies) :], RELEASE)
+    (folder / "store" / "config").mkdir()
+    progress = {"offsetTable": {f"{HOSTILE_FOLDER}@{HOSTILE}": {"0": 1}}}
+    (folder / "store" / "config" / "consumerOffset.json").write_text(json.dumps(progress))
+    ingest(
+        IngestRequest(str(folder / "store"), str(folder / "lake"), HOSTILE, release=str(RELEASE.version)), OneByOne()
+    )
+    return folder
