@@ -44,7 +44,7 @@ def start(run: Run, state: State | None) -> "StartedIndex":
     if state is None:
         return _first(run)
     taken_to = state["to_offset"] if run.back_to is None else min(state["to_offset"], run.back_to)
-    start = max(run.from_offset, taken_to)
+    start = max(taken_to, run.store.start_offset)  # before the run's, where runs before it left the index out
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))

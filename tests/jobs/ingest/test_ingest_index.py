@@ -2,6 +2,7 @@
 
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,9 +12,12 @@ import pytest
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.products.index.product import StartedIndex
+from jobs.products.registry import NAMES
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
+from tests.support.broker import Broker, some_records
+from tests.support.killing import wrong_entries
 from tests.support.lakes import table_of
 from tests.support.meanwhile import preceded
 from tests.support.stores import flip, records_of, segments_of
@@ -131,6 +135,17 @@ def test_a_choice_of_topics_has_no_index(golden: StoreOf, tmp_path: Path) -> Non
     assert summary.index_entries == 0
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "messages").to_pylist()}
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "consume_queue").to_pylist()}
+
+
+def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    everything = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
+    for seed, tables in enumerate([NAMES, frozenset({"messages", "consume_queue"}), NAMES]):
+        broker.append(some_records(20, seed=seed))
+        ingest(replace(everything, tables=tables), OneByOne())
+
+    offsets = table_of(tmp_path / "lake/messages", ["physical_offset"])["physical_offset"].to_pylist()
+    assert wrong_entries(tmp_path / "lake", offsets) == 0
 
 
 def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_file(
