@@ -165,9 +165,9 @@ class _Run:
         written = {table for product in products for table in product.tables}
         spared = {table for product in PRODUCTS for table in product.tables} - written
         tables = integrity.newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
-        self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE: tables}
         if not self.request.dry_run:
-            finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.was_cut_off)
+            self.known = finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.was_cut_off)
+        self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE: tables}
 
     def _begin_at(self, superseded: Superseded | None) -> None:
         """Find the end of the lake's rows of this log."""

@@ -133,11 +133,12 @@ class _TierRun:
 
     def _finish_earlier(self) -> dict[str, int]:
         """Commit what an earlier run prepared; return the newest run of each table, which holds what runs brought."""
-        leftover, newest = unfinished(self.lake, self.known), self.known.newest
+        leftover = unfinished(self.lake, self.known)
         tables = integrity.newest_runs(self.lake, self.known, is_done=leftover is None, spared=_SPARED)
-        self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
         if not self.request.dry_run:
-            finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.cut_off)
+            self.known = finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.cut_off)
+        newest = self.known.newest
+        self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
         return tables
 
     def _planned(self) -> list[_QueuePlan]:

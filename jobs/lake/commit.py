@@ -243,15 +243,19 @@ def commit_replacing(
 
 def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None:
     """Raise `FileNotFoundError` when files that a commit would name were deleted since they were written."""
+    for lost in lost_files(lake, table, actions):
+        raise FileNotFoundError(
+            f"{lost}: deleted before its commit; did another engine VACUUM with a retention shorter than a run? The "
+            "next run brings its rows"
+        )
+
+
+def lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> Iterator[str]:
+    """Yield the locations of files that were written for a commit and are not there any more."""
     known = {info.name for info in lake.list_files(table)} if len(actions) > _FEW else set()
     for action in actions:
         if action.path not in known and not is_there(lake.open, f"{table}/{action.path}"):
-            reason = (
-                "deleted before its commit; did another engine VACUUM with a retention shorter than a run? The next "
-                "run brings its rows; where it names this file, too, its run is prepared: put the file back from a "
-                "copy, or make the lake again"
-            )
-            raise FileNotFoundError(f"{lake.locate(table, action.path)}: {reason}")
+            yield lake.locate(table, action.path)
 
 
 def commit_layout(

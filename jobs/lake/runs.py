@@ -10,14 +10,18 @@ next run begins is what the newest prepared manifest says.
 import json
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 from jobs.lake.commit import (
     TransactionTakenError,
@@ -31,10 +35,11 @@ from jobs.lake.commit import (
 )
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import StoredFile
 from jobs.lake.superseded import Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
-from jobs.lake.writers import writer_of
+from jobs.lake.writers import Rewrite, writer_of
 from jobs.store.range_reader import Fingerprint
 from jobs.store.selection import CHOSEN, TopicChoices
 
@@ -67,7 +72,7 @@ class Manifest:
     to_offset: int
     store_timestamp: int | None  # of the last record before to_offset
     fingerprints: tuple[Fingerprint, ...]
-    tables: Mapping[str, tuple[Action, ...]]  # in the order of commits
+    tables: Mapping[str, tuple[Action, ...]]  # in the order of commits; one without files gets the run's number alone
     selection: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)  # where queues and index go on
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -267,32 +272,79 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
     snapshots = {table: open_table(lake, table) for table in manifest.tables}
     writers = {name: writer_of(one).name for name, one in snapshots.items() if one is not None and needs_spark(one)}
     noted = replace(manifest, state={**manifest.state, WRITERS: writers}) if writers else manifest
+    try:
+        _append_prepared(lake, noted, (manifest.store_id, manifest.run))
+    except TransactionTakenError as error:
+        discard(lake, manifest)
+        raise HeldByOtherError(_who_prepared(lake, manifest)) from error
+
+
+def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
+    """
+    Put *manifest* in the place of the one *of* the same run that is prepared, in one commit.
+
+    `HeldByOtherError` when another process was faster: a transaction counts these commits.
+    """
+    app = f"{manifest.store_id}/replaced"
+    number = committed_transaction(lake, RUNS.name, app)
+    if read_manifest(lake, of.store_id, of.run) != of:
+        raise HeldByOtherError(_who_prepared(lake, of))
+    change = rewritten(lake, RUNS, _PreparedRow(of.store_id, of.run), (of.store_id, of.run))
+    try:
+        _append_prepared(lake, manifest, (app, number + 1), change)
+    except TransactionTakenError as error:
+        raise HeldByOtherError(_who_prepared(lake, of)) from error
+
+
+class _PreparedRow(NamedTuple):
+    """The row by which a run is prepared."""
+
+    store_id: str
+    run: int
+
+    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return which row this is."""
+        values = {"store_id": self.store_id, "run": self.run, "state": PREPARED}
+        equal = [pc.equal(rows.column(name), value) for name, value in values.items()]
+        return pc.fill_null(reduce(pc.and_, equal), False)  # noqa: FBT003 - the value
+
+    def may_be_in(self, file: StoredFile) -> bool:
+        """Return whether a file may have it."""
+        return file.may_hold(self.store_id) and file.low("run", self.run) <= self.run <= file.high("run", self.run)
+
+
+def _append_prepared(
+    lake: Lake,
+    manifest: Manifest,
+    transaction: tuple[str, int],
+    rewrite: Callable[[DeltaTable], Rewrite] | None = None,
+) -> None:
+    """Store a manifest, and append the row that names it; neither is left where the transaction is taken."""
     name = f"{MANIFESTS}/{manifest.store_id}-{manifest.run}-{uuid4()}.json"
-    lake.create(name, noted.to_json())
+    lake.create(name, manifest.to_json())
+    detail = {
+        "counts": dict(manifest.counts),
+        "gaps": list(manifest.gaps),
+        COMMAND: manifest.state.get(COMMAND),
+        CHOSEN: TopicChoices.of(manifest.state, manifest.selection).state,
+    }
     try:
         _append_row(
             lake,
             KnownStore(manifest.store_id, manifest.broker, ()),
             manifest.run,
             PREPARED,
-            (manifest.store_id, manifest.run),
+            transaction,
+            rewrite,
             from_offset=manifest.from_offset,
             to_offset=manifest.to_offset,
             messages=manifest.counts.get("messages", 0),
             manifest=name,
-            detail=json.dumps(
-                {
-                    "counts": dict(manifest.counts),
-                    "gaps": list(manifest.gaps),
-                    COMMAND: manifest.state.get(COMMAND),
-                    CHOSEN: TopicChoices.of(manifest.state, manifest.selection).state,
-                }
-            ),
+            detail=json.dumps(detail),
         )
-    except TransactionTakenError as error:
-        discard(lake, manifest)
+    except TransactionTakenError:
         lake.delete(name)
-        raise HeldByOtherError(_who_prepared(lake, manifest)) from error
+        raise
 
 
 def discard(lake: Lake, manifest: Manifest) -> None:
@@ -320,7 +372,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     for table in PRODUCED:
         actions = manifest.tables.get(table.name, ())
         change = rewritten(lake, table, superseded, transaction) if superseded and table.name in changed else None
-        if not actions and change is None:
+        if table.name not in manifest.tables and change is None:
             continue
         with suppress(TransactionTakenError):  # somebody else committed it
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
@@ -421,12 +473,13 @@ def done_app(store_id: str) -> str:
     return f"{store_id}/done"
 
 
-def _append_row(
+def _append_row(  # noqa: PLR0913, PLR0917 - what a row and its commit are made of
     lake: Lake,
     store: KnownStore,
     run: int,
     state: str,
     transaction: tuple[str, int],
+    rewrite: Callable[[DeltaTable], Rewrite] | None = None,
     **values: object,
 ) -> None:
     constants = {"broker": store.broker, "store_id": store.store_id}
@@ -436,7 +489,7 @@ def _append_row(
         file.write_rows([row])
         actions = [action for action in [file.close()] if action is not None]
     try:
-        commit(lake, RUNS, actions, transaction, {})
+        commit(lake, RUNS, actions, transaction, {}, rewrite)
     except TransactionTakenError:
         file.discard()
         raise

@@ -61,7 +61,7 @@ class QueueState(NamedTuple):
 
 def queue_states(known: KnownStore) -> dict[QueueName, QueueState]:
     """Return how far the lake has each queue of a tier."""
-    stored = known.newest.state[_STATE] if known.newest else ()
+    stored = known.newest.state.get(_STATE, ()) if known.newest else ()
     return {state.name: state for state in map(QueueState.of_json, stored)}
 
 

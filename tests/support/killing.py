@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from itertools import count
@@ -34,12 +34,14 @@ from jobs.console.exit_codes import ExitCode
 from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake import commit, features, spark_writer, upkeep
+from jobs.lake import commit, features, runs, spark_writer, superseded, upkeep
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.lake.spark_writer import Connection
+from jobs.lake.table_file import Action
+from jobs.lake.tables import Table
 from jobs.storage.local import LocalStorage
 from jobs.store.retention import CutBackError
 from jobs.store.workers import OneByOne
@@ -327,6 +329,37 @@ def busy_store(root: Path) -> None:
         broker.append(some_records(3, seed=2 + number))
 
 
+class CutShortError(Exception):
+    """A run ends before the commit of a table."""
+
+
+@contextmanager
+def vacuumed_before_commit(table: str) -> Iterator[None]:
+    """Have runs end before their commit of a table, with the files that they have written for it deleted."""
+    commit_to = commit.commit
+
+    def delete(lake: Lake, to: Table, actions: Sequence[Action], *rest: Any) -> int:  # noqa: ANN401 - as `commit` has it
+        if to.name != table:
+            return commit_to(lake, to, actions, *rest)
+        for action in actions:
+            lake.delete(f"{table}/{action.path}")
+        raise CutShortError(table)
+
+    with patch.object(runs, "commit", delete), patch.object(superseded, "commit", delete):
+        yield
+
+
+def vacuumed_store(root: Path, table: str) -> None:
+    """Make a store, and a lake with a run that is prepared and has lost its files of a table."""
+    growing_store(root)
+
+    def cut_short() -> None:
+        with vacuumed_before_commit(table), suppress(CutShortError):
+            run(root)
+
+    assert ended(forked(cut_short)) == 0
+
+
 def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float = 0.2, kept: int = 6) -> None:
     """
     Append in bursts, one record in two strokes now and then, until told to stop.
@@ -497,6 +530,8 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "busy": patch.object(upkeep, "MANY", MANY)(partial(every_effect, busy_store)),
     "tiered": partial(every_effect, tiered_store),
     "featured": partial(every_effect, featured_store),
+    "vacuumed": partial(every_effect, partial(vacuumed_store, table="messages")),
+    "vacuumed-queues": partial(every_effect, partial(vacuumed_store, table="consume_queue")),
     "stopped": partial(every_effect, growing_store, send=signal.SIGSTOP),
     "retention": partial(random_moments, beside=Beside()),
     "hasty": partial(random_moments, beside=Beside(kept=2)),

@@ -31,7 +31,8 @@ def is_right(result: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "stride"), [("new", 37), ("growing", 41), ("rewritten", 43), ("busy", 45), ("tiered", 17)]
+    ("scenario", "stride"),
+    [("new", 37), ("growing", 41), ("rewritten", 43), ("busy", 45), ("tiered", 17), ("vacuumed", 43)],
 )
 def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(
     scenario: str, stride: int, tmp_path: Path, campaign: Campaign
@@ -43,7 +44,7 @@ def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy", "tiered"])
+@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy", "tiered", "vacuumed", "vacuumed-queues"])
 def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(
     scenario: str, tmp_path: Path, campaign: Campaign
 ) -> None:
