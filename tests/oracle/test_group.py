@@ -14,6 +14,10 @@ import pytest
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
+from jobs.query.lake_source import open_lake
+from jobs.query.message import Message
+from jobs.query.story import timeline
+from jobs.query.story.lake_evidence import LakeEvidence
 from jobs.store.workers import OneByOne
 from jobs.verify import run as verify
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
@@ -21,6 +25,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.indexfile.layout import decode_entry, decode_header
+from rmq_formats.release import Release
 from tests.oracle.group import MEMBERS, Group
 from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on_disk, records, segments, unfaithful
 from tests.oracle.releases import MATRIX, version_of
@@ -37,6 +42,7 @@ _FORGETFUL = {
     "5.2.0": ("queues begin again", {"missing_file", "blank_inside"}),
     "5.4.0": ("units at a killed member's end may be missing", {"missing_unit"}),
 }
+_SENT = "sent, no consumer group has a position in its queue"
 _ALL_EQUAL = ("all members equal", set[str]())
 # Elections take their time, and what a member has dispatched by then differs from run to run: not for every change.
 _GROUPS = [pytest.param(release, marks=pytest.mark.matrix) for release in MATRIX if version_of(release) >= (4, 5, 2)]
@@ -91,6 +97,9 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
     assert [record.physical_offset for record in records(stores[0])] == [*agreed, *written_over, last]
     assert len({b"".join(path.read_bytes() for path in segments(store)) for store in stores}) == 1
     _come_into_one_lake(tmp_path / "lake", [dead, back, *stores])
+    assert [_state(tmp_path / "lake", writer, record) for record in taken_back] == ["taken back by its broker"] * _LOST
+    kept = [*records(stores[0])[:1], *records(stores[0])[-_LOST:]]
+    assert {_state(tmp_path / "lake", writer, record) for record in kept} == {_SENT}
     told, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
     all_logs = "all logs equal, " if forgotten else ""
     verdict(writer, "a leader killed in a group of three", f"{_LOST} entries taken back, {all_logs}{told}")
@@ -132,6 +141,14 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
         assert sorted(raw_rows(lake, "superseded_messages")) == sorted(superseded)
     assert len(superseded) == _LOST
     assert leftovers(lake) == []
+
+
+def _state(lake: Path, writer: str, record: MessageRecord) -> str:
+    """Return the state of a message by its story, which is asked for by the id that its producer gave."""
+    release = Release.of(writer)
+    evidence = LakeEvidence(open_lake(str(lake), None, release))
+    found = timeline.by_id(evidence.source, Message(record, release).unique_key or "", None).messages
+    return next(timeline.stories(evidence, found)).state
 
 
 def _put(member: RealBroker, key: str) -> int:
