@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from jobs.console.log import say
 from jobs.console.program import program
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.integrity import refuse_unsupported
@@ -31,7 +32,9 @@ from jobs.typed.typings import (
     TopicState,
     Typing,
     commit_typing,
-    is_committed,
+    discard,
+    left_of,
+    lost_file,
     newest_typing,
     prepare,
     sweep,
@@ -94,7 +97,11 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
         before = newest_typing(lake)
         # Not older than what the typing before has seen: else rows that were superseded since would come back.
         snapshot = _messages(lake)
-        recovered = _finished(lake, before, was_cut_off=was_cut_off) if before else None
+        left = left_of(lake, before) if before else None
+        lost = lost_file(lake, left) if left else None
+        recovered = _finished(lake, left, was_cut_off=was_cut_off) if left and not lost else None
+        if left and lost:
+            request = _again(request, left, lost)
         cuts = _Cuts(lake, snapshot)
         topics = [_topic(request, type_, before, cuts) for type_ in request.types]
         summary = _typed(request, snapshot, topics, before, workers)
@@ -109,14 +116,30 @@ def _messages(lake: Lake) -> DeltaTable:
     return found
 
 
-def _finished(lake: Lake, typing: Typing, *, was_cut_off: bool) -> int | None:
-    """Commit what a killed typing prepared, and return its number; None where nothing was left."""
-    is_left = not is_committed(lake, typing)
-    if is_left:
-        commit_typing(lake, typing)
-    if is_left or was_cut_off:
-        sweep(lake, typing)
-    return typing.number if is_left else None
+def _finished(lake: Lake, left: Typing, *, was_cut_off: bool) -> int | None:
+    """Commit what is left of a killed typing, and return its number; None where nothing was left."""
+    commit_typing(lake, left)
+    if left.changes or was_cut_off:
+        sweep(lake, left)
+    return left.number if left.changes else None
+
+
+def _again(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
+    """Return a request that makes all tables again, of whose last typing a file was lost before its commit."""
+    why = f"{lost}: deleted before its commit by another engine's VACUUM"
+    missing = sorted(left.topics.keys() - {one.topic for one in request.types})
+    if missing:
+        raise DeclarationError(
+            f"{why}; to type all topics again, {request.source} must declare {', '.join(missing)}, too; nothing was "
+            "written"
+        )
+    say(f"rmq-lake: {why}; all topics are typed again from their messages", "warning")
+    # A table of a type that is none any more is emptied: no topic leads to it from here on.
+    commit_typing(
+        request.lake, replace(left, changes=tuple(one for one in left.changes if one.replaces and not one.added))
+    )
+    discard(request.lake, left)
+    return replace(request, retype=tuple(left.topics), retries=False)
 
 
 class _Cuts:

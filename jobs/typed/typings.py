@@ -10,7 +10,7 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from jobs.lake.commit import (
     commit,
     commit_replacing,
     committed_transaction,
+    lost_files,
     open_table,
     paths,
     refuse_lost_files,
@@ -235,9 +236,15 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
             commit(lake, table, change.added, transaction, note, rewrite)
 
 
-def is_committed(lake: Lake, typing: Typing) -> bool:
-    """Return whether every table has what a typing wrote."""
-    return all(committed_transaction(lake, change.table, TYPING) >= typing.number for change in typing.changes)
+def left_of(lake: Lake, typing: Typing) -> Typing:
+    """Return a typing with the changes alone that no table has yet."""
+    changes = (one for one in typing.changes if committed_transaction(lake, one.table, TYPING) < typing.number)
+    return replace(typing, changes=tuple(changes))
+
+
+def lost_file(lake: Lake, typing: Typing) -> str | None:
+    """Return the location of a file that a typing wrote and that is not there any more."""
+    return next((lost for one in typing.changes for lost in lost_files(lake, one.table, one.added)), None)
 
 
 def sweep(lake: Lake, typing: Typing) -> None:

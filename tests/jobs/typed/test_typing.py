@@ -3,6 +3,8 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
+from jobs.typed import run, typings
 from jobs.typed.declaration import DeclarationError, read_types
 from jobs.typed.run import Summary, TypeRequest, type_lake
 from jobs.typed.tables import folder_of
@@ -95,6 +98,52 @@ def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(tmp_path: Path) 
     assert {1, 4, 5} == {row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")}
     assert [b"x", b"z"] == [row["body"] for row in rows_of(tmp_path / "lake", "dead_letters")]
     assert typed(tmp_path).number is None
+
+
+@pytest.mark.parametrize(
+    ("committed", "lost"),
+    [(0, "typed/Orders"), (0, "typed/Payments"), (0, "dead_letters"), (1, "typed/Payments"), (2, "dead_letters")],
+)
+def test_what_a_vacuum_took_of_a_prepared_typing_is_typed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: int, lost: str
+) -> None:
+    both = ORDERS + ORDERS.replace("Orders", "Payments")
+    broker = Broker(tmp_path / "store")
+    for id_ in (1, 2):
+        for topic in ("Orders", "Payments"):
+            write(broker, b'{"id": %d}' % id_, b"x", topic=topic)
+        ingested(tmp_path)
+        with monkeypatch.context() as patch:
+            if id_ == 2:
+                patch.setattr(run, "commit_typing", lambda lake, typing: _some_of(lake, typing, committed))
+            with suppress(KeyboardInterrupt):
+                typed(tmp_path, both)
+    lake = Lake(str(tmp_path / "lake"))
+    left = typings.left_of(lake, _prepared(lake))
+    change = next(one for one in left.changes if one.table == lost)
+    (tmp_path / "lake" / lost / change.added[0].path).unlink()
+
+    with pytest.raises(DeclarationError, match="must declare Payments, too"):
+        typed(tmp_path)
+    again = typed(tmp_path, both)
+
+    assert (3, None) == (again.number, again.recovered)
+    for topic in ("Orders", "Payments"):
+        good, dead = typed_and_dead(tmp_path / "lake", f"typed/{topic}", topic)
+        assert (2, 2) == (len(good), len(dead))
+    assert typed(tmp_path, both).number is None
+
+
+def _some_of(lake: Lake, typing: typings.Typing, some: int) -> None:
+    typings.commit_typing(lake, replace(typing, changes=typing.changes[:some]))
+    if typing.changes:
+        raise KeyboardInterrupt
+
+
+def _prepared(lake: Lake) -> typings.Typing:
+    found = typings.newest_typing(lake)
+    assert found is not None
+    return found
 
 
 def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused(tmp_path: Path) -> None:
