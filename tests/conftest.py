@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _SAFE_PATH = "PYTHONSAFEPATH"
 
 _USES_SPARK = re.compile(r"\b(?:spark|own_session): |usefixtures\(.spark.\)")
-# It would draw the constants of whatever modules this worker has imported: other examples in every run.
-providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - none yet
+# It would draw the constants of whatever modules this worker has imported: other examples in every run. No setting
+# of Hypothesis turns that off; what it would add to is empty until the first module is looked at.
+providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - see above
 # The first call of a compiled function compiles it, which is no property of the example it is called with.
 settings.register_profile("same examples in every run", deadline=None, derandomize=True)
 settings.register_profile("other examples in every run", deadline=None)

@@ -253,7 +253,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
         return "which size the queue files have is undecided"
     if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "the queues are in RocksDB, and starts of such brokers were not tried"
-    if conf.segment_size is None and (odd := doubtful_length(store)):
+    if odd := doubtful_length(store, conf):
         return odd
     for segment in store.segments[-1:]:
         with store.open(segment) as reader:
@@ -262,10 +262,10 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
     return ""
 
 
-def doubtful_length(store: Store) -> str:
-    """Say that the length of the only segment may be wrong; empty where it is in no doubt."""
+def doubtful_length(store: Store, conf: BrokerConf) -> str:
+    """Say that the length of the only segment may be wrong; empty where it is in no doubt, or *conf* says it."""
     odd = of_odd_length(store.segments)
-    if odd is None:
+    if odd is None or conf.segment_size is not None:
         return ""
     return f"{store.below(odd.location)} may have been cut: nothing says its length but its own {odd.size:,} bytes"
 

@@ -256,7 +256,7 @@ def register(
     detail = {"fingerprints": store.registered, "registration": registrations + 1}
     detail |= {} if tier is None else {"tier": tier}
     try:
-        _append_row(lake, store, 0, REGISTERED, (REGISTRY, registrations + 1), detail=json.dumps(detail))
+        _append_row(lake, store, 0, REGISTERED, _Once((REGISTRY, registrations + 1)), detail=json.dumps(detail))
     except TransactionTakenError as error:
         raise HeldByOtherError("another store was registered at the same moment") from error
     return store
@@ -273,7 +273,7 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
     writers = {name: writer_of(one).name for name, one in snapshots.items() if one is not None and needs_spark(one)}
     noted = replace(manifest, state={**manifest.state, WRITERS: writers}) if writers else manifest
     try:
-        _append_prepared(lake, noted, (manifest.store_id, manifest.run))
+        _append_prepared(lake, noted, _Once((manifest.store_id, manifest.run)))
     except TransactionTakenError as error:
         discard(lake, manifest)
         raise HeldByOtherError(_who_prepared(lake, manifest)) from error
@@ -291,7 +291,7 @@ def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
         raise HeldByOtherError(_who_prepared(lake, of))
     change = rewritten(lake, RUNS, _PreparedRow(of.store_id, of.run), (of.store_id, of.run))
     try:
-        _append_prepared(lake, manifest, (app, number + 1), change)
+        _append_prepared(lake, manifest, _Once((app, number + 1), change))
     except TransactionTakenError as error:
         raise HeldByOtherError(_who_prepared(lake, of)) from error
 
@@ -306,19 +306,21 @@ class _PreparedRow(NamedTuple):
         """Return which row this is."""
         values = {"store_id": self.store_id, "run": self.run, "state": PREPARED}
         equal = [pc.equal(rows.column(name), value) for name, value in values.items()]
-        return pc.fill_null(reduce(pc.and_, equal), False)  # noqa: FBT003 - the value
+        return pc.fill_null(reduce(pc.and_, equal), fill_value=False)
 
     def may_be_in(self, file: StoredFile) -> bool:
         """Return whether a file may have it."""
         return file.may_hold(self.store_id) and file.low("run", self.run) <= self.run <= file.high("run", self.run)
 
 
-def _append_prepared(
-    lake: Lake,
-    manifest: Manifest,
-    transaction: tuple[str, int],
-    rewrite: Callable[[DeltaTable], Rewrite] | None = None,
-) -> None:
+class _Once(NamedTuple):
+    """The transaction that a row is committed by, and the files that go in the same commit."""
+
+    transaction: tuple[str, int]
+    rewrite: Callable[[DeltaTable], Rewrite] | None = None
+
+
+def _append_prepared(lake: Lake, manifest: Manifest, once: _Once) -> None:
     """Store a manifest, and append the row that names it; neither is left where the transaction is taken."""
     name = f"{MANIFESTS}/{manifest.store_id}-{manifest.run}-{uuid4()}.json"
     lake.create(name, manifest.to_json())
@@ -334,8 +336,7 @@ def _append_prepared(
             KnownStore(manifest.store_id, manifest.broker, ()),
             manifest.run,
             PREPARED,
-            transaction,
-            rewrite,
+            once,
             from_offset=manifest.from_offset,
             to_offset=manifest.to_offset,
             messages=manifest.counts.get("messages", 0),
@@ -378,7 +379,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
     store = KnownStore(manifest.store_id, manifest.broker, ())
     with suppress(TransactionTakenError):  # somebody else finished it
-        done = (done_app(manifest.store_id), manifest.run)
+        done = _Once((done_app(manifest.store_id), manifest.run))
         _append_row(lake, store, manifest.run, DONE, done, detail=json.dumps({"versions": versions}))
     return versions
 
@@ -473,15 +474,7 @@ def done_app(store_id: str) -> str:
     return f"{store_id}/done"
 
 
-def _append_row(  # noqa: PLR0913, PLR0917 - what a row and its commit are made of
-    lake: Lake,
-    store: KnownStore,
-    run: int,
-    state: str,
-    transaction: tuple[str, int],
-    rewrite: Callable[[DeltaTable], Rewrite] | None = None,
-    **values: object,
-) -> None:
+def _append_row(lake: Lake, store: KnownStore, run: int, state: str, once: _Once, **values: object) -> None:
     constants = {"broker": store.broker, "store_id": store.store_id}
     name = FileNaming(store.store_id, run).name(state)
     row = {"run": run, "state": state, "time": datetime.now(UTC), "host": socket.gethostname(), **values}
@@ -489,7 +482,7 @@ def _append_row(  # noqa: PLR0913, PLR0917 - what a row and its commit are made 
         file.write_rows([row])
         actions = [action for action in [file.close()] if action is not None]
     try:
-        commit(lake, RUNS, actions, transaction, {}, rewrite)
+        commit(lake, RUNS, actions, once.transaction, {}, once.rewrite)
     except TransactionTakenError:
         file.discard()
         raise

@@ -55,7 +55,7 @@ class Superseded(NamedTuple):
             pc.equal(rows.column("store_id"), self.store_id),
             pc.greater_equal(rows.column("physical_offset"), self.from_offset),
         )
-        return pc.fill_null(found, False)  # noqa: FBT003 - the value
+        return pc.fill_null(found, fill_value=False)
 
     def may_be_in(self, file: StoredFile) -> bool:
         """Return whether a file may have some of them."""

@@ -129,10 +129,11 @@ def _look_at_all(workers: Workers, wishes: Sequence[_Wish], store: Store) -> lis
 
 
 def _look_at(wishes: Sequence[_Wish], *, limit: int) -> list[_Seen]:
-    return [_seen(*wish, limit) for wish in wishes]
+    return [seen_of(*wish, limit) for wish in wishes]
 
 
-def _seen(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -> _Seen:
+def seen_of(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -> _Seen:
+    """Return the end of a queue at one look."""
     watermark, end, unit = _end_near(queue, known, from_offset) or _end_anywhere(queue, known, from_offset)
     if unit is None:
         return _Seen(watermark, end, 0)

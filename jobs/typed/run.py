@@ -97,11 +97,14 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
         before = newest_typing(lake)
         # Not older than what the typing before has seen: else rows that were superseded since would come back.
         snapshot = _messages(lake)
-        left = left_of(lake, before) if before else None
-        lost = lost_file(lake, left) if left else None
-        recovered = _finished(lake, left, was_cut_off=was_cut_off) if left and not lost else None
-        if left and lost:
-            request = _again(request, left, lost)
+        recovered = None
+        if before is not None:
+            left = left_of(lake, before)
+            lost = lost_file(lake, left)
+            if lost is None:
+                recovered = _finished(lake, left, was_cut_off=was_cut_off)
+            else:
+                request = _again(request, left, lost)
         cuts = _Cuts(lake, snapshot)
         topics = [_topic(request, type_, before, cuts) for type_ in request.types]
         summary = _typed(request, snapshot, topics, before, workers)

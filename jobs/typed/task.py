@@ -48,7 +48,7 @@ class FromOffset(NamedTuple):
         for store, offset in self.offsets.items():
             is_old = pc.or_(is_old, pc.and_(pc.equal(stores, store), pc.less(at, offset)))
         found = pc.and_(pc.equal(rows.column("topic"), self.type.topic), is_old if before else pc.invert(is_old))
-        return pc.fill_null(pc.and_(found, stores.is_valid()), False)  # noqa: FBT003 - the value
+        return pc.fill_null(pc.and_(found, stores.is_valid()), fill_value=False)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class _Work:
 def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
     """Yield the refusal of each message of a topic in a file; None for one that *reader* reads."""
     for batch in plain_batches(lake, MESSAGES, file, _READ):
-        of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), False))  # noqa: FBT003 - the value
+        of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
         for some in with_inflated(of_topic):
             for start in range(0, some.num_rows, _SLICE):
                 some_rows = some.slice(start, _SLICE)

@@ -76,7 +76,7 @@ class RemovedRows:
             found = pc.and_(found, pc.equal(rows.column("topic"), self.topic))
         if self.store_id is not None:
             found = pc.and_(found, pc.equal(rows.column("store_id"), self.store_id))
-        return pc.fill_null(found, False)  # noqa: FBT003 - the value
+        return pc.fill_null(found, fill_value=False)
 
     def may_be_in(self, file: StoredFile) -> bool:
         """Return whether a file may have some of them."""

@@ -92,7 +92,7 @@ def log_findings(
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, untold = checkpoint_findings(store, newest)
     untold += _doubtful_end(store, log_end)
-    if conf.segment_size is None and (odd := doubtful_length(store)):
+    if odd := doubtful_length(store, conf):
         untold.append(f"{odd} (--broker-conf says it)")
     if lost:  # what is lost may be what it names
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]

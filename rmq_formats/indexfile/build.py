@@ -265,12 +265,12 @@ class FileBuilder:
         number = int(self._state[5])
         if entries.size > self.room * ENTRY.size:
             raise ValueError(f"{entries.size // ENTRY.size} entries, room for {self.room}")
-        if number <= 1:
-            self._state[0], self._state[2] = header.begin_timestamp, header.begin_physical_offset
-        self._state[1] = header.end_timestamp
         offsets = entries.view(PACKED_KEY)["physical_offset"]
         right = np.clip(offsets, header.begin_physical_offset, header.end_physical_offset)
-        right[:1] = header.begin_physical_offset if number <= 1 else right[:1]
+        if number <= 1:
+            self._state[0], self._state[2] = header.begin_timestamp, header.begin_physical_offset
+            right[0] = header.begin_physical_offset
+        self._state[1] = header.end_timestamp
         if (right != offsets).any():
             entries = entries.copy()
             entries.view(PACKED_KEY)["physical_offset"] = right

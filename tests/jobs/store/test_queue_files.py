@@ -109,10 +109,10 @@ def test_one_read_near_the_known_end_says_what_the_general_way_says(
     queue = queue_of(list_store(str(tmp_path)))
     asked = [(queue, known, offset, 6400) for known in (None, *range(38, 106)) for offset in (0, 1, 2500, 6400)]
 
-    near = [queue_ends._seen(*one) for one in asked]  # noqa: SLF001 - one queue at one look
+    near = [queue_ends.seen_of(*one) for one in asked]
     monkeypatch.setattr(queue_ends, "_end_near", lambda *_: None)
 
-    assert [queue_ends._seen(*one) for one in asked] == near  # noqa: SLF001 - one queue at one look
+    assert [queue_ends.seen_of(*one) for one in asked] == near
 
 
 def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: py
         return whole(self, start, stop)
 
     monkeypatch.setattr(StoredQueue, "read", counting)
-    seen = queue_ends._seen(queue, end - 1, store.end_offset, store.end_offset)  # noqa: SLF001 - one queue at one look
+    seen = queue_ends.seen_of(queue, end - 1, store.end_offset, store.end_offset)
 
     assert (end - 1, end) == (seen.watermark, seen.end)
     assert 1 == len(read)
