@@ -453,9 +453,16 @@ def random_moments(folder: Path, kills: int, beside: Beside, *, follows: bool = 
 
 
 def optimized(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how those ended that put the lake in order, and a verdict without what the killed ones left: vacuum's."""
-    others = [name for name in verdict["leftovers"] if "/compacted-" not in name]
-    return {"optimized": json.loads((root / OPTIMIZED).read_text()), "leftovers": others}
+    """Return how those ended that put the lake in order, and a verdict without what the killed ones left."""
+    return {
+        "optimized": json.loads((root / OPTIMIZED).read_text()),
+        "leftovers": without_merged(verdict["leftovers"]),
+    }
+
+
+def without_merged(leftovers: Sequence[str]) -> list[str]:
+    """Return the files that are left over but for those of a killed `optimize`, which vacuum deletes after a week."""
+    return [name for name in leftovers if "/compacted-" not in name]
 
 
 def together(folder: Path, runs: int) -> dict[str, Any]:

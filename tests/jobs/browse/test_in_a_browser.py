@@ -115,7 +115,7 @@ def test_every_view_is_whole_at_every_width_and_needs_nothing_from_elsewhere(ope
     page.requests.clear()
     page.errors.clear()
     for view in (*VIEWS, f"/message?{message}", f"/message?{message}&body=hex&chains=1"):
-        for width, dark in ((1280, False), (390, False), (768, True)):
+        for width, dark in ((1280, False), (768, False), (390, False), (1280, True)):
             page.resize(width, dark=dark)
             page.open(f"{pages.base}{view}")
             assert page.value("document.documentElement.scrollWidth") <= width, (view, width)
