@@ -91,6 +91,7 @@ PAST = (
     "b514-expired index-bit:229095",
     "b514-expired index-bit:229096",
     "b551-types-crc foreign-index:388398 delete-segment:256058",
+    "b533-crash-before bit-queue-id:127636",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from jobs.console.amounts import counted
 from jobs.diagnosis.log_check import check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
+from jobs.diagnosis.undispatched import out_of_sequence
 from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
@@ -44,6 +45,7 @@ from rmq_formats.store import FileKind, name_of_offset
 
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
+OUT_OF_SEQUENCE = "record_out_of_sequence"
 
 _CAUSES = {
     DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that it leads to is of "
@@ -73,6 +75,10 @@ _CAUSES = {
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
 }
 _UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
+_NOT_DISPATCHED = (
+    "undecided: topic, queue id or queue offset of this record, or of one before it, changed, or the queue lost its "
+    "end; it has no unit yet, and a broker that starts makes one with what the record says"
+)
 _UNDECIDED_SIZE = "undecided: files were cut or lengthened, and nothing tells which; the broker's configuration does"
 _TABLES = {
     TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
@@ -131,6 +137,7 @@ def compare_queues(
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind != DELETED_TOPIC),
             *tails,
             *_double_write_findings(double),
+            *_sequence_findings(joined, store),
             *progress_findings(progress, queues, joined),
         ],
         {**_numbers(joined), "of_deleted_topics": sum(finding.times for finding in deleted)},
@@ -213,6 +220,15 @@ def _double_write_findings(double: DoubleWrite | None) -> Iterator[Finding]:
         cause = "the queue's folder was deleted; with double write files are what the broker reads"
         expected = f"{units} units, which RocksDB has"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
+
+
+def _sequence_findings(joined: JoinResult, store: Store) -> Iterator[Finding]:
+    for one in out_of_sequence(joined, store):
+        found = f"{one.found}, of the record at {one.log_offset:,}"
+        place = one.queue.path, None, "queue_offset"
+        yield Finding(
+            QUEUES, OUT_OF_SEQUENCE, *place, found, str(one.expected), _NOT_DISPATCHED, log_offset=one.log_offset
+        )
 
 
 def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Finding:

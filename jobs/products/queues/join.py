@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from jobs.lake.table_file import Action
 from jobs.products.queues.differences import Difference
-from jobs.products.queues.range_matcher import EMPTY, LeftOver, Matcher, Matching, RangeMatches
+from jobs.products.queues.range_matcher import EMPTY, LeftOver, Matcher, Matching, NewerRun, RangeMatches, newer_runs
 from jobs.products.queues.records_at import Resolved, resolve
 from jobs.products.queues.rows import batches_of
 from jobs.products.queues.unmatched import Bounds, Remainder, UnmatchedClasses, settle, unresolved
@@ -33,6 +33,7 @@ from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.unit import QueueName, QueueRules
 
 _QUEUES_A_TASK = 64
@@ -63,6 +64,7 @@ class JoinResult:
     ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
     written: list[Action] = field(default_factory=list)  # files of rows
     damaged: list[tuple[int, int]] = field(default_factory=list)
+    newer: list[NewerRun] = field(default_factory=list)  # of records after the dispatched part, in the log's order
     queues: tuple[StoredQueue, ...] = ()  # as they were looked at
     log_end: int = 0
     dispatched: int = 0
@@ -91,15 +93,18 @@ class LogExtent(NamedTuple):
 
 def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
     """Match the units of one range, without rows."""
-    matcher = Matcher(matching)
+    matcher, newer = Matcher(matching), UnitCollector(matching.rules)
     damaged = []
     for item in pieces:
         if isinstance(item, Records):
             matcher.add(item)
+            if matching.queues:
+                newer.add(item, matching.to_offset)
         elif item.kind is PieceKind.DAMAGE:
             damaged.append((item.offset, item.size))
     matches = matcher.finish().matches
     matches.damaged = damaged
+    matches.newer = list(newer_runs(newer.finish()))
     return matches
 
 
@@ -163,6 +168,7 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> JoinResul
         joined.matched += int(part.counts.sum())
         joined.differences += part.differences
         joined.damaged += part.damaged
+        joined.newer += part.newer
         joined.taken_to = part.taken_to if part.taken_to is not None else joined.taken_to
         for name, count in part.without_queue.items():
             joined.without_queue[name] = joined.without_queue.get(name, 0) + count

@@ -8,7 +8,7 @@ missing, is left over and goes to `unmatched`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +22,13 @@ from jobs.store.queue_files import StoredQueue
 from jobs.store.tag_extensions import stored_tags_codes
 from jobs.store.units import Units, units_of
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 _SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
 _FREE = 4096
+_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,15 @@ class LeftOver(NamedTuple):
     tags: tuple[str | None, ...]  # with rows only
 
 
+class NewerRun(NamedTuple):
+    """Records of one queue that have no units yet, with queue offsets that follow each other."""
+
+    queue: QueueName
+    log_offset: int  # of the first
+    first: int  # its queue offset
+    length: int
+
+
 @dataclass(slots=True)
 class RangeMatches:
     """The matches of one range."""
@@ -68,6 +78,7 @@ class RangeMatches:
     taken_to: int | None = None  # where the last record ends that was taken
     waiting: int = 0  # units of light queues that RocksDB does not have yet
     damaged: list[tuple[int, int]] = field(default_factory=list)  # offset and size of what is no record
+    newer: list[NewerRun] = field(default_factory=list)
 
 
 class MatchedRange(NamedTuple):
@@ -161,6 +172,18 @@ def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         bounds = [0, *breaks.tolist(), positions.size]
         for start, stop in pairwise(bounds):
             yield int(positions[start]), stop - start
+
+
+def newer_runs(packed: PackedUnits) -> Iterator[NewerRun]:
+    """Yield the runs of records with their own units in plain queues; of one queue no more than somebody reads."""
+    for name, place in packed.queues():
+        units = packed.units[place]
+        units = units[units["is_dispatched"] == 0]
+        if name.kind is QueueKind.PLAIN and units.size:
+            bounds = [0, *(np.flatnonzero(np.diff(units["queue_offset"]) != 1) + 1).tolist(), units.size]
+            for start, stop in islice(pairwise(bounds), _RUNS):
+                first = units[start]
+                yield NewerRun(name, int(first["physical_offset"]), int(first["queue_offset"]), stop - start)
 
 
 class Found(NamedTuple):

@@ -12,11 +12,11 @@ from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
-from jobs.verify.queues import compare_queues
+from jobs.verify.queues import OUT_OF_SEQUENCE, compare_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
-from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
-from rmq_formats.consumequeue.unit import decode_unit
+from rmq_formats.consumequeue.layout import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
+from rmq_formats.consumequeue.unit import decode_unit, walk_units
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.support.stores import records_of, segments_of
@@ -319,3 +319,74 @@ def test_a_delay_level_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
     finding = only(store, "delay_offset_behind_queue", "config/delayOffset.json", None)
 
     assert (finding.field, finding.found, finding.expected) == ("level 16", "2", "at most 1")
+
+
+# --- what the dispatcher had not come to -----------------------------------------------------------------------------
+
+
+def killed(root: Path, from_offset: int) -> Store:
+    """Make of a closed store what a broker leaves that is killed when it has dispatched the log up to *from_offset*."""
+    (root / "abort").touch()
+    for path in root.glob("consumequeue/*/*/*"):
+        units = [path.read_bytes()[at : at + UNIT.size] for at in range(0, path.stat().st_size, UNIT.size)]
+        kept = [unit if _is_older(unit, from_offset) else bytes(UNIT.size) for unit in units]
+        path.write_bytes(b"".join(kept))
+    return Store(root, root.name)
+
+
+def _is_older(unit: bytes, offset: int) -> bool:
+    return decode_unit(unit).size == PRE_BLANK_SIZE or decode_unit(unit).physical_offset < offset
+
+
+@pytest.mark.sample(12, always=["b498-types", "b551-types-crc", "b514-expired", "b420-retry"])
+@pytest.mark.parametrize("name", [name for name in GOLDEN if "rockscq" not in name])
+def test_nothing_is_said_of_records_that_continue_their_queues(golden: StoreOf, tmp_path: Path, name: str) -> None:
+    """Delayed, retried and light messages, transactions: a broker counts each of them in its queue."""
+    root = Path(shutil.copytree(golden(name), tmp_path / name))
+    units = [unit for path in root.glob("consumequeue/*/*/*") for unit in walk_units(path.read_bytes())]
+    start = min((int(path.name) for path in segments_of(root)), default=0)
+    offsets = sorted(unit.physical_offset for unit in units if unit.physical_offset >= start)
+    for at in (offsets[len(offsets) // 4], offsets[len(offsets) // 2]):
+        shutil.rmtree(root)
+        store = killed(Path(shutil.copytree(golden(name), root)), at)
+
+        assert [one for one in store.findings() if one.kind == OUT_OF_SEQUENCE] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "bit", "place"),
+    [
+        ("queue_id", 29, ("T1/536870912", 20, 0)),
+        ("queue_id", 31, ("T1/-2147483648", 20, 0)),
+        ("queue_id", 0, ("T1/1", 20, 19)),
+        ("queue_offset", 0, ("T1/0", 21, 20)),
+        ("queue_offset", 4, ("T1/0", 4, 20)),
+    ],
+)
+def test_a_changed_record_without_a_unit_breaks_a_sequence(
+    store: Store, field: str, bit: int, place: tuple[str, int, int]
+) -> None:
+    """Nothing else contradicts it: the index does not know of queues."""
+    at = decode_unit(store.unit(T1, 20)).physical_offset
+    killed(store.root, at)
+    segment = max(path for path in segments_of(store.root) if int(path.name) <= at)
+    byte = at - int(segment.name) + HEAD.offset(field)
+    size = 8 if field == "queue_offset" else 4
+    old = int.from_bytes(segment.read_bytes()[byte : byte + size])
+    overwrite(segment, byte, (old ^ 1 << bit).to_bytes(size))
+
+    first, *others = [one for one in store.findings() if one.log_offset == at]
+    queue, found, expected = place
+    assert (first.kind, first.file, others) == (OUT_OF_SEQUENCE, f"consumequeue/{queue}", [])
+    assert (first.found, first.expected) == (f"{found}, of the record at {at:,}", str(expected))
+    assert first.cause.startswith("undecided")
+
+
+def test_records_after_lost_ones_break_no_sequence(store: Store) -> None:
+    """The log has lost the records between, and says so."""
+    at = decode_unit(store.unit(T1, 20)).physical_offset
+    killed(store.root, at)
+    segment = max(path for path in segments_of(store.root) if int(path.name) <= at)
+    overwrite(segment, at - int(segment.name), b"U" * 30)
+
+    assert [one for one in store.findings() if one.kind == OUT_OF_SEQUENCE] == []
