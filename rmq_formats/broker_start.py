@@ -27,7 +27,7 @@ from rmq_formats.release import Release
 from rmq_formats.store import Checkpoint
 
 _MARGIN_MS = 3000  # before the checkpoint's times
-_LAST_SEGMENTS = 3
+LAST_FILES = 3  # of a queue, always; of the log, after a clean stop of a release that does not ask queues
 _MOST_SEGMENTS = 10  # commitLogRecoverMaxNum, where a release has it
 _FIXED = RECORD[HOST_BITS].size  # the longest fixed part
 _SYS_FLAG, _BODY_CRC = RECORD[0].offset("sys_flag"), RECORD[0].offset("body_crc")
@@ -200,7 +200,7 @@ def start_segment(
     if not segments:
         return None
     if not has_abort and not release.clean_start_asks_queues:
-        return segments[-_LAST_SEGMENTS:][0].base_offset
+        return segments[-LAST_FILES:][0].base_offset
     matches = _after_abort(release, checkpoint) if has_abort else _after_clean_stop(release, queue_reach)
     newest_first = list(reversed(segments))
     if release.start_checks_first_record:

@@ -92,6 +92,8 @@ PAST = (
     "b514-expired index-bit:229096",
     "b551-types-crc foreign-index:388398 delete-segment:256058",
     "b533-crash-before bit-queue-id:127636",
+    "b551-crash-later bit-tags:225764 older-queue:736549",
+    "b498-cqext bit-queue-id:185361 bit-topic:60151",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

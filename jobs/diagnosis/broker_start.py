@@ -16,12 +16,13 @@ from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import last_units
-from jobs.store.queue_files import StoredQueue, file_sizes, queues_of_files, undecided_sizes
+from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unwritten, queues_of_files, undecided_sizes
 from jobs.store.ranges import newest_written, of_odd_length, plan_ranges, usual_size, written_size
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
+    LAST_FILES,
     FileLength,
     FirstRecord,
     KeyRange,
@@ -37,7 +38,7 @@ from rmq_formats.broker_start import (
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.segment import Framing, PieceKind, SegmentBytes
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.release import SWITCHES, Release
@@ -47,6 +48,7 @@ from rmq_formats.store import (
     INDEX_FOLDER,
     Checkpoint,
     FileKind,
+    name_of_offset,
 )
 
 _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
@@ -66,6 +68,14 @@ class BadPlace(NamedTuple):
     sound_before: int  # whole messages before it in the walked log
 
 
+class QueueStop(NamedTuple):
+    """Units in a row that a broker takes for no units: where it reads them, the queue ends for it."""
+
+    queue: QueueName
+    position: int
+    length: int
+
+
 class WalkedLog(NamedTuple):
     """The result of a walk over the log, from the segment that a start begins with, or an earlier one."""
 
@@ -73,6 +83,7 @@ class WalkedLog(NamedTuple):
     messages: int  # whole ones
     places: Sequence[BadPlace]  # in the order of the log
     newest: int = 0  # store time of a message
+    queue_stops: Sequence[QueueStop] = ()  # only who has compared all units knows them
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +177,7 @@ def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] =
     )
     if log is None:
         return replace(outcome, deletes_messages=None, unknown=_NOT_WALKED)
+    outcome = replace(outcome, deletes_files=(*outcome.deletes_files, *_queue_files_after_stops(facts.store, log)))
     return _with_cut(outcome, facts, log) if facts.store.segments else outcome
 
 
@@ -176,7 +188,8 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
         return outcome
     files = [store.below(one.location) for one in segments]
     files += [*_queue_files_after(store, cut.offset), *outcome.deletes_files]
-    return replace(outcome, cuts_at=cut.offset, deletes_messages=cut.messages, deletes_files=tuple(files))
+    deleted = tuple(dict.fromkeys(files))
+    return replace(outcome, cuts_at=cut.offset, deletes_messages=cut.messages, deletes_files=deleted)
 
 
 def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
@@ -195,6 +208,12 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
         deleted = ", ".join((messages, *_counted_files(outcome.deletes_files)))
         doubt = f" ({outcome.unknown})" * bool(outcome.unknown)
         yield f"do not start {broker}: it would cut the log at {outcome.cuts_at:,} and delete {deleted}{doubt}"
+    queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
+    if outcome.cuts_at is None and queues:
+        yield (
+            f"a start of {broker} deletes {counted(queues, 'queue file')} after bytes that are no unit: no consumer "
+            "gets the messages after them, until `rebuild-consumequeue` has made the files again"
+        )
     if outcome.loses_keys is not None:
         index = counted(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
         begin, end = outcome.loses_keys
@@ -235,7 +254,22 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
                     elif piece.kind in {PieceKind.DAMAGE, PieceKind.BLANK}:
                         size = piece.size if piece.kind is PieceKind.DAMAGE else 0
                         places.append(BadPlace(piece.offset, piece.offset + size, messages))
-    return WalkedLog(end, messages, places)
+    return WalkedLog(end, messages, places, queue_stops=list(_queue_stops(store)))
+
+
+def _queue_stops(store: Store) -> Iterator[QueueStop]:
+    """Yield the places in the last files of queues at which a start takes the queue for ended; none of large files."""
+    queues = [(queue, queue.files[-LAST_FILES:-1]) for queue in _queues(store)]
+    if sum(file.size for _, files in queues for file in files) > _WALKED:
+        return
+    for queue, files in queues:
+        for file in files:
+            first = file.base_offset // queue.unit_size
+            data = queue.read(first, first + file.size // queue.unit_size)
+            written = first_unwritten(queue.name.kind, data)
+            if written * queue.unit_size < len(data):
+                yield QueueStop(queue.name, first + written, 1)
+                break
 
 
 def _records_between(log: SegmentBytes, start: int, end: int) -> int:
@@ -413,4 +447,19 @@ def _queue_files_after(store: Store, cut: int) -> Iterator[str]:
             unit = queue.unit(file.base_offset // queue.unit_size)
             if unit is None or unit.physical_offset < cut:
                 break
-            yield f"{queue.name.path}/{file.location.rpartition('/')[2]}"
+            yield _path(queue, file)
+
+
+def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
+    """Yield the files after a place at which a start, which reads the last files of a queue, takes it for ended."""
+    queues = {queue.name: queue for queue in _queues(store)} if log.queue_stops else {}
+    for stop in log.queue_stops:
+        queue = queues.get(stop.queue)
+        files = queue.files[-LAST_FILES:] if queue is not None else ()
+        if queue is not None and files and files[0].base_offset < (stop.position + stop.length) * queue.unit_size:
+            end = max(stop.position * queue.unit_size, files[0].base_offset)
+            yield from (_path(queue, file) for file in files if file.base_offset > end)
+
+
+def _path(queue: StoredQueue, file: QueueFile) -> str:
+    return f"{queue.name.path}/{name_of_offset(file.base_offset)}"

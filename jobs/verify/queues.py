@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
+from jobs.diagnosis.broker_start import QueueStop
 from jobs.diagnosis.log_check import check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.undispatched import out_of_sequence
@@ -93,6 +94,7 @@ class QueueFindings(NamedTuple):
     report: PartReport
     log_end: int
     ahead: int | None = None  # a record after the log's end that the last unit of a queue leads to
+    stops: tuple[QueueStop, ...] = ()
 
 
 def compare_queues(
@@ -145,7 +147,14 @@ def compare_queues(
         deleted,
         database=queue_step(store),
     )
-    return QueueFindings(report, joined.log_end, ahead_of_log(joined))
+    return QueueFindings(report, joined.log_end, ahead_of_log(joined), tuple(_stops(joined)))
+
+
+def _stops(joined: JoinResult) -> Iterator[QueueStop]:
+    """Yield the places inside queues at which a start takes the queue for ended."""
+    for one in joined.differences:
+        if one.kind in {DifferenceKind.HOLE, DifferenceKind.CORRUPT}:
+            yield QueueStop(one.queue, one.position, one.times)
 
 
 def _unreadable(error: FormatError, store: Store) -> PartReport:

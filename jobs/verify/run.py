@@ -137,7 +137,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     for part in (read.queues.report, index):
         part.findings = [log.lost.attributed(one) for one in doubted(part.findings, foreign, read.store)]
     start = None
-    walked = walked_log(checks, read.queues.log_end)
+    walked = walked_log(checks, read.queues.log_end)._replace(queue_stops=read.queues.stops)
     if broker_process(store.root) is None:
         start = start_outcome(read.store, read.releases, walked, request.wanted.conf)
         _add_start(start, parts, read.store)

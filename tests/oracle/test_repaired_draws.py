@@ -13,7 +13,8 @@ from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, rep
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
-from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.record import decode_record, encode_record, has_right_body_crc
+from rmq_formats.errors import FormatError
 from tests.oracle.judge import records
 from tests.oracle.process import DriverProcess, running
 from tests.oracle.sessions import StoreRefusedError, open_store
@@ -47,15 +48,24 @@ def _started(driver: DriverProcess, store: Path) -> _Served | None:
         return None
 
 
-def _whole(store: Path, healthy: Path) -> set[int]:
-    """Return the offsets of the healthy store's records whose bytes are there."""
-    found = set()
+class _Left(NamedTuple):
+    """The offsets of a healthy store's records that a damaged one has."""
+
+    equal: set[int]  # byte by byte
+    whole: set[int]  # as a broker sees it: framed, with the CRC of its body
+
+
+def _left(store: Path, healthy: Path) -> _Left:
+    left = _Left(set(), set())
     for record in records(healthy):
         path = store / "commitlog" / f"{record.physical_offset // SEGMENT * SEGMENT:020d}"
-        at = record.physical_offset % SEGMENT
-        if path.exists() and path.read_bytes()[at : at + record.total_size] == encode_record(record):
-            found.add(record.physical_offset)
-    return found
+        data, at = path.read_bytes() if path.exists() else b"", record.physical_offset % SEGMENT
+        if data[at : at + record.total_size] == encode_record(record):
+            left.equal.add(record.physical_offset)
+        with suppress(FormatError):
+            if has_right_body_crc(decode_record(data, at, record.physical_offset)):
+                left.whole.add(record.physical_offset)
+    return left
 
 
 def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -> Iterator[str]:
@@ -71,19 +81,19 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
     with suppress(NotRepairableError, RefusedError, UndecidedError):
         repair(request, OneByOne())
     said = verify(VerifyRequest(str(store), wanted), OneByOne())
-    whole = _whole(store, healthy)
+    left = _left(store, healthy)
     seen = _started(driver, store)
     assert said.start is not None
     if said.start.starts not in {None, seen is not None}:
         yield f"said {said.start}, started: {seen is not None}"
     if seen is None or said.start.deletes_messages is None:
         return
-    lost = sum(offset >= seen.log_end for offset in whole)
+    lost = sum(offset >= seen.log_end for offset in left.whole)
     others = any(kind == "foreign-segment" for kind, _ in draw.faults)  # whose whole messages are counted, too
     if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
         yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
     if not said.severity.is_alarm:
-        missing = {one for one in served.messages if one[3] in whole} - seen.messages
+        missing = {one for one in served.messages if one[3] in left.equal} - seen.messages
         if missing:
             yield f"not served: {sorted(missing)[:3]} of {len(missing)}"
 

@@ -52,6 +52,7 @@ STORES = (
 )  # fmt: skip
 _DONORS = ("b514-base", "b470-base")  # whose files are foreign elsewhere
 _TIMER_DONOR = "b551-timer"
+NO_PLACE = (IndexError, KeyError, ValueError, struct.error, FileNotFoundError)  # raised by a fault that has none
 _MOST = 4
 _LONGEST = 120  # seconds of CPU a draw: the first one compiles
 Files = dict[str, bytes]
@@ -416,7 +417,7 @@ def planted(draw: Draw, folder: Path) -> Planted:
     for kind, seed in draw.faults:
         try:
             KINDS[kind](Target(root, Random(seed), donor))
-        except (IndexError, KeyError, ValueError, struct.error, FileNotFoundError):
+        except NO_PLACE:
             continue
         states.append(content_of(root))
         done.append((kind, seed))
@@ -567,10 +568,12 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
         if len(now) < len(was) or any(now[at] != was[at] for at in right):
             yield Violation("right bytes of the log were changed", name)
     elif name.startswith("consumequeue/") and (not _is_log_whole(one) or "expired" in one.draw.store):
-        pairs = zip(_units(was), _units(now), strict=False)
-        unknown = 12 if (name not in one.damaged or "foreign-queue" in kinds) and "bit-tags" in kinds else UNIT.size
+        left = [*_units(damaged), *[b""] * len(was)]
         wrong = [
-            number for number, (old, new) in enumerate(pairs) if new[:unknown] != old[:unknown] and not _is_blank(new)
+            number
+            for number, (old, new, there) in enumerate(zip(_units(was), _units(now), left, strict=False))
+            for known in [12 if "bit-tags" in kinds and there != old else UNIT.size]
+            if new[:known] != old[:known] and not _is_blank(new)
         ]  # tags that changed in a record, and the unit that knew them is lost: no witness is left
         if wrong or len(now) != len(was):
             yield Violation("a queue file is not what it was", f"{name}: units {wrong[:4]}")

@@ -404,9 +404,10 @@ _STARTS = """## What a broker does at its next start
 Real brokers were started {starts} times on damaged copies of a store that each had written (160 messages in nine
 segments): after a clean stop, and after a kill with a checkpoint of the first half. Before each start `verify` had
 said whether the broker refuses the store, where it cuts the log, and how many messages and which files it deletes;
-each went as it had said, also those of mixtures, which the table leaves out. *n gone*: so many whole messages were
-deleted. A store that is refused loses nothing. `make test-campaign` starts all of them again, and notes what it
-sees. Where messages would be deleted, `verify`, `inspect` and `repair` say `do not start this broker`.
+each went as it had said, also those of mixtures, which the table leaves out: {drawn} starts were on one to four faults
+drawn at random ({refused} refused, {lost} with messages deleted). *n gone*: so many whole messages were deleted. A
+store that is refused loses nothing. `make test-campaign` starts all of them again, and notes what it sees. Where
+messages would be deleted, `verify`, `inspect` and `repair` say `do not start this broker`.
 """
 
 
@@ -418,10 +419,12 @@ def _starts() -> Iterator[str]:
     cells: dict[str, dict[str, str]] = {}
     for row in rows:
         name, killed, _ = row.case.partition(f" + {STALE.name}")
-        if " + " not in name and not name.startswith("killed"):
+        if not row.is_drawn and " + " not in name and not name.startswith("killed"):
             text = "refused" if not row.started else f"**{row.lost} gone**" if row.lost else "starts"
             cells.setdefault(name, {})[f"{row.release}, {'killed' if killed else 'closed'}"] = text
-    yield _STARTS.format(starts=len(rows))
+    drawn = [row for row in rows if row.is_drawn]
+    refused, lost = sum(not row.started for row in drawn), sum(row.lost > 0 for row in drawn)
+    yield _STARTS.format(starts=len(rows), drawn=len(drawn), refused=refused, lost=lost)
     yield "| damage | " + " | ".join(heads) + " |"
     yield "|---" * (len(heads) + 1) + "|"
     for name in sorted(cells):

@@ -75,12 +75,19 @@ class Difference:
 
 
 def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
-    """Yield differences by queue and place, neighbours of one kind as one."""
+    """
+    Yield differences by queue and place, neighbours of one kind as one.
+
+    Those of few records stay apart: each names the record that it is about.
+    """
+    run: list[Difference] = []
     current: Difference | None = None
     for difference in sorted(differences, key=lambda item: (item.queue, item.kind, item.field, item.position)):
         both = current.joined(difference) if current else None
         if current and both is None:
-            yield current
+            yield from run if current.may_be_of_a_record else [current]
+            run = []
         current = both or difference
+        run = [*run, difference][: _FEW + 1]
     if current:
-        yield current
+        yield from run if current.may_be_of_a_record else [current]

@@ -45,6 +45,11 @@ def _empty_last(store: Path) -> None:
     (store / "commitlog" / f"{4 * 16384:020d}").touch()
 
 
+def _hole_in_a_queue(store: Path) -> None:
+    path = store / "consumequeue/T1/0" / f"{200:020d}"  # of three files
+    path.write_bytes(path.read_bytes()[:100] + bytes(20) + path.read_bytes()[120:])
+
+
 @pytest.mark.parametrize(
     ("name", "release", "changes", "starts", "loses", "words"),
     [
@@ -64,6 +69,7 @@ def _empty_last(store: Path) -> None:
             False,
             "once that is mended, do not",
         ),
+        ("b533-base", "5.3.3", [_hole_in_a_queue], True, False, "a start of this broker (5.3.3) deletes 1 queue file"),
         ("b533-dledger", "5.3.3", [], None, False, ""),
         ("b551-rockscq", "5.5.1", [], None, False, ""),
     ],
