@@ -47,7 +47,7 @@ def out_of_sequence(joined: JoinResult, store: Store) -> list[OutOfSequence]:
 def _breaks(
     name: QueueName, queue: StoredQueue | None, joined: JoinResult, *, is_complete: bool
 ) -> Iterator[OutOfSequence]:
-    """Yield where the records of one queue break its sequence; of a queue without files only a *complete* log says."""
+    """Yield the breaks in the sequence of a queue's records; of a queue without files only a *complete* log tells."""
     runs = [run for run in joined.newer if run.queue == name]
     before = expected = joined.ends[name] if queue else 0 if is_complete else runs[0].first
     for run in runs:
