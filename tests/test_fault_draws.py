@@ -94,6 +94,8 @@ PAST = (
     "b533-crash-before bit-queue-id:127636",
     "b551-crash-later bit-tags:225764 older-queue:736549",
     "b498-cqext bit-queue-id:185361 bit-topic:60151",
+    "b514-timer delete-segment:379369 abort:504036",
+    "b470-crash-after bit-properties:886817 cut-queue:999686",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

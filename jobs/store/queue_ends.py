@@ -61,7 +61,7 @@ def look(
     every = stored_queues(store)
     looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every], store)
     dispatched = _dispatched(looks, store)
-    closed = store.is_closed
+    closed = store.is_final
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # What was dispatched may lie in a file, or a queue, that was made after the store was listed.
     queues = every if closed else stored_queues(with_queues_of_now(store))

@@ -99,6 +99,11 @@ class Store:
         return not self.of_kind(FileKind.ABORT)
 
     @property
+    def is_final(self) -> bool:
+        """Whether nothing follows what is there: a broker at work has a log, and so has a copy of its store."""
+        return self.is_closed or not self.segments
+
+    @property
     def log_size(self) -> int:
         """How many bytes the segments have."""
         return sum(segment.size for segment in self.segments)

@@ -572,7 +572,7 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
         wrong = [
             number
             for number, (old, new, there) in enumerate(zip(_units(was), _units(now), left, strict=False))
-            for known in [12 if "bit-tags" in kinds and there != old else UNIT.size]
+            for known in [12 if kinds & {"bit-tags", "bit-properties"} and there != old else UNIT.size]
             if new[:known] != old[:known] and not _is_blank(new)
         ]  # tags that changed in a record, and the unit that knew them is lost: no witness is left
         if wrong or len(now) != len(was):
