@@ -6,6 +6,7 @@ way. Everything that is hashed (index keys, tags) comes through `java_text` firs
 """
 
 import re
+from functools import lru_cache
 from struct import iter_unpack
 
 # Java reads ED A0..BF as the start of a surrogate and replaces all of it by one character; Python replaces each byte.
@@ -33,6 +34,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
+@lru_cache(maxsize=256)
 def index_key_hash(key: str) -> int:
     """Return the hash that an index entry stores; `abs` of the smallest integer overflows and becomes 0."""
     # IndexFile#indexKeyHashMethod

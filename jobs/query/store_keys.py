@@ -128,10 +128,11 @@ class StoreKeys:
     def _hits(self, part: CoveredSpan, wanted: "_Wanted") -> list[int] | None:
         """Return the offsets that an index file has under a hash, newest first; None where it is damaged."""
         window = wanted.begin, wanted.end
-        if not part.file.matches_time(*window):
+        header = part.file.header
+        if not header.matches_time(*window):
             return []
         try:
-            return [hop.entry.physical_offset for hop in part.file.hits(wanted.text, *window)]
+            return [hop.entry.physical_offset for hop in part.file.hits(wanted.text, *window, header)]
         except CorruptData as damage:
             self._store.say(f"damaged index file: {damage}")
             return None

@@ -42,6 +42,12 @@ class IndexHeader(NamedTuple):
         """How many entries the header claims."""
         return max(self.index_count - 1, 0)
 
+    def matches_time(self, begin: int, end: int) -> bool:
+        """Return whether the broker looks into this file for messages stored between *begin* and *end*."""
+        # IndexFile#isTimeMatched
+        first, last = self.begin_timestamp, self.end_timestamp
+        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
 
 class IndexEntry(NamedTuple):
     """One entry, in file order."""

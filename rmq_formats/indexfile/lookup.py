@@ -64,13 +64,13 @@ class IndexReader:
         """Return one entry."""
         return decode_entry(self._bytes(self.geometry.entry_position(number), ENTRY.size))
 
-    def chain(self, slot: int) -> Iterator[Hop]:
+    def chain(self, slot: int, header: IndexHeader | None = None) -> Iterator[Hop]:
         """
-        Yield the entries of a slot, newest first, as far as a broker follows them.
+        Yield the entries of a slot, newest first, as far as a broker follows them; a *header* read before will do.
 
         `CorruptData` when the chain comes back to an entry it has passed.
         """
-        header = self.header
+        header = header or self.header
         number = self.newest_entry(slot)
         if not 0 < number <= header.index_count or header.index_count <= 1:
             return
@@ -92,17 +92,10 @@ class IndexReader:
                 mark, stride = number, stride * 2
             number = previous
 
-    def matches_time(self, begin: int, end: int) -> bool:
-        """Return whether the broker looks into this file for messages stored between *begin* and *end*."""
-        # IndexFile#isTimeMatched
-        header = self.header
-        first, last = header.begin_timestamp, header.end_timestamp
-        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
-
-    def hits(self, text: str, begin: int, end: int) -> Iterator[Hop]:
+    def hits(self, text: str, begin: int, end: int, header: IndexHeader | None = None) -> Iterator[Hop]:
         """Yield the entries that may belong to the hashed *text*, newest first; `CorruptData` as `chain`."""
         key_hash = index_key_hash(text)
-        for hop in self.chain(self.geometry.slot_of(key_hash)):
+        for hop in self.chain(self.geometry.slot_of(key_hash), header):
             if hop.entry.key_hash == key_hash and begin <= hop.timestamp <= end:
                 yield hop
             if hop.timestamp < begin:
@@ -133,7 +126,7 @@ def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit:
     found: list[int] = []
     damage: list[CorruptData] = []
     for file in files:
-        if file.matches_time(begin, end):
+        if file.header.matches_time(begin, end):
             here = file.select(text, begin, end, None if limit is None else limit - len(found))
             found += here.physical_offsets
             damage += here.damage

@@ -96,7 +96,7 @@ def test_a_file_is_asked_when_its_times_touch_the_wanted_ones(begin: int, end: i
     """IndexFile#isTimeMatched, both edges included."""
     reader = a_reader(a_file(("T#a", 1, 1000), ("T#a", 2, 5000)))
 
-    assert reader.matches_time(begin, end) is expected
+    assert reader.header.matches_time(begin, end) is expected
 
 
 def test_files_are_asked_from_new_to_old_until_one_begins_before_the_wanted_time() -> None:

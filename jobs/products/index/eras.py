@@ -6,6 +6,7 @@ indexed; its `hash_slot_count` beside the number of slots in use tells how slots
 alone was begun by one release and continued by another: the first message of the newer one is the switch.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
@@ -95,6 +96,7 @@ class _Look:
         self._count = min(file.header.entry_count, geometry.capacity)
         self._first = self._entries(min(self._count, LOOKED_AT))
         self._slots_in_use = self._count_slots() if self.tells else 0
+        self._fitting: dict[Rules, bool] = {}
 
     @property
     def tells(self) -> bool:
@@ -103,7 +105,17 @@ class _Look:
 
     def fits(self, rules: Rules) -> bool:
         """Return whether *rules* explain the file, as far as it is looked at."""
-        return self._counts(rules) and self._matching(rules, self._first) == len(self._first)
+        own = self._own(rules)
+        if own not in self._fitting:
+            self._fitting[own] = self._counts(own) and self._matching(own, self._first) == len(self._first)
+        return self._fitting[own]
+
+    def _own(self, rules: Rules) -> Rules:
+        """Return the part of *rules* that is about this file: most of those with a switch have it in another one."""
+        # Each entry that is compared, and each key of the log that may equal one, is at or before the last offset.
+        last = self._first["physical_offset"].max(initial=0) if self._count == len(self._first) else math.inf
+        own = [rule for rule in rules if self.begin < rule.since <= last]
+        return rules_of((0, release_at(rules, self.begin)), *own)
 
     def _counts(self, rules: Rules) -> bool:
         """Return whether the header counts slots by *rules*."""
@@ -113,12 +125,9 @@ class _Look:
         if all(every):
             return self._file.header.hash_slot_count == self._count
         entries = self._entries(self._count)
-        counted = [
-            entry["prev_entry"] == 0
-            or release_at(rules, int(entry["physical_offset"])).hash_slot_count is HashSlotCount.EVERY_PUT
-            for entry in entries
-        ]
-        return int(sum(counted)) == self._file.header.hash_slot_count
+        rule = np.searchsorted([rule.since for rule in rules[1:]], entries["physical_offset"], side="right")
+        counted = (entries["prev_entry"] == 0) | np.array(every)[rule]
+        return int(np.count_nonzero(counted)) == self._file.header.hash_slot_count
 
     def switch(self, older: Release, newer: Release) -> int | None:
         """Return the first offset at which the file follows *newer*; None when no single one explains it."""
