@@ -192,8 +192,9 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
             return result
-        work = [(build.name, build.recipe) for build in plan.builds]
-        task = partial(build_file, directory=directory, options=options, parts=_parts(request, workers, len(work)))
+        parts = _parts(request, workers, len(plan.builds))
+        work = [(build.name, build.recipe, part) for build, part in zip(plan.builds, parts, strict=True)]
+        task = partial(build_file, directory=directory, options=options)
         built = workers.map(work, task, "building index files")
     check = partial(check_built, directory=directory, options=options)
     if request.proven_only:
@@ -213,11 +214,13 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     return result
 
 
-def _parts(request: RebuildIndexRequest, workers: Workers, files: int) -> int:
-    """Return into how many parts a file is divided: cores that have no file of their own help with another's."""
+def _parts(request: RebuildIndexRequest, workers: Workers, files: int) -> list[int]:
+    """Return into how many parts each file is divided: cores that have no file of their own help with another's."""
     here = cores() // 2 if request.broker_runs else cores()
     free = workers.width if workers.width > 1 else here
-    return max(min(free // max(min(workers.width, files), 1), _MOST_PARTS), 1)
+    last = files % workers.width  # files that are left when every worker has had as many as any other
+    among = [workers.width] * (files - last) + [last] * last
+    return [max(min(free // some, _MOST_PARTS), 1) for some in among]
 
 
 class Before(NamedTuple):

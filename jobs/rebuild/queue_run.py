@@ -168,7 +168,7 @@ def _read_log(
     request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store, summary: Summary
 ) -> tuple[list[UnitFile], QueueRecipe]:
     """Collect the units of the log; return them, and the recipe with the lost parts of the log."""
-    log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size))
+    log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size)).narrow()
     outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
     summary.from_offset = read_from(log, outcomes)
     summary.records = sum(outcome.payload.records for outcome in outcomes)

@@ -52,7 +52,7 @@ class RangeReader:
         What *was_read* before, and found to be whole, is not looked at a second time.
         """
         self._range = range_
-        self._window = window
+        self._window = range_.window or window
         self._was_read = was_read
         self._first: int | None = None
         self._next = range_.start_offset

@@ -42,6 +42,7 @@ class Range:
     final: bool  # records follow in a later segment, so nothing here is unfinished
     store_timestamp: int | None = None  # of the last record before start, where known
     settled_until: int | None = None  # ms: what was stored later waits, unless the range is final
+    window: int = 0  # bytes that are read at once, where it is not a scan that decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
 
     @property

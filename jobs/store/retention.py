@@ -7,6 +7,7 @@ as it is once it has been read: from the first segment on that nobody had delete
 
 import errno
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from jobs.store.chain import Outcome, Task
@@ -20,11 +21,18 @@ T = TypeVar("T")
 _TIMES = 3  # that a look is begun
 
 
+_NARROW = 4 << 20  # bytes: a larger buffer is new memory for each range, and leaves the processor's cache sooner
+
+
 class ListedLog(NamedTuple):
     """A log as it was listed, and the ranges that it is read in."""
 
     store: Store
     ranges: Sequence[Range]
+
+    def narrow(self) -> "ListedLog":
+        """Return the log to be read in smaller windows, for tasks that keep little of each record."""
+        return self._replace(ranges=[replace(range_, window=_NARROW) for range_ in self.ranges])
 
 
 class CutBackError(FileNotFoundError):

@@ -27,7 +27,7 @@ from rmq_formats.kernels.integers import (
     read_i32,
     read_i64,
 )
-from rmq_formats.kernels.properties import PARSER_SCAN, find_control, next_property
+from rmq_formats.kernels.properties import CONTROL, PARSER_SCAN, find_below, next_property
 from rmq_formats.kernels.text import copy_clean_text, is_clean_text
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQ_KEY
 
@@ -361,7 +361,7 @@ def _parse_row(
         if value_end > value:
             at = value_end + 1
         else:
-            name_start, name_end, value, value_end, at = next_property(buffer, at, end, parser)
+            name_start, name_end, value, value_end, at, _, _ = next_property(buffer, at, end, parser, at, integer(0))
             if value == value_end:
                 break
             name = number_of(names.texts, buffer, name_start, name_end)
@@ -391,9 +391,9 @@ def _expected_value(texts: Texts, name: int, buffer: Bytes, at: int, end: int, p
     start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
     if start >= end or byte_at(buffer, start - 1) != _NAME_VALUE or not is_text(texts, name, buffer, at, start - 1):
         return at, at
-    stop = find_control(buffer, start, end)
+    stop = find_below(buffer, start, end, CONTROL)
     while parser == PARSER_SCAN and stop < end and byte_at(buffer, stop) != _PROPERTY:
-        stop = find_control(buffer, stop + 1, end)
+        stop = find_below(buffer, stop + 1, end, CONTROL)
     if stop < end and byte_at(buffer, stop) != _PROPERTY:
         return at, at
     return start, stop

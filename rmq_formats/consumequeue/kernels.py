@@ -232,9 +232,12 @@ def collect(
             return at, SPECIAL, count, tag_count
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
         further, further_end, offsets, offsets_end = properties, properties, properties, properties
-        next_at = properties
+        next_at = seen = properties
+        bits = 0
         while next_at < properties_end:
-            name, name_end, value, value_end, next_at = next_property(buffer, next_at, properties_end, parser)
+            name, name_end, value, value_end, next_at, seen, bits = next_property(
+                buffer, next_at, properties_end, parser, seen, bits
+            )
             size = name_end - name
             if value == value_end:
                 continue
@@ -311,9 +314,11 @@ def group(block: Integers, ranks: Integers, places: Integers, units: Integers, t
 @compiled
 def last_tags(properties: Bytes, parser: int) -> tuple[int, int]:
     """Return the slice of TAGS in a properties text; an empty one when it has none."""
-    start, end, at = 0, 0, 0
+    start = end = at = seen = bits = 0
     while at < properties.size:
-        name, name_end, value, value_end, at = next_property(properties, at, properties.size, parser)
+        name, name_end, value, value_end, at, seen, bits = next_property(
+            properties, at, properties.size, parser, seen, bits
+        )
         if value_end > value and same_bytes(properties, name, name_end, _TAGS, 0, _TAGS.size):
             start, end = value, value_end
     return start, end

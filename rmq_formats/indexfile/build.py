@@ -21,8 +21,8 @@ from rmq_formats.indexfile.file import MAX_INT
 from rmq_formats.indexfile.kernels import rule_at, seconds_since
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
-from rmq_formats.kernels.integers import Bytes, byte_at, read_i32, read_i64, read_u32, same_bytes, write_i32, write_i64
-from rmq_formats.kernels.properties import PARSER_CODES, next_property
+from rmq_formats.kernels.integers import Bytes, byte_at, read_i32, read_i64, read_u32, write_i32, write_i64
+from rmq_formats.kernels.properties import PARSER_CODES, find_below, next_property
 from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from rmq_formats.release import HashSlotCount, Rules
@@ -91,9 +91,10 @@ _ROLLBACK = int(TransactionType.ROLLBACK)
 _HASH = ord(TOPIC_SEPARATOR)
 _TAG = ord(TAG_MARK)
 _SPACE = ord(KEY_SEPARATOR)
-_KEYS = np.frombuffer(KEYS.encode(), np.uint8).copy()
-_TAGS = np.frombuffer(TAGS.encode(), np.uint8).copy()
-_UNIQ_KEY = np.frombuffer(UNIQ_KEY.encode(), np.uint8).copy()
+# Names of properties as integers, which are compared at once.
+_SHORT, _LONG = np.dtype(">u4"), np.dtype(">i8")
+_KEYS, _TAGS = (int(np.frombuffer(name.encode(), _SHORT)[0]) for name in (KEYS, TAGS))
+_UNIQ_KEY = int(np.frombuffer(UNIQ_KEY.encode(), _LONG)[0])
 _UNIQUE, _KEY, _TAGGED = map(KINDS.index, (KeyKind.UNIQUE, KeyKind.KEY, KeyKind.TAG))
 _ENTRY_SIZE = ENTRY.size
 _AT_ONCE = 512 * ENTRY.size  # bytes of entries whose slots are loaded before the first of them is chained
@@ -143,15 +144,20 @@ def _pack(
             continue
         rule = rule_at(since, rule, offset)
         _, _, topic, topic_end, at, properties_end = record_parts(buffer, start)
-        unique = unique_end = words = words_end = tags = tags_end = 0
+        unique = unique_end = words = words_end = tags = tags_end = bits = 0
+        seen = at
         while at < properties_end:
-            name, name_end, value, value_end, at = next_property(buffer, at, properties_end, parser[rule])
-            if name_end - name == 4 and value_end > value:
-                if same_bytes(buffer, name, name_end, _KEYS, 0, 4):
+            name, name_end, value, value_end, at, seen, bits = next_property(
+                buffer, at, properties_end, parser[rule], seen, bits
+            )
+            if value_end == value:
+                continue
+            if name_end - name == 4:
+                if read_u32(buffer, name) == _KEYS:
                     words, words_end = value, value_end
-                elif same_bytes(buffer, name, name_end, _TAGS, 0, 4):
+                elif read_u32(buffer, name) == _TAGS:
                     tags, tags_end = value, value_end
-            elif value_end > value and same_bytes(buffer, name, name_end, _UNIQ_KEY, 0, _UNIQ_KEY.size):
+            elif name_end - name == 8 and read_i64(buffer, name) == _UNIQ_KEY:
                 unique, unique_end = value, value_end
 
         time = store_timestamp(buffer, start)
@@ -161,9 +167,9 @@ def _pack(
             count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, unique, unique_end, _UNIQUE)
         word = words
         while word < words_end:
-            word_end = word
+            word_end = find_below(buffer, word, words_end, _SPACE + 1)
             while word_end < words_end and byte_at(buffer, word_end) != _SPACE:
-                word_end += 1
+                word_end = find_below(buffer, word_end + 1, words_end, _SPACE + 1)
             if word_end > word:
                 key_hash = hash_text(buffer, word, word_end, topic_hash)
                 count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, word, word_end, _KEY)

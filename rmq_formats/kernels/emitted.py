@@ -2,21 +2,24 @@
 Integers of a buffer as one machine instruction each, in place of a call that numba would compile for every caller.
 
 A function that one of these decorators marks stays the Python that it is. Code that is compiled does the same in one
-load or store, which needs no compilation of its own and spares the callers some 20 instructions a call.
+load or store, which needs no compilation of its own and spares the callers some 20 instructions a call; or with many
+bytes at once, for which numba has no words.
 """
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from llvmlite import ir
 from numba import types as _types
 from numba.core import typing as _typing
+from numba.core.cgutils import get_or_insert_function as _function
 from numba.extending import lower_builtin, type_callable
 
 types: Any = _types
 typing: Any = _typing
+function: Any = _function
 _type_callable: Any = type_callable
 _lower_builtin: Any = lower_builtin
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -64,13 +67,61 @@ def element() -> Callable[[Function], Function]:
     return _emitted_by(emit, typer)
 
 
-def _emitted_by(emit: _Emitted, typer: _Emitted) -> Callable[[Function], Function]:
-    """Register *emit* for calls of the decorated function; *typer* has its parameters."""
+def compares() -> Callable[[Function], Function]:
+    """
+    Have the decorated `(buffer, at, limit)` compare 63 bytes: bit n of the result is 1 where byte n is below the limit.
+
+    It loads 64; one more would make the result negative.
+    """
+
+    def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
+        row = _vector(context, builder, signature, arguments, _Word.width)
+        found = builder.icmp_unsigned("<", row, _all(builder, arguments[2], _Word.width))
+        return builder.and_(builder.bitcast(found, _Word), ir.Constant(_Word, (1 << _Word.width - 1) - 1))
+
+    return _emitted_by(emit, lambda buffer, at, limit: _signature(types.int64, buffer, at, limit))
+
+
+def trails() -> Callable[[Function], Function]:
+    """Have the decorated `(bits)` count the zeros below the lowest bit of a number that is not 0."""
+
+    def emit(_: _Emitted, builder: _Emitted, __: _Emitted, arguments: _Emitted) -> _Emitted:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return _emitted_by(emit, lambda _: typing.signature(types.int64, types.int64), types.Integer)
+
+
+def multiplies(*, by: Sequence[int]) -> Callable[[Function], Function]:
+    """
+    Have the decorated `(buffer, at, count)` sum up the products of the last bytes of a row with those factors.
+
+    The row is as long as the factors. The result has 32 bits; it is -1 where one of the bytes is 128 or more.
+    """
+    size = len(by)
+
+    def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
+        row = _vector(context, builder, signature, arguments, size)
+        first = _all(builder, builder.sub(ir.Constant(_Word, size), arguments[2]), size)
+        counts = builder.icmp_unsigned(">=", _lanes(8, range(size)), first)
+        row = builder.select(counts, row, _lanes(8, [0] * size))
+        products = builder.mul(builder.zext(row, ir.VectorType(ir.IntType(32), size)), _lanes(32, by))
+        kind = ir.FunctionType(ir.IntType(32), [products.type])
+        summed = function(builder.module, kind, f"llvm.vector.reduce.add.v{size}i32")
+        signs = ir.IntType(size)
+        high = builder.bitcast(builder.icmp_signed("<", row, _lanes(8, [0] * size)), signs)
+        is_high = builder.icmp_unsigned("!=", high, ir.Constant(signs, 0))
+        return builder.select(is_high, ir.Constant(_Word, -1), builder.zext(builder.call(summed, [products]), _Word))
+
+    return _emitted_by(emit, lambda buffer, at, count: _signature(types.int64, buffer, at, count))
+
+
+def _emitted_by(emit: _Emitted, typer: _Emitted, first: _Emitted = types.Array) -> Callable[[Function], Function]:
+    """Register *emit* for calls of the decorated function; *typer* has its parameters, *first* is the first's type."""
 
     def decorate(function: Function) -> Function:
         numbers = [types.Integer] * (len(inspect.signature(typer).parameters) - 1)
         _type_callable(function)(lambda _context: typer)
-        _lower_builtin(function, types.Array, *numbers)(emit)
+        _lower_builtin(function, first, *numbers)(emit)
         return function
 
     return decorate
@@ -85,6 +136,26 @@ def _signature(result: _Emitted, buffer: _Emitted, *numbers: _Emitted) -> _Emitt
 def _place(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, bits: int) -> _Emitted:
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     return builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(bits).as_pointer())
+
+
+def _vector(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, size: int) -> _Emitted:
+    """Load so many bytes at once."""
+    place = _place(context, builder, signature, arguments, 8)
+    loaded = builder.load(builder.bitcast(place, ir.VectorType(ir.IntType(8), size).as_pointer()))
+    loaded.align = 1
+    return loaded
+
+
+def _all(builder: _Emitted, value: _Emitted, size: int) -> _Emitted:
+    """Return the low byte of *value*, so many times."""
+    none = _lanes(8, [0] * size)
+    first = builder.insert_element(none, builder.trunc(value, ir.IntType(8)), ir.Constant(_Word, 0))
+    return builder.shuffle_vector(first, none, _lanes(32, [0] * size))
+
+
+def _lanes(bits: int, values: Iterable[int]) -> _Emitted:
+    constants = [ir.Constant(ir.IntType(bits), value) for value in values]
+    return ir.Constant(ir.VectorType(ir.IntType(bits), len(constants)), constants)
 
 
 def _swapped(builder: _Emitted, value: _Emitted, bits: int) -> _Emitted:

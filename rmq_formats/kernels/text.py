@@ -3,11 +3,14 @@
 import numpy as np
 
 from rmq_formats.compiled import helper, inlined
-from rmq_formats.kernels.integers import Bytes, byte_at, copy_bytes, read_u32
+from rmq_formats.kernels.emitted import multiplies
+from rmq_formats.kernels.integers import Bytes, byte_at, copy_bytes, number_at
 
 _REPLACEMENT = 0xFFFD
 _SIGN_32 = 1 << 31
 _LOW_32 = (1 << 32) - 1
+_HASHED_AT_ONCE = 32
+_POWERS = np.array([31**power & _LOW_32 for power in range(_HASHED_AT_ONCE + 1)], np.int64)
 
 
 @inlined
@@ -117,6 +120,17 @@ def copy_clean_text(source: Bytes, start: int, end: int, target: Bytes, to: int)
     return to
 
 
+@multiplies(by=_POWERS[_HASHED_AT_ONCE - 1 :: -1].tolist())
+def _hash_of_last(buffer: Bytes, at: int, count: int) -> int:
+    """Return the hash of the last characters of a row, or -1 where one of them is not ASCII."""
+    value = 0
+    for place in range(at + _HASHED_AT_ONCE - count, at + _HASHED_AT_ONCE):
+        if byte_at(buffer, place) >= 0x80:
+            return -1
+        value = 31 * value + byte_at(buffer, place)
+    return value & _LOW_32
+
+
 @helper
 def hash_text(buffer: Bytes, start: int, end: int, seed: int) -> int:
     """
@@ -126,14 +140,16 @@ def hash_text(buffer: Bytes, start: int, end: int, seed: int) -> int:
     """
     value = seed & _LOW_32
     at = start
-    while end - at >= 4:
-        four = read_u32(buffer, at)
-        if four & 0x80808080:
+    while at < end:
+        # Many steps of 31 * value + character at once: each alone would wait for the one before.
+        count = min(end - at, _HASHED_AT_ONCE)
+        if at + count < _HASHED_AT_ONCE:
             break
-        # Four steps of 31 * value + character at once: each alone would wait for the one before.
-        value = value * 31**4 + (four >> 24) * 31**3 + ((four >> 16) & 0xFF) * 31**2 + ((four >> 8) & 0xFF) * 31
-        value = (value + (four & 0xFF)) & _LOW_32
-        at += 4
+        some = _hash_of_last(buffer, at + count - _HASHED_AT_ONCE, count)
+        if some < 0:
+            break
+        value = (value * number_at(_POWERS, count) + some) & _LOW_32
+        at += count
     while at < end:
         code = byte_at(buffer, at)
         if code < 0x80:

@@ -51,6 +51,7 @@ _TEXT_BYTES = st.lists(
     max_size=24,
 ).map(b"".join)
 
+_ROW = 64  # bytes that machine code compares at once
 _PARSERS = pytest.mark.parametrize("parser", list(PropertyParser))
 
 
@@ -71,7 +72,7 @@ _LOAD_U32, _LOAD_BYTE, _LOAD_ELEMENT = map(_machine_code, (integers.read_u32, in
 _STORE_32, _STORE_64 = map(_machine_code, (integers.write_i32, integers.write_i64))
 _COPIES = [_machine_code(copy) for copy in (integers.copy_bytes, integers.copy_short)]
 _SAME = _machine_code(integers.same_bytes)
-_NEXT_PROPERTY = _machine_code(properties.next_property)
+_NEXT_PROPERTY, _FIND_BELOW = map(_machine_code, (properties.next_property, properties.find_below))
 _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
     _machine_code,
     (
@@ -85,9 +86,10 @@ _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
 )
 
 
-def _text_at_an_offset(raw: bytes) -> tuple[Any, int, int]:
-    """Put the text between bytes that would continue it, to show that neither side is read."""
-    return as_bytes(b"\xe2\x82" + raw + b"\x80\x80\x80"), 2, 2 + len(raw)
+def _text_at_an_offset(raw: bytes, around: int = 0) -> tuple[Any, int, int]:
+    """Put the text between bytes that would continue it, to show that neither side decides; *around*: more of these."""
+    before = b"\xe2\x82" * (around + 1)
+    return as_bytes(before + raw + b"\x80\x80\x01\x02" * (around + 1)), len(before), len(before) + len(raw)
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 5))
@@ -129,19 +131,24 @@ def test_text_is_what_java_reads(raw: bytes) -> None:
 
 
 @given(_TEXT_BYTES, _TEXT_BYTES)
+@example(b"topic" * _ROW, b"key" * _ROW + b"\xc3\xa9")
 @example(b"topic", "\N{GRINNING FACE}".encode())
 def test_a_hash_continues_from_the_text_before(first: bytes, second: bytes) -> None:
     """An index key is hashed as topic, separator and key, without building the text."""
-    left, right = _text_at_an_offset(first), _text_at_an_offset(second)
-    seed = _HASH_CHARACTER(ord("#"), _HASH(*left, 0))
-    assert int(_HASH(*right, seed)) == java_hash(f"{java_text(first)}#{java_text(second)}")
+    for around in (0, _ROW):
+        left, right = _text_at_an_offset(first, around), _text_at_an_offset(second, around)
+        seed = _HASH_CHARACTER(ord("#"), _HASH(*left, 0))
+        assert int(_HASH(*right, seed)) == java_hash(f"{java_text(first)}#{java_text(second)}")
 
 
-def _properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
-    buffer, at, end = _text_at_an_offset(raw)
+def _properties(raw: bytes, parser: PropertyParser, around: int) -> dict[str, str]:
+    buffer, at, end = _text_at_an_offset(raw, around)
     found = {}
+    seen, bits = at, 0
     while at < end:
-        name_start, name_end, start, stop, at = _NEXT_PROPERTY(buffer, at, end, properties.PARSER_CODES[parser])
+        name_start, name_end, start, stop, at, seen, bits = _NEXT_PROPERTY(
+            buffer, at, end, properties.PARSER_CODES[parser], seen, bits
+        )
         if stop == start:
             assert at == end, "an empty value says that nothing is left"
         else:
@@ -151,13 +158,22 @@ def _properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
 
 @_PARSERS
 @given(raw=_TEXT_BYTES)
+@example(raw=b"a\x01b\x02" * _ROW + b"c\x01" + b"d" * _ROW)
 @example(raw=b"a\x01\x02b\x01c")
 @example(raw=b"a\x01b\x01\x01\x02\x01c\x02d\x01\x02e\x02\x02f\x01g\x01h")
 def test_properties_are_what_the_releases_parser_sees(parser: PropertyParser, raw: bytes) -> None:
     expected = parse_properties(raw, parser)
-    found = _properties(raw, parser)
-    assert found == expected
-    assert list(found) == list(expected)
+    for around in (0, _ROW):
+        found = _properties(raw, parser, around)
+        assert found == expected
+        assert list(found) == list(expected)
+
+
+@given(st.binary(max_size=3 * _ROW), st.integers(0, _ROW), st.integers(1, 0x7F))
+@example(bytes(range(0x41, 0x41 + _ROW)) + b"\x02", 0, 3)
+def test_the_next_byte_below_a_limit_is_found(raw: bytes, after: int, limit: int) -> None:
+    found = _FIND_BELOW(as_bytes(raw + bytes(after)), 0, len(raw), limit)
+    assert found == next((at for at, byte in enumerate(raw) if byte < limit), len(raw))
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20))

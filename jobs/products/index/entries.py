@@ -25,7 +25,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES
-from jobs.products.index.file_builder import IndexRecipe, RealFile, fill, hash_file, write_all
+from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file, write_all
 from jobs.products.index.kept_slots import OpenFile, keep, take
 from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
 from jobs.products.index.placement import Anchor, Kind, RowShape, plan_all, plan_lost
@@ -291,7 +291,7 @@ def _order_by_hash(hashes: NDArray[np.int32]) -> NDArray[np.int64]:
 def _digest(file: IO[bytes], size: int) -> str:
     descriptor = file.fileno()
     os.ftruncate(descriptor, size)
-    return hash_file(lambda position, length: os.pread(descriptor, length, position))
+    return hash_file(lambda position, length: os.pread(descriptor, length, position), HASHED_NEAR)
 
 
 @dataclass(frozen=True, slots=True)

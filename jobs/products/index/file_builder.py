@@ -38,6 +38,7 @@ Write = Callable[[int, Buffer], object]
 # The number of the first of some entries, the entries, and the keys that they were, where the log has these.
 Note = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 HASHED_AT_ONCE = 8 << 20
+HASHED_NEAR = 1 << 18  # of a file in memory: what is larger is copied farther than the processor's cache
 
 
 class RealFile(NamedTuple):
@@ -144,11 +145,13 @@ class BuiltFile(NamedTuple):
     place: tuple[int, ...] | None = None  # device, node, size and time of change: the same file, seen again
 
 
-def build_file(
-    work: tuple[str, IndexRecipe], *, directory: str, options: Mapping[str, str], parts: int = 1
-) -> BuiltFile:
-    """Write the file of that name into *directory*, whole or not at all; a second attempt replaces it by the same."""
-    name, recipe = work
+def build_file(work: tuple[str, IndexRecipe, int], *, directory: str, options: Mapping[str, str]) -> BuiltFile:
+    """
+    Write the file of that name in so many parts into *directory*, whole or not at all.
+
+    A second attempt replaces it by the same.
+    """
+    name, recipe, parts = work
     if is_local(directory):
         return _build_local(name, recipe, Path(local_path(directory)), parts)
     with TemporaryDirectory(prefix="rocketmq-lake-") as folder:
@@ -164,7 +167,7 @@ def _build_local(name: str, recipe: IndexRecipe, directory: Path, parts: int) ->
     try:
         header = make(recipe, partial(_write_and_flush, descriptor), parts)
         os.ftruncate(descriptor, recipe.geometry.file_size)
-        digest = hash_file(lambda position, length: os.pread(descriptor, length, position))
+        digest = hash_file(lambda position, length: os.pread(descriptor, length, position), HASHED_NEAR)
         os.fsync(descriptor)
         attempt.rename(directory / name)
         place = _place(os.fstat(descriptor))
@@ -211,11 +214,11 @@ def write_all(descriptor: int, position: int, block: Buffer) -> None:
         view, position = view[written:], position + written
 
 
-def hash_file(read: Callable[[int, int], Buffer]) -> str:
-    """Return the SHA-256 of a file."""
+def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASHED_AT_ONCE) -> str:
+    """Return the SHA-256 of a file, so many bytes of which are held."""
     digest = sha256()
     position = 0
-    while data := read(position, HASHED_AT_ONCE):
+    while data := read(position, at_once):
         digest.update(data)
         position += len(data)
     return digest.hexdigest()

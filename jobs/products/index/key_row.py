@@ -237,6 +237,7 @@ class KeyRow:
 def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, asked: Sequence[int] = ()) -> KeyRow:
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
+    log = log.narrow()
     outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file))
     start = read_from(log, outcomes)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)

@@ -27,7 +27,7 @@ from jobs.store.chain import Outcome, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, holes, plan_ranges
-from jobs.store.retention import confirm_deleted, deleted_ranges
+from jobs.store.retention import ListedLog, confirm_deleted, deleted_ranges
 from jobs.store.store import Store
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
@@ -112,7 +112,7 @@ def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DE
     """Join all of a store, for its differences."""
     seen = look(workers, store)
     matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched, seen.light_dispatched)
-    ranges = plan_ranges(store, store.start_offset, range_size)
+    ranges = ListedLog(store, plan_ranges(store, store.start_offset, range_size)).narrow().ranges
     outcomes: list[Outcome[RangeMatches]] = workers.ranges(ranges, partial(match_range, matching), id)
     confirm_deleted(store, outcomes)
     log_end = next(
