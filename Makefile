@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
 VERDICTS := build/verdicts.jsonl
+# One more than cores: a test waits for a disk or for a process of its own. Each takes some 1 GiB.
+WORKERS := --numprocesses $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
 # Left out of `make test`: what needs more than Python and Java, or minutes.
 SLOW := oracle or released or cluster or s3 or hdfs or browser or slow
 
@@ -35,10 +37,10 @@ environment: # .venv with everything that development needs
 
 test: environment ## Every test that this machine needs nothing for, on all cores
 	$(PYTHON) -m rmq_formats.warm_up
-	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 -m "not ($(SLOW) or campaign)" $(ARGS)
+	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign)" $(ARGS)
 
 test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM
-	$(PYTHON) -m pytest -q -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)
+	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)
 
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
 	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 2 -m "($(SLOW)) and not campaign" $(ARGS)
@@ -56,7 +58,7 @@ test-browser: environment ## Reports as a browser shows them
 	$(PYTHON) -m pytest -m browser $(ARGS)
 
 test-matrix: environment ## Every case of every matrix; what brokers of all releases write and accept (an hour), as docs/compatibility.md
-	$(PYTHON) -m pytest --whole --numprocesses auto --maxprocesses 4 -m "sample and not ($(SLOW) or campaign)" $(ARGS)
+	$(PYTHON) -m pytest --whole $(WORKERS) -m "sample and not ($(SLOW) or campaign)" $(ARGS)
 	mkdir -p build && rm -f $(VERDICTS)
 	$(MAKE) --jobs 2 --no-print-directory matrix-writers matrix-others
 	$(PYTHON) -m tests.oracle.compatibility $(VERDICTS)
