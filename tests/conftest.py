@@ -1,5 +1,6 @@
 """One Spark session for all tests that need one (`make test-fast` leaves them out); each golden store unpacked once."""
 
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("spark")
     if not config.getoption("whole"):
         deselect_what_is_not_sampled(config, items)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from looking at thousands of tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager
