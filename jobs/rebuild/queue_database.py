@@ -189,29 +189,29 @@ def notes_of_database(database: BuiltDatabase, recipe: QueueRecipe) -> Iterator[
     beginning = [queue.name for queue in queues if queue.first.queue_offset > 0]
     if beginning:
         yield (
-            f"{len(beginning)} queues begin after queue offset 0: of deleted messages there are no rows "
-            f"({named(beginning)})"
+            f"queues that begin after queue offset 0: {len(beginning)} ({named(beginning)}); of deleted messages there "
+            "are no rows"
         )
     again = [queue.name for queue in queues if queue.overwritten]
     if again:
         yield (
-            f"{sum(queue.overwritten for queue in queues)} records state a queue offset that their queue had reached "
-            f"before: the later one counts, as for a broker ({named(again)})"
+            "records that state a queue offset that their queue had reached before: "
+            f"{sum(queue.overwritten for queue in queues)} ({named(again)}); the later one counts, as for a broker"
         )
     blank = [queue.name for queue in queues if queue.blanks]
     if blank:
         yield (
-            f"{sum(queue.blanks for queue in queues)} rows lead to no message, for the log has lost their records: "
-            f"without a row no consumer gets past a number ({named(blank)})"
+            f"rows for records that the log has lost: {sum(queue.blanks for queue in queues)} ({named(blank)}); they "
+            "lead to no message, but without a row no consumer gets past a number"
         )
     if database.carried:
         yield (
-            f"{len(database.carried)} queues have no message in the log any more: they go on after the last unit that "
-            f"the store has of them ({named(sorted(database.carried))})"
+            f"queues without a message in the log any more: {len(database.carried)} "
+            f"({named(sorted(database.carried))}); they go on after the last unit that the store has of them"
         )
     batches = [queue.name for queue in queues if queue.name.topic in recipe.rules.batch_topics]
     if batches:
         yield (
-            f"{len(batches)} queues are of batch topics (queue.type=BatchCQ): with queues in RocksDB no broker serves "
-            f"them further than their first batch ({named(batches)})"
+            f"queues of batch topics (queue.type=BatchCQ): {len(batches)} ({named(batches)}); with queues in RocksDB "
+            "no broker serves them further than their first batch"
         )

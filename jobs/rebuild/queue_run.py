@@ -221,24 +221,24 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summ
     beginning = [queue for queue in queues if queue.first_queue_offset > 0 and queue.name.kind is QueueKind.PLAIN]
     if beginning:
         yield (
-            f"{len(beginning)} queues begin after queue offset 0: the units before are of deleted messages, and are "
-            f"blanks back to the start of the first file ({_named(beginning)})"
+            f"queues that begin after queue offset 0: {len(beginning)} ({_named(beginning)}); the units before are of "
+            "deleted messages, and are blanks back to the start of the first file"
         )
     skipped = [queue for queue in queues if queue.skipped]
     if skipped:
         yield (
-            f"{sum(queue.skipped for queue in skipped)} records got no unit, as a broker drops them: their queue "
-            f"offset is below the queue's end ({_named(skipped)})"
+            f"records without a unit, as a broker drops them: {sum(queue.skipped for queue in skipped)} "
+            f"({_named(skipped)}); their queue offset is below the queue's end"
         )
     misplaced = [queue for queue in queues if queue.misplaced]
     if misplaced:
         yield (
-            f"{sum(queue.misplaced for queue in misplaced)} units are not where their queue offset says, as a "
-            f"broker appends them ({_named(misplaced)})"
+            "units that are not where their queue offset says, as a broker appends them: "
+            f"{sum(queue.misplaced for queue in misplaced)} ({_named(misplaced)})"
         )
     refused = [queue for queue in queues if not queue.files]
     if refused:
-        yield f"{len(refused)} queues are not written: no folder can have their topic's name ({_named(refused)})"
+        yield f"queues that are not written: {len(refused)} ({_named(refused)}); no folder can have their topic's name"
     if recipe.ext_file_size is not None:
         yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
     if features_of(store).queues is QueueStorage.ROCKSDB:
@@ -246,14 +246,14 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summ
         ended = sorted(stored_ends(store, {queue.name for queue in queues}))
         if ended:
             yield (
-                f"{len(ended)} queues have no message in the log any more, so there are no files of them: with these "
-                f"files a broker begins them at 0 again ({named(ended)})"
+                f"queues without a message in the log any more: {len(ended)} ({named(ended)}); with these files a "
+                "broker begins them at 0 again, for there are none of them"
             )
     left_out = [queue for queue in queues if queue.blanks]
     if left_out:
         yield (
-            f"{summary.blanks} units are blanks, for the log has lost their records: every later unit is at its own "
-            f"queue offset, and consumers skip the blanks ({_named(left_out)})"
+            f"blanks in place of units whose records the log has lost: {summary.blanks} ({_named(left_out)}); every "
+            "later unit is at its own queue offset, and consumers skip the blanks"
         )
 
 
@@ -263,11 +263,11 @@ def _notes_of_log(summary: Summary, lasts: Sequence[tuple[QueueName, int]]) -> I
     short = [name for name, offset in lasts if summary.gaps and offset < last]
     if short:
         yield (
-            f"{len(short)} queues have no message after the last gap: where they ended is not known, and consumers may "
-            f"be ahead of them ({named(short)})"
+            f"queues without a message after the last gap: {len(short)} ({named(short)}); where they ended is not "
+            "known, and consumers may be ahead of them"
         )
     if summary.damaged_bytes:
-        yield f"{summary.damaged_bytes} bytes of the log are damaged: units of the records lost there are missing"
+        yield f"damaged bytes of the log: {summary.damaged_bytes:,}; units of the records lost there are missing"
 
 
 def _named(queues: Sequence[BuiltQueue]) -> str:

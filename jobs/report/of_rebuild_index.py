@@ -64,7 +64,7 @@ def _remedies(result: Result, *, installs: bool) -> Iterator[Remedy]:
         return
     if result.damaged_bytes:
         yield Remedy(
-            f"{result.damaged_bytes:,} bytes of the log are damaged: keys of the records that were there are missing. "
+            f"Damaged bytes of the log: {result.damaged_bytes:,}; keys of the records that were there are missing. "
             "See the places:",
             (f"{program()} inspect {store} --deep",),
         )

@@ -83,7 +83,7 @@ def test_what_the_log_does_not_tell_is_named(golden: StoreOf, tmp_path: Path) ->
     summary = rebuild(request_for(golden("b533-expired"), tmp_path, "b533-expired"), OneByOne())
 
     (note,) = summary.notes
-    assert note.startswith("3 queues begin after queue offset 0")
+    assert note.startswith("queues that begin after queue offset 0: 3 (")
     assert all(topic in note for topic in ("'E1' 0", "'E1' 1", "'E2' 1"))
 
 
@@ -104,5 +104,5 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
     summary = rebuild(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", file_size=200), OneByOne())
 
     assert list(made_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
-    assert summary.notes == ["1 queues are not written: no folder can have their topic's name ('../../evil' 0)"]
+    assert summary.notes == ["queues that are not written: 1 ('../../evil' 0); no folder can have their topic's name"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
