@@ -96,6 +96,8 @@ PAST = (
     "b498-cqext bit-queue-id:185361 bit-topic:60151",
     "b514-timer delete-segment:379369 abort:504036",
     "b470-crash-after bit-properties:886817 cut-queue:999686",
+    "b533-types-crc lengthen-queue:65385",
+    "b498-crash-before rename-segment:455371",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

@@ -99,7 +99,7 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
     for before, after in pairwise(files):
         found = _after(store, before, after.begin_physical_offset)
         if found is not None:
-            _note_gap(problems, before, found, f"up to offset {after.begin_physical_offset}, where the next one begins")
+            _note_gap(problems, after, found, f"up to offset {after.begin_physical_offset}, where this one begins")
     found = None if end is None else _after(store, last, end)
     if found is not None:
         _note_gap(problems, last, found, "to the end of the log")

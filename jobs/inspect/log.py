@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from jobs.diagnosis.misnamed_segments import misnamed_segments
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import WalkedPiece, walk
@@ -37,7 +38,7 @@ class SegmentReport:
     base_offset: int
     size: int
     framing: Framing = Framing.PLAIN
-    end: str = "unknown"  # sealed, open, damaged; "made ahead of need" for zeros after the newest segment
+    end: str = "unknown"  # sealed, open, damaged, misnamed; "made ahead of need" for zeros after the newest segment
     end_offset: int | None = None  # where its records end
     first_store_timestamp: int | None = None
     last_store_timestamp: int | None = None
@@ -83,6 +84,7 @@ class LogInspector:
         self._see = see
         self._progress = progress
         self._topics: Counter[str] = Counter()
+        self._misnamed = list(misnamed_segments(store))
         self._report = LogReport(start_offset=store.start_offset)
 
     def inspect(self, *, deep: bool) -> LogReport:
@@ -94,6 +96,9 @@ class LogInspector:
             self._report.segments.append(report)
             if newest is None or segment.base_offset > newest:
                 report.end = "made ahead of need"
+                continue
+            if any(one.segment is segment for one in self._misnamed):
+                report.end = "misnamed"
                 continue
             with self._problems.noted(segment.location):
                 self._inspect_segment(segment, report, is_newest=segment.base_offset == newest, deep=deep)
@@ -129,7 +134,12 @@ class LogInspector:
             try:
                 record = log.record_at(0)
             except FormatError as error:
-                if not is_walked:  # a walk tells more
+                if is_walked:  # a walk tells more
+                    return
+                if _is_blank(log):
+                    text = "zeros at start and end, though a later segment is written: lost, or that one is misnamed"
+                    self._problems.gap(report.file, text, log.base_offset)
+                else:
                     self._problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
@@ -200,6 +210,8 @@ class LogInspector:
                 self._problems.damage(segment.location, f"cut short: {text}")
             elif segment.size != usual:
                 self._problems.note(segment.location, text)
+        for one in self._misnamed:
+            self._problems.damage(one.segment.location, one.text)
         for hole in holes(segments):
             location, position = hole.place(segments)
             why = f"no segment {name_of_offset(hole.start)}" if position is None else "the file was cut short"
@@ -217,6 +229,12 @@ class LogInspector:
         if None not in counts:
             report.records = sum(count or 0 for count in counts)
             report.topics = dict(self._topics.most_common())
+
+
+def _is_blank(log: SegmentBytes) -> bool:
+    """Say whether a segment begins and ends with zeros, as one that was made ahead of need does."""
+    length = min(log.size, _NEAR_END)
+    return not any(log.read(0, length)) and not any(log.read(log.size - length, length))
 
 
 def _sample(log: SegmentBytes) -> Iterator[MessageRecord]:

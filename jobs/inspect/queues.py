@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from jobs.inspect.problems import Problems
 from jobs.store.features import features_of
-from jobs.store.queue_files import StoredQueue, queues_of_files, stored_queues
+from jobs.store.queue_files import KINDS, StoredQueue, file_sizes, queues_of_files, stored_queues
 from jobs.store.store import Store
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError, UnsupportedFormat
@@ -69,6 +69,7 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
     elif error is not None:
         problems.damage(f"{store.root}/{database}", error.reason)
     in_files = sum(len(queue.files) for queue in queues if not queue.in_rocksdb)
+    sizes = {KINDS[kind]: size for kind, size in file_sizes(store).items() if kind in KINDS}
     report = QueuesReport(
         ext_files=len(store.queue_files) - in_files,
         in_rocksdb=database is not None,
@@ -84,7 +85,7 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
         )
         report.queues.append(found)
         if not queue.in_rocksdb:
-            _check_files(queue, problems)
+            _check_files(queue, problems, sizes.get(queue.name.kind))
         with problems.noted(queue.files[0].location):
             _find_ends(found, queue)
     return report
@@ -98,19 +99,19 @@ def _readable(store: Store) -> tuple[list[StoredQueue], FormatError | None]:
         return queues_of_files(store.queue_files, store), error
 
 
-def _check_files(queue: StoredQueue, problems: Problems) -> None:
+def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> None:
     for file in queue.files:
         if file.size % queue.unit_size:
             problems.note(file.location, f"{file.size} bytes are no whole number of units of {queue.unit_size}")
         if file.base_offset % queue.unit_size:
             problems.note(file.location, f"its name is no multiple of a unit's {queue.unit_size} bytes")
-    usual = max(file.size for file in queue.files)
     for before, after in pairwise(queue.files):
-        if before.end != after.base_offset and before.size == usual:
+        if before.end != after.base_offset and before.size == size:
             problems.gap(after.location, f"the file before it ends at {before.end}")
     for file in queue.files:
-        if 0 < file.size < usual:
-            text = f"cut short: {file.size} bytes long, the others {usual}: a broker would not load this queue"
+        if size is not None and file.size and file.size != size:
+            how = "cut short" if file.size < size else "too long"
+            text = f"{how}: {file.size} bytes long, the others {size}: a broker would not load this queue"
             problems.damage(file.location, text)
 
 

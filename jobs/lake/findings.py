@@ -1,6 +1,6 @@
 """A finding: one row of the table `findings`, as `verify` makes it."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from jobs.console.severity import Severity
 
@@ -14,6 +14,7 @@ ZEROED_PROPERTIES = "zeroed_properties"
 WRONG_FILE_SIZE = "wrong_file_size"
 LOST_START = "lost_start"
 LOST_END = "lost_end"
+MISNAMED_SEGMENT = "misnamed_segment"
 NOT_INDEXED = "keys_not_indexed"
 MISSING_INDEX_ENTRIES = "missing_index_entries"
 AHEAD_OF_LOG = "ahead_of_log"
@@ -63,6 +64,10 @@ class Finding(NamedTuple):
         if cause:
             return Severity.GAP if cause in _GAPS else Severity.DAMAGE
         return Severity.CONTRADICTION
+
+    def following(self, title: str) -> Self:
+        """Return the finding as a consequence of the log's finding with this title."""
+        return self._replace(follows=title, cause=f"follows from the log: {title}")
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,9 @@ from jobs.rebuild.install import RefusedError
 from jobs.repair.journal import JOURNAL
 from jobs.store.beside_broker import care_beside
 from jobs.store.known import UndecidedError
+
+if TYPE_CHECKING:
+    from jobs.verify.run import Verdict
 
 _SHOWN = 5
 
@@ -120,6 +124,8 @@ def command(  # noqa: PLR0913 - one argument an option
         lines += _to_safety(place.store)
     elif summary.files:
         lines += _next(applied=applies)
+    else:
+        lines += _by_hand(summary.found)
     answer.give({**summary.describe(), "seconds": result.seconds}, lines, result)
     return summary.exit_code
 
@@ -138,6 +144,16 @@ def _next(*, applied: bool) -> Iterator[str]:
     else:
         yield "  NEXT       # put it into the store, with the broker stopped"
         yield f"             {typed('--apply')}"
+
+
+def _by_hand(found: "Verdict") -> Iterator[str]:
+    from jobs.verify.advice import advice
+
+    for step, _ in advice(found.store, found.parts, found.groups):
+        commands = [one for one in step.commands if not one.startswith(f"{program()} repair ")]
+        if commands:
+            yield f"  NEXT       # {step.words}"
+            yield from (f"             {one}" for one in commands)
 
 
 def _undone(store: str, out: Path, answer: Answer, watch: Stopwatch) -> ExitCode:

@@ -14,6 +14,7 @@ from jobs.lake.findings import (
     LOG,
     LOST_END,
     LOST_START,
+    MISNAMED_SEGMENT,
     NOT_INDEXED,
     QUEUES,
     UNREADABLE_DATABASE,
@@ -22,6 +23,7 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     WRONG_RECORD,
     ZEROED_PROPERTIES,
+    Finding,
 )
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.compaction import KINDS as COMPACTED
@@ -92,6 +94,9 @@ def _of(
 def _of_log(store: str, groups: Sequence[Group]) -> Steps:
     copy = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
     export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
+    misnamed = _of(groups, LOG, {MISNAMED_SEGMENT})
+    words = "A segment has a wrong name. With the broker stopped, give it its own, and verify again:"
+    yield Step(words, tuple(_renaming(store, group.cause) for group in misnamed)), misnamed
     missing, before = _of(groups, LOG, {GAP, LOST_END}), _of(groups, LOG, {LOST_START})
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
     words = f"Part of the log is missing. Put the segment back {copy} its messages, for repair or export:"
@@ -115,6 +120,11 @@ def _of_log(store: str, groups: Sequence[Group]) -> Steps:
         Step("A checkpoint matters after a crash only. A broker that is started and stopped writes it again."),
         _of(groups, LOG, {CHECKPOINT_AHEAD}),
     )
+
+
+def _renaming(store: str, misnamed: Finding) -> str:
+    file = misnamed.file if "://" in misnamed.file or misnamed.file.startswith("/") else f"{store}/{misnamed.file}"
+    return f"mv -n {file} {file.rpartition('/')[0]}/{misnamed.expected}"
 
 
 def _of_queues(groups: Sequence[Group], database: Step | None) -> Steps:

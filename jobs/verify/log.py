@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 from jobs.diagnosis.broker_start import doubtful_length
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
+from jobs.diagnosis.misnamed_segments import Misnamed, misnamed_segments
 from jobs.lake.findings import (
     DAMAGED_RANGE,
     GAP,
     LOG,
     LOST_END,
     LOST_START,
+    MISNAMED_SEGMENT,
     UNREADABLE_RANGE,
     WRONG_BODY,
     WRONG_FILE_SIZE,
@@ -60,7 +62,7 @@ class LostRanges:
     def attributed(self, finding: Finding) -> Finding:
         """Return a finding with the log's finding that it follows from, if there is one."""
         title = self.title_at(finding.log_offset)
-        return finding._replace(follows=title, cause=f"follows from the log: {title}") if title else finding
+        return finding.following(title) if title else finding
 
 
 class LogFindings(NamedTuple):
@@ -110,10 +112,22 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
     findings: list[Finding] = []
     lost: list[Lost] = []
     pieces = [piece for check in checks for piece in check.damaged]
-    for hole in holes(store.segments):
-        cut = next((piece for piece in pieces if piece.end == hole.start), None)
-        finding = _gap(hole, store)
+    misnamed: dict[int, str] = {}  # the finding's title, by either end of a gap that a wrong name makes
+    for one in misnamed_segments(store):
+        start, end = one.segment.base_offset, one.segment.end
+        finding = _misnamed(one, store)
         findings.append(finding)
+        pieces = [piece for piece in pieces if not start <= piece.offset < end]
+        lost.append((_start_of_zeros(pieces, start), end, finding.title))
+        misnamed |= {one.right: finding.title, start: finding.title}
+    for hole in holes(store.segments):
+        title = misnamed.get(hole.start) or misnamed.get(hole.end)
+        finding = _gap(hole, store)
+        findings.append(finding if title is None else finding.following(title))
+        if title is not None:
+            lost.append((_start_of_zeros(pieces, hole.start), hole.end, title))
+            continue
+        cut = next((piece for piece in pieces if piece.end == hole.start), None)
         lost.append((cut.offset if cut else hole.start, hole.end, finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
     for piece in pieces:
@@ -122,6 +136,14 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
         lost.append((piece.offset, piece.end, finding.title))
     findings += (_changed(one, store) for check in checks for one in check.wrong)
     return findings, lost
+
+
+def _start_of_zeros(pieces: list[Piece], end: int) -> int:
+    """Take pieces that lead up to *end* out of *pieces*: what was not written yet when a wrong name came after it."""
+    while piece := next((piece for piece in pieces if piece.end == end), None):
+        pieces.remove(piece)
+        end = piece.offset
+    return end
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:
@@ -184,6 +206,12 @@ def _gap(hole: Hole, store: Store) -> Finding:
         cause = "the file was cut short: a copy that broke off, a full disk, or fsck"
     found = f"{hole.start} to {hole.end}"
     return Finding(LOG, GAP, store.below(location), position, "offsets", found, "records", cause, log_offset=hole.start)
+
+
+def _misnamed(one: Misnamed, store: Store) -> Finding:
+    file = store.below(one.segment.location)
+    names = name_of_offset(one.segment.base_offset), name_of_offset(one.right)
+    return Finding(LOG, MISNAMED_SEGMENT, file, 0, "name", *names, one.text, log_offset=one.right)
 
 
 def _damaged(piece: Piece, store: Store) -> Finding:

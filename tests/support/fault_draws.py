@@ -26,9 +26,12 @@ from random import Random
 from typing import Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
 
 from jobs.console.exit_codes import ExitCode
+from jobs.console.severity import Severity
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.inspect.inspection import inspect_store
+from jobs.inspect.problems import Problems
+from jobs.lake.findings import DAMAGED_RANGE
 from jobs.query.log_search import silent
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.known import UndecidedError
@@ -454,7 +457,9 @@ def _hangs(_number: int, _frame: object) -> NoReturn:
 
 def _violations(one: Planted) -> Iterator[Violation]:
     store = str(one.root)
-    inspected = inspect_store(store, (), BrokerConf(), deep=False, progress=silent).health
+    problems = inspect_store(store, (), BrokerConf(), deep=False, progress=silent).problems
+    yield from _of_problems(one, problems)
+    inspected = problems.severity
     found = verify(VerifyRequest(store), OneByOne())
     yield from _of_verdict(one, found)
     if inspected.is_alarm and not found.severity.is_alarm:
@@ -484,6 +489,13 @@ def _violations(one: Planted) -> Iterator[Violation]:
             yield Violation(
                 "undo does not bring back", ", ".join(sorted(_different(content_of(one.root), one.damaged)))
             )
+
+
+def _of_problems(one: Planted, problems: Problems) -> Iterator[Violation]:
+    for problem in problems:
+        name = os.path.relpath(problem.file, one.root)
+        if problem.severity is Severity.DAMAGE and name in one.pristine and not one.is_changed(name):
+            yield Violation("inspect accuses a right file", f"{name}: {problem.text}")
 
 
 def _of_refusal(error: Exception) -> Iterator[Violation]:
@@ -528,6 +540,8 @@ def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
         is_named = any(name == cause.file or name.startswith(f"{cause.file}/") for name in changed)
         if cause.severity.is_alarm and "undecided" not in cause.text and not is_named and cause.part not in parts:
             yield Violation("a cause that was not planted", cause.text)
+        if cause.kind == DAMAGED_RANGE and cause.file in one.pristine and not one.is_changed(cause.file):
+            yield Violation("a right segment is called damaged", cause.text)
 
 
 def _part(name: str) -> str:

@@ -1,8 +1,10 @@
 """The whole verification: the log is a part, consequences follow from their cause, and it ends with what to do."""
 
 import os
+import shlex
 import shutil
 import struct
+import subprocess
 from pathlib import Path
 
 import click
@@ -272,6 +274,26 @@ def test_a_first_segment_that_retention_did_not_delete_is_a_lost_start(store: Pa
     assert the_cause(verdict)[:2] == ("log", "lost_start")
     assert verdict.exit_code is ExitCode.DAMAGE
     assert f"physical_offset < {SEGMENT}" in text_of(verdict)
+
+
+@pytest.mark.parametrize("name", ["16384000032768", "65536"])
+def test_a_segment_under_a_wrong_name_is_one_cause_and_the_command_that_mends_it(store: Path, name: str) -> None:
+    wrong = segments(store)[1].rename(store / "commitlog" / name.zfill(20))
+    verdict = verified(store)
+    command = f"mv -n {wrong} {wrong.with_name(str(SEGMENT).zfill(20))}"
+
+    assert the_cause(verdict)[:2] == ("log", "misnamed_segment")
+    assert verdict.exit_code is ExitCode.DAMAGE
+    assert command in text_of(verdict)
+    subprocess.run(shlex.split(command), check=True)
+    assert verified(store).severity is Severity.HEALTHY
+
+
+def test_a_segment_of_another_place_with_a_damaged_first_record_has_no_other_name(store: Path) -> None:
+    wrong = segments(store)[1].rename(store / "commitlog" / "65536".zfill(20))
+    overwrite(wrong, 90, b"\xff\xff")
+
+    assert "misnamed_segment" not in {group.cause.kind for group in verified(store).groups}
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
