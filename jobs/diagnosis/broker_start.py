@@ -204,8 +204,8 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
         yield f"{broker} does not start, which loses nothing: {file}: {wrong}"
         yield from (f"once that is mended, {line}" for line in start_lines(outcome.once_mended))
     if outcome.cuts_at is not None:
-        messages = counted(outcome.deletes_messages or 0, "whole message")
-        deleted = ", ".join((messages, *_counted_files(outcome.deletes_files)))
+        messages = [counted(outcome.deletes_messages, "whole message")] if outcome.deletes_messages else []
+        deleted = ", ".join((*messages, *_counted_files(outcome.deletes_files)))
         doubt = f" ({outcome.unknown})" * bool(outcome.unknown)
         yield f"do not start {broker}: it would cut the log at {outcome.cuts_at:,} and delete {deleted}{doubt}"
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)

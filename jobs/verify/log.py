@@ -83,7 +83,7 @@ def log_findings(
     """
     findings, lost = record_findings(store, checks)
     findings += (_changed(one, store) for check in checks for one in check.doubtful)
-    findings += _lost_start(store)
+    findings += map(LostRanges(lost).attributed, _lost_start(store))
     if ahead is None:
         findings += _cut_short(store)
     else:
@@ -119,6 +119,7 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
         findings.append(finding)
         pieces = [piece for piece in pieces if not start <= piece.offset < end]
         lost.append((_start_of_zeros(pieces, start), end, finding.title))
+        lost.append((one.right, one.right + one.segment.size, finding.title))
         misnamed |= {one.right: finding.title, start: finding.title}
     for hole in holes(store.segments):
         title = misnamed.get(hole.start) or misnamed.get(hole.end)
@@ -217,11 +218,11 @@ def _misnamed(one: Misnamed, store: Store) -> Finding:
 def _damaged(piece: Piece, store: Store) -> Finding:
     file, position = _place(piece.offset, store)
     is_unreadable = piece.reason == IO_ERROR
-    cause = (
-        "the disk returns an error for these bytes"
-        if is_unreadable
-        else "these bytes are no record: overwritten, zeroed, or bits changed"
-    )
+    cause = "these bytes are no record: overwritten, zeroed, or bits changed"
+    if is_unreadable:
+        cause = "the disk returns an error for these bytes"
+    elif not position and piece.reason.startswith("physical_offset"):
+        cause = "these records are of another place: the file is of another log, or has a wrong name"
     reason = f" ({piece.reason})" if piece.reason else ""
     return Finding(
         LOG,

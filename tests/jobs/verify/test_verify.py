@@ -276,11 +276,14 @@ def test_a_first_segment_that_retention_did_not_delete_is_a_lost_start(store: Pa
     assert f"physical_offset < {SEGMENT}" in text_of(verdict)
 
 
-@pytest.mark.parametrize("name", ["16384000032768", "65536"])
-def test_a_segment_under_a_wrong_name_is_one_cause_and_the_command_that_mends_it(store: Path, name: str) -> None:
-    wrong = segments(store)[1].rename(store / "commitlog" / name.zfill(20))
+@pytest.mark.parametrize(("number", "name"), [(1, "16384000032768"), (1, "65536"), (0, "65536")])
+def test_a_segment_under_a_wrong_name_is_one_cause_and_the_command_that_mends_it(
+    store: Path, number: int, name: str
+) -> None:
+    right = segments(store)[number]
+    wrong = right.rename(store / "commitlog" / name.zfill(20))
     verdict = verified(store)
-    command = f"mv -n {wrong} {wrong.with_name(str(SEGMENT).zfill(20))}"
+    command = f"mv -n {wrong} {right}"
 
     assert the_cause(verdict)[:2] == ("log", "misnamed_segment")
     assert verdict.exit_code is ExitCode.DAMAGE
