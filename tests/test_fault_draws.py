@@ -98,6 +98,9 @@ PAST = (
     "b470-crash-after bit-properties:886817 cut-queue:999686",
     "b533-types-crc lengthen-queue:65385",
     "b498-crash-before rename-segment:455371",
+    "b533-crash-before foreign-segment:350083",
+    "b498-crash-before foreign-segment:556244",
+    "b533-crash-before swap-segments:226510 random-tail:212309",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

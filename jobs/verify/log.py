@@ -1,7 +1,7 @@
 """The log itself: parts that are missing, damaged, unreadable, or not as the broker wrote them."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -41,6 +41,9 @@ UNCHECKED_FIELDS = (
 )
 UNCHECKED = f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"
 Lost = tuple[int, int, str]  # from one offset to another, by the finding of this title
+_ZEROS = "(magic 00000000 "
+_NEVER_WRITTEN = "undecided: zeroed, or never written, and what is behind it is of another log"
+_ELSEWHERE = "physical_offset"  # the reason for records that name another place
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
 
 
@@ -63,6 +66,14 @@ class LostRanges:
         """Return a finding with the log's finding that it follows from, if there is one."""
         title = self.title_at(finding.log_offset)
         return finding.following(title) if title else finding
+
+
+def doubted_zeros(findings: Iterable[Finding], followed: Container[str], store: Store) -> Iterator[Finding]:
+    """Yield *findings*; zeros up to a file's end that no unit or entry leads into may never have been anything else."""
+    ends = {str(segment.end) for segment in store.segments}
+    for one in findings:
+        is_tail = one.kind == DAMAGED_RANGE and _ZEROS in one.cause and one.found.rpartition(" ")[2] in ends
+        yield one._replace(cause=_NEVER_WRITTEN) if is_tail and one.title not in followed else one
 
 
 class LogFindings(NamedTuple):
@@ -131,8 +142,10 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
         cut = next((piece for piece in pieces if piece.end == hole.start), None)
         lost.append((cut.offset if cut else hole.start, hole.end, finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
+    starts = {segment.base_offset for segment in store.segments}
+    foreign = {piece.offset for piece in pieces if piece.offset in starts and piece.reason.startswith(_ELSEWHERE)}
     for piece in pieces:
-        finding = _damaged(piece, store)
+        finding = _damaged(piece, store, foreign)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding.title))
     findings += (_changed(one, store) for check in checks for one in check.wrong)
@@ -215,13 +228,14 @@ def _misnamed(one: Misnamed, store: Store) -> Finding:
     return Finding(LOG, MISNAMED_SEGMENT, file, 0, "name", *names, one.text, log_offset=one.right)
 
 
-def _damaged(piece: Piece, store: Store) -> Finding:
+def _damaged(piece: Piece, store: Store, foreign: Container[int]) -> Finding:
+    """Return the finding of a piece; *foreign* are the offsets of segments whose records are of another place."""
     file, position = _place(piece.offset, store)
     is_unreadable = piece.reason == IO_ERROR
     cause = "these bytes are no record: overwritten, zeroed, or bits changed"
     if is_unreadable:
         cause = "the disk returns an error for these bytes"
-    elif not position and piece.reason.startswith("physical_offset"):
+    elif piece.offset in foreign:
         cause = "these records are of another place: the file is of another log, or has a wrong name"
     reason = f" ({piece.reason})" if piece.reason else ""
     return Finding(

@@ -30,7 +30,7 @@ from jobs.store.workers import Workers
 from jobs.verify.compaction import add_compaction
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
-from jobs.verify.log import doubted_by_broker, log_findings
+from jobs.verify.log import doubted_by_broker, doubted_zeros, log_findings
 from jobs.verify.promotion import set_apart
 from jobs.verify.queues import QueueFindings, compare_queues
 from jobs.verify.tier import verify_tier
@@ -136,6 +136,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     foreign = suspected_segments(read.queues.report.findings, read.store)
     for part in (read.queues.report, index):
         part.findings = [log.lost.attributed(one) for one in doubted(part.findings, foreign, read.store)]
+    followed = {one.follows for part in parts.values() for one in part.findings}
+    log.report.findings = list(doubted_zeros(log.report.findings, followed, read.store))
     start = None
     walked = walked_log(checks, read.queues.log_end)._replace(queue_stops=read.queues.stops)
     if broker_process(store.root) is None:

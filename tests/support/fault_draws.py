@@ -540,7 +540,8 @@ def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
         is_named = any(name == cause.file or name.startswith(f"{cause.file}/") for name in changed)
         if cause.severity.is_alarm and "undecided" not in cause.text and not is_named and cause.part not in parts:
             yield Violation("a cause that was not planted", cause.text)
-        if cause.kind == DAMAGED_RANGE and cause.file in one.pristine and not one.is_changed(cause.file):
+        is_right = cause.file in one.pristine and not one.is_changed(cause.file)
+        if cause.kind == DAMAGED_RANGE and is_right and "undecided" not in cause.text:
             yield Violation("a right segment is called damaged", cause.text)
 
 
