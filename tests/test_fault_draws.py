@@ -101,6 +101,7 @@ PAST = (
     "b533-crash-before foreign-segment:350083",
     "b498-crash-before foreign-segment:556244",
     "b533-crash-before swap-segments:226510 random-tail:212309",
+    "b551-crash-later abort:754442 rename-queue:30502",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

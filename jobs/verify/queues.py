@@ -245,6 +245,9 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Find
     file = queue.file_at(difference.position)
     base = file.base_offset if file else position // file_size * file_size
     is_field = difference.field != "unit"
+    cause = _UNDECIDED if difference.may_be_of_a_record else _CAUSES[difference.kind]
+    if difference.kind is DifferenceKind.HOLE and not difference.expected:
+        cause = f"undecided: the file behind it has a wrong name or is of another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
     return Finding(
         QUEUES,
@@ -254,7 +257,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Find
         difference.field,
         difference.found,
         difference.expected,
-        _UNDECIDED if difference.may_be_of_a_record else _CAUSES[difference.kind],
+        cause,
         difference.times,
         difference.log_offset,
     )

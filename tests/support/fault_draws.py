@@ -32,6 +32,7 @@ from jobs.ingest.run import ingest
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.problems import Problems
 from jobs.lake.findings import DAMAGED_RANGE
+from jobs.products.queues.differences import DifferenceKind
 from jobs.query.log_search import silent
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.known import UndecidedError
@@ -541,8 +542,8 @@ def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
         if cause.severity.is_alarm and "undecided" not in cause.text and not is_named and cause.part not in parts:
             yield Violation("a cause that was not planted", cause.text)
         is_right = cause.file in one.pristine and not one.is_changed(cause.file)
-        if cause.kind == DAMAGED_RANGE and is_right and "undecided" not in cause.text:
-            yield Violation("a right segment is called damaged", cause.text)
+        if cause.kind in {DAMAGED_RANGE, DifferenceKind.HOLE} and is_right and "undecided" not in cause.text:
+            yield Violation("a right file is called damaged", cause.text)
 
 
 def _part(name: str) -> str:
