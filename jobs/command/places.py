@@ -19,7 +19,7 @@ from jobs.console.program import program
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, refusal
-from rmq_formats.store import COMMITLOG_FOLDER, FileKind, classify, offset_of_name
+from rmq_formats.store import COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER, FileKind, classify, offset_of_name
 
 # What a command names, in click's context.
 _STORES, _OUTPUTS, _EXPECTED = f"{__name__}.stores", f"{__name__}.outputs", f"{__name__}.expected"
@@ -140,7 +140,11 @@ def _lacks_store(root: Path) -> str | None:
                 pending.append(path)
             elif classify(path.relative_to(root).as_posix()).kind is not FileKind.UNKNOWN:
                 return None
-    return "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it" if not pending else None
+    if pending:
+        return None
+    if root.name in {COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER}:
+        return f"no RocketMQ store, but a folder of one: the store is {root.parent}"
+    return "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it"
 
 
 def _lacks_tables(root: Path) -> str | None:

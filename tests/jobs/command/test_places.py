@@ -211,6 +211,17 @@ def test_a_store_or_a_lake_that_is_not_there_is_refused_before_anything_is_made(
     assert before == state_of(tmp_path)
 
 
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue", "index"])
+def test_a_folder_of_a_store_is_answered_with_its_store(
+    folder: str, store: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (store / folder).mkdir(exist_ok=True)
+    outcome = runner(capfd)("verify", store / folder)
+
+    assert outcome.code is ExitCode.USAGE
+    assert f"but a folder of one: the store is {store}" in outcome.err.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     "words",
     ["rebuild-index {store}", "rebuild-consumequeue {store}", "repair {store}", "restore {lake}", "demo"],
