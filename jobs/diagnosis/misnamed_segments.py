@@ -25,7 +25,7 @@ class Misnamed(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is wrong, in words."""
+        """The finding in words."""
         return f"its records are those of {name_of_offset(self.right)}, which is missing: the file has a wrong name"
 
 
@@ -49,7 +49,7 @@ def misnamed_segments(store: Store) -> Iterator[Misnamed]:
 
 
 def _is_named(record: MessageRecord, store: Store) -> bool | None:
-    """Say whether the record's unit leads to it; None where its queue has no such unit."""
+    """Ask the record's unit whether it leads to it; None where its queue has no such unit."""
     for queue in queues_of_files(store.queue_files, store):
         if queue.name == QueueName(QueueKind.PLAIN, record.topic, record.queue_id):
             unit = queue.unit(record.queue_offset)

@@ -232,7 +232,7 @@ class LogInspector:
 
 
 def _is_blank(log: SegmentBytes) -> bool:
-    """Say whether a segment begins and ends with zeros, as one that was made ahead of need does."""
+    """Tell a segment that begins and ends with zeros, as one that was made ahead of need does."""
     length = min(log.size, _NEAR_END)
     return not any(log.read(0, length)) and not any(log.read(log.size - length, length))
 
