@@ -96,6 +96,9 @@ PAST = (
     "b498-cqext bit-queue-id:185361 bit-topic:60151",
     "b514-timer delete-segment:379369 abort:504036",
     "b470-crash-after bit-properties:886817 cut-queue:999686",
+    "b551-cqdouble bit-tags:767922 older-queue:317715",
+    "b498-crash-before bit-body:409088",
+    "b551-cqdouble lengthen-segment:866057 lengthen-segment:232112",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

@@ -245,8 +245,8 @@ def _doubtful_end(store: Store, log_end: int) -> Iterator[str]:
         newest = newest_known(store, queues_of_files(store.queue_files, store))
         if has_lost_end(store, newest, log_end):
             yield (
-                f"queues or index files lead to {newest:,}, after the log's end, {log_end:,}: undecided whether the "
-                "log has lost its end, or was copied before them while the broker wrote"
+                f"queues or index files lead to a record at {newest:,}, and the log has none after {log_end:,}: "
+                "undecided whether the log has lost its end, or was copied before them while the broker wrote"
             )
 
 

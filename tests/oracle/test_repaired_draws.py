@@ -22,7 +22,11 @@ from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.fault_draws import Draw, drawn, planted
 from tests.support.faults import GEOMETRY, SEGMENT
 
-STORES = {"4.9.8": ("b498-crash-before",), "5.3.3": ("b533-base", "b533-crash-before")}
+STORES = {
+    "4.9.8": ("b498-crash-before",),
+    "5.3.3": ("b533-base", "b533-crash-before"),
+    "5.5.0": ("b551-base", "b551-crash-before"),
+}
 _KEEP = {"fileReservedTime": "1000000"}  # hours: the stores are older than a broker keeps its files
 _FIRST = 700_000
 _DRAWS = 25  # of each release in the campaign

@@ -37,6 +37,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.properties import UNIQ_KEY
 from tests.golden import StoreOf
+from tests.support.stores import flip, records_of, segments_of
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
 KINDS = ("commitlog", "consumequeue", "index")
@@ -117,6 +118,16 @@ def test_an_answer_is_whole_or_says_what_it_lacks(
             assert found == truth or (said and set(found) < set(truth)), (question, lost.name)
             assert kind == "commitlog" or (found == truth and not said), (question, lost.name, source.lacking)
     _check_readers(damaged, tmp_path / "lake", is_lost=kind == "commitlog")
+
+
+@pytest.mark.parametrize("at", [4, 89])  # magic code, body
+def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, golden: StoreOf, tmp_path: Path) -> None:
+    """It reads as a record that the broker is still writing."""
+    store = shutil.copytree(golden("b533-base"), tmp_path / "store")
+    last = segments_of(store)[-1]
+    newest = max(record.physical_offset for record, _ in records_of([last]))
+    flip(last, newest - int(last.name) + at)
+    _check_readers(store, tmp_path / "lake", is_lost=True)
 
 
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
