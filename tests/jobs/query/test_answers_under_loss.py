@@ -22,11 +22,15 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
 from jobs.query.lake_source import open_lake
+from jobs.query.listing.model import Deadline
+from jobs.query.listing.model import Wanted as Listed
+from jobs.query.listing.of_lake import LakeListing
 from jobs.query.message import Message
 from jobs.query.open_store import seeming_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
+from jobs.query.story.lake_evidence import LakeEvidence
 from jobs.source.batch import RocketmqReader
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted
@@ -213,6 +217,14 @@ def test_an_answer_names_the_topics_that_runs_left_out(
     planned = plan(Exported(lake=lake, topics=("T1",)), {})
     assert (planned.gaps, planned.notes) == ([], ())
     assert "some topics only" in plan(Exported(lake=lake), {}).notes[0]
+    for page, is_short in (Listed(), False), (Listed(key="dup"), True), (Listed(tag="TagA"), True):
+        source = open_lake(lake, None, None)
+        LakeListing(source).page(page, None, 5, Deadline(60))
+        assert ["some topics only" in text for text in (source.lacking if is_short else source.notes)] == [True]
+        assert bool(source.lacking) is is_short
+    story = LakeEvidence(open_lake(lake, None, None))
+    assert not list(story.copies("7F000001" * 4, ()))
+    assert story.source.lacking
     by_id = open_lake(lake, None, None)
     assert lookups.by_any_id(by_id, "7F000001" * 4, None).reason
     assert by_id.lacking
