@@ -508,8 +508,8 @@ def _unseen(one: Planted) -> frozenset[str]:
         unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
         unseen |= {"delete-segment"}  # the one that was made ahead of need
-    if _are_changes_of_expired_tags(one):
-        unseen |= {"unit-bit"}  # the tag of a message that retention deleted: nothing else says it
+    if _are_changes_of_expired_units(one):
+        unseen |= {"unit-bit"}  # tags, size of a message that retention deleted: other units are not compared
     if _are_changes_of_expired_seconds(one):
         unseen |= {"index-bit"}  # the seconds of such a message: a clock may have been set back
     if any(kind == "zero-newest" for kind, _ in one.draw.faults):
@@ -623,15 +623,15 @@ def _are_changes_of_expired_seconds(one: Planted) -> bool:
     )
 
 
-def _are_changes_of_expired_tags(one: Planted) -> bool:
-    """Return whether queues differ in tags codes alone, of units that lead before the log."""
+def _are_changes_of_expired_units(one: Planted) -> bool:
+    """Return whether queues differ in sizes and tags codes alone, of units whose records may lie before the log."""
     start = _log_start(one)
     changed = [
         (was, now)
         for name in one.changed & set(one.pristine) & set(one.damaged) if name.startswith("consumequeue/")
         for was, now in zip(_units(one.pristine[name]), _units(one.damaged[name]), strict=False) if was != now
     ]  # fmt: skip
-    return all(was[:12] == now[:12] and int.from_bytes(was[:8]) < start for was, now in changed)
+    return all(was[:8] == now[:8] and sum(UNIT.unpack(now)[:2]) <= start for was, now in changed)
 
 
 def _is_log_whole(one: Planted) -> bool:
