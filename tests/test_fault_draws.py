@@ -102,6 +102,7 @@ PAST = (
     "b533-types-crc zero-index-page:928970 bit-properties:8117",
     "b533-types bit-properties:1713 zero-index-page:0",
     "b420-expired unit-bit:728230",
+    "b533-crash-before rename-queue:847759 zero-page:991006",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

@@ -38,6 +38,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import decode_unit
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import ENTRY, HEADER
 from rmq_formats.properties import CRC_SIZE
@@ -573,8 +574,8 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
             number
             for number, (old, new, there) in enumerate(zip(_units(was), _units(now), left, strict=False))
             for known in [12 if kinds & {"bit-tags", "bit-properties"} and there != old else UNIT.size]
-            if new[:known] != old[:known] and not _is_blank(new)
-        ]  # tags that changed in a record, and the unit that knew them is lost: no witness is left
+            if new[:known] != old[:known] and not _is_blank(new) and (any(old) or not one.is_killed)
+        ]  # no witness of a record's tags is left with its unit; a killed broker had not come to every record
         if wrong or len(now) != len(was):
             yield Violation("a queue file is not what it was", f"{name}: units {wrong[:4]}")
     elif not (name.startswith("index/") and _is_part(one, now, [was])):
@@ -631,7 +632,7 @@ def _are_changes_of_expired_units(one: Planted) -> bool:
         for name in one.changed & set(one.pristine) & set(one.damaged) if name.startswith("consumequeue/")
         for was, now in zip(_units(one.pristine[name]), _units(one.damaged[name]), strict=False) if was != now
     ]  # fmt: skip
-    return all(was[:8] == now[:8] and sum(UNIT.unpack(now)[:2]) <= start for was, now in changed)
+    return all(was[:8] == now[:8] and sum(decode_unit(now)[:2]) <= start for was, now in changed)
 
 
 def _is_log_whole(one: Planted) -> bool:
