@@ -6,14 +6,14 @@ by a walk from the newest record that a queue or an index file names, as only by
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import WalkedPiece, walk
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
-from jobs.store.record_places import record_places
+from jobs.store.record_places import record_places, records_from
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
@@ -133,7 +133,7 @@ class LogInspector:
                     self._problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
-                for sampled in _sample(log):
+                for sampled in records_from(log._replace(size=min(log.size, _SAMPLED))):
                     self._see(sampled)
 
     def _newest_known_record(self, log: SegmentBytes) -> int:
@@ -217,13 +217,3 @@ class LogInspector:
         if None not in counts:
             report.records = sum(count or 0 for count in counts)
             report.topics = dict(self._topics.most_common())
-
-
-def _sample(log: SegmentBytes) -> Iterator[MessageRecord]:
-    """Yield the records in the first bytes of a segment."""
-    beginning = log._replace(size=min(log.size, _SAMPLED))
-    for begin, _ in record_places(beginning):
-        try:
-            yield log.record_at(begin - log.framing.header_size - log.base_offset)
-        except FormatError:
-            return

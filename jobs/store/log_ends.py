@@ -12,11 +12,10 @@ from typing import NamedTuple
 from jobs.store.epochs import promotion_of
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import newest_segment
-from jobs.store.record_places import find_record, record_places
+from jobs.store.record_places import find_record, record_places, segment_bytes
 from jobs.store.store import Store, StoredFile
-from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD
-from rmq_formats.commitlog.segment import SegmentBytes, is_settled
+from rmq_formats.commitlog.segment import is_settled
 from rmq_formats.consumequeue.unit import BatchUnit, Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
@@ -103,9 +102,8 @@ def _end_of_records(store: Store, newest: int) -> int | None:
         position = min(newest - segment.base_offset, segment.readable)
         if any(reader.read(position, min(HEAD.size, segment.readable - position))):
             return newest  # damage: at the end of a log it reads as if the broker were still writing
-        framing = framing_of(reader.read, segment.readable, segment.base_offset)
-        log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
-        return max((end for _, end in record_places(log)), default=segment.base_offset)
+        places = record_places(segment_bytes(segment, reader))
+        return max((end for _, end in places), default=segment.base_offset)
 
 
 def lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> LostStart | None:

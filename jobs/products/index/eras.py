@@ -17,10 +17,10 @@ from jobs.products.index.file_builder import RealFile
 from jobs.store.known import DETECTED, Known
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.record_places import segment_bytes
 from jobs.store.release import Writers
 from jobs.store.store import Store
 from rmq_formats.arrays import dtype_of
-from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry
@@ -205,9 +205,8 @@ def _first_match(keys: _Entries, entries: _Entries) -> int:
 
 def piece_start(store: Store, physical_offset: int) -> int:
     """Return the start of the piece of the log that holds the record at *physical_offset*."""
-    for segment in store.segments:
-        if segment.base_offset <= physical_offset < segment.base_offset + segment.readable:
-            with store.open(segment) as file:
-                framing = framing_of(file.read, segment.readable, segment.base_offset)
-            return physical_offset - framing.header_size
-    return physical_offset
+    segment = store.segment_at(physical_offset)
+    if segment is None:
+        return physical_offset
+    with store.open(segment) as file:
+        return physical_offset - segment_bytes(segment, file).framing.header_size
