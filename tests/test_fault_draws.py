@@ -125,6 +125,7 @@ def test_draws_break_no_rule(seed: int) -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("most", range(1, 5))
 def test_thousands_of_draws_break_no_rule(most: int) -> None:
     for seed in range(1000 * most, 1000 * most + 2000):
@@ -143,6 +144,7 @@ def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(2 * 3600)
 @pytest.mark.parametrize("most", range(1, 5))
 def test_hundreds_of_repairs_break_no_rule(most: int) -> None:
     for seed in range(500_000 + 10_000 * most, 500_500 + 10_000 * most):
