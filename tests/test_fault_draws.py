@@ -103,6 +103,7 @@ PAST = (
     "b533-types bit-properties:1713 zero-index-page:0",
     "b420-expired unit-bit:728230",
     "b533-crash-before rename-queue:847759 zero-page:991006",
+    "b533-types-crc foreign-index:690364 cut-checkpoint:692952",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

@@ -425,7 +425,8 @@ def _checkpoint(
     try:
         stored = decode_checkpoint(path.read_bytes())
     except FormatError:
-        return Checkpoint(indexed, indexed, indexed)
+        time = min(indexed, newest) if newest else indexed  # an index file may be of another log
+        return Checkpoint(time, time, time)
     newest = max(newest, indexed) if newest else 0
     is_wrong = is_alone and ((is_closed and times) or path.stat().st_size != CHECKPOINT_SIZE)
     right = stored._replace(**{name: at for name, at in times.items() if is_closed or getattr(stored, name) > newest})
