@@ -38,7 +38,6 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import decode_unit
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import ENTRY, HEADER
 from rmq_formats.properties import CRC_SIZE
@@ -632,7 +631,8 @@ def _are_changes_of_expired_units(one: Planted) -> bool:
         for name in one.changed & set(one.pristine) & set(one.damaged) if name.startswith("consumequeue/")
         for was, now in zip(_units(one.pristine[name]), _units(one.damaged[name]), strict=False) if was != now
     ]  # fmt: skip
-    return all(was[:8] == now[:8] and sum(decode_unit(now)[:2]) <= start for was, now in changed)
+    ends = (int.from_bytes(now[:8]) + int.from_bytes(now[8:12]) for _, now in changed)
+    return all(was[:8] == now[:8] for was, now in changed) and all(end <= start for end in ends)
 
 
 def _is_log_whole(one: Planted) -> bool:
