@@ -109,6 +109,10 @@ PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",
     "accept,bridge b498-cqext bit-queue-id:602580",
     "lake b498-types zero-properties:15",
+    "bridge,lake b533-types-crc foreign-segment:786320",
+    "accept,lake b420-expired cut-queue:262578",
+    "lake b498-crash-before bit-body:409088",
+    "bridge b533-types-crc zero-page:759028",
 )
 SEEDS = range(33)
 REPAIR_SEEDS = range(500_000, 500_006)
