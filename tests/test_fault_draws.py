@@ -113,6 +113,7 @@ PAST_REPAIRS = (
     "accept,lake b420-expired cut-queue:262578",
     "lake b498-crash-before bit-body:409088",
     "bridge b533-types-crc zero-page:759028",
+    "accept,bridge b514-timer bit-queue-offset:348990 bit-queue-id:723473",
 )
 SEEDS = range(33)
 REPAIR_SEEDS = range(500_000, 500_006)
