@@ -84,6 +84,7 @@ PROGRAMS: dict[str, Program] = {
         small=("--gib", "0.5", "--kills", "3", "--restore-kills", "0", "--step-mib", "64"),
         tiny=("--gib", "0.004", "--kills", "1", "--restore-kills", "0", "--step-mib", "1"),
     ),
+    "verify": Program("verify", small=("--mib", "64", "--runs", "2"), tiny=("--mib", "4", "--runs", "1")),
     "damage": Program("damage", small=("--mib", "256", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")),
     "incremental-runs": Program("incremental_runs", small=("--runs", "100"), tiny=("--runs", "2")),
     "follow": Program(

@@ -100,8 +100,11 @@ def _with(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
 
 
 def record_marks(record: MessageRecord) -> Iterator[Mark]:
-    """Yield the marks of the writing release in a record."""
+    """Yield the marks of the writing release in a record; none of one that is not as it was written, by its own CRC."""
     offset = record.physical_offset
+    has_right_crc = has_right_property_crc(record)
+    if has_right_crc is False:
+        return
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
     if record.magic_code == MAGIC_V2:
         yield Mark("a record of the second version", "two_byte_topic_length", (True,), offset)
@@ -109,7 +112,7 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
         yield Mark("an IPv6 host", "ipv6_hosts", (True,), offset)
     if record.sys_flag & INNER_BATCH:
         yield Mark("an inner batch", "inner_batches", (True,), offset)
-    if has_right_property_crc(record):
+    if has_right_crc:
         yield Mark("a CRC over the full record", "property_crc", (True,), offset)
     if CLUSTER in properties:
         yield from _serialised_marks(record, has_region=MSG_REGION in properties)

@@ -102,11 +102,24 @@ PAST = (
     "b498-crash-before foreign-segment:556244",
     "b533-crash-before swap-segments:226510 random-tail:212309",
     "b551-crash-later abort:754442 rename-queue:30502",
+    "b551-cqdouble bit-tags:767922 older-queue:317715",
+    "b498-crash-before bit-body:409088",
+    "b551-cqdouble lengthen-segment:866057 lengthen-segment:232112",
+    "b533-types-crc zero-index-page:928970 bit-properties:8117",
+    "b533-types bit-properties:1713 zero-index-page:0",
+    "b420-expired unit-bit:728230",
+    "b533-crash-before rename-queue:847759 zero-page:991006",
+    "b533-types-crc foreign-index:690364 cut-checkpoint:692952",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",
     "accept,bridge b498-cqext bit-queue-id:602580",
     "lake b498-types zero-properties:15",
+    "bridge,lake b533-types-crc foreign-segment:786320",
+    "accept,lake b420-expired cut-queue:262578",
+    "lake b498-crash-before bit-body:409088",
+    "bridge b533-types-crc zero-page:759028",
+    "accept,bridge b514-timer bit-queue-offset:348990 bit-queue-id:723473",
 )
 SEEDS = range(33)
 REPAIR_SEEDS = range(500_000, 500_006)
@@ -124,6 +137,7 @@ def test_draws_break_no_rule(seed: int) -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("most", range(1, 5))
 def test_thousands_of_draws_break_no_rule(most: int) -> None:
     for seed in range(1000 * most, 1000 * most + 2000):
@@ -142,6 +156,7 @@ def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(2 * 3600)
 @pytest.mark.parametrize("most", range(1, 5))
 def test_hundreds_of_repairs_break_no_rule(most: int) -> None:
     for seed in range(500_000 + 10_000 * most, 500_500 + 10_000 * most):

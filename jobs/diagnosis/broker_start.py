@@ -18,6 +18,7 @@ from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import last_units
 from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unwritten, queues_of_files, undecided_sizes
 from jobs.store.ranges import newest_written, of_odd_length, plan_ranges, usual_size, written_size
+from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
@@ -35,8 +36,7 @@ from rmq_formats.broker_start import (
     refused_file,
     start_segment,
 )
-from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.segment import Framing, PieceKind, SegmentBytes
+from rmq_formats.commitlog.segment import Framing, PieceKind
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import FormatError
@@ -241,13 +241,13 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
         if newest is not None and begin <= segment.base_offset <= newest:
             is_final = segment.base_offset < newest
             with store.open(segment) as reader:
-                framing = framing_of(reader.read, segment.readable, segment.base_offset)
-                log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing, reader.next_written)
+                log = segment_bytes(segment, reader)
                 for walked in walk(log, 0, final=is_final):
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong):
-                            before = _records_between(log, piece.offset, offset) - number
+                            until = log._replace(size=offset - log.base_offset)
+                            before = sum(1 for _ in record_places(until, piece.offset - log.base_offset)) - number
                             places.append(BadPlace(offset, offset + 1, messages + before))
                         messages += walked.records - len(walked.wrong)
                         end = piece.end
@@ -272,14 +272,6 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
                 break
 
 
-def _records_between(log: SegmentBytes, start: int, end: int) -> int:
-    count = 0
-    while start < end:
-        start = log.record_at(start - log.base_offset).end_offset
-        count += 1
-    return count
-
-
 def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
         return f"a broker of {release} leaves out {lengths[0].file} and all files after it: not tried"
@@ -291,7 +283,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
         return odd
     for segment in store.segments[-1:]:
         with store.open(segment) as reader:
-            if framing_of(reader.read, segment.readable, segment.base_offset) is Framing.DLEDGER:
+            if segment_bytes(segment, reader).framing is Framing.DLEDGER:
                 return "the log is DLedger's, which recovers it by its own rules"
     return ""
 

@@ -169,12 +169,8 @@ def _fingerprints(store: Store, manifest: dict[str, Any]) -> list[_Fingerprint]:
 
 
 def _holds(store: Store, one: _Fingerprint) -> bool:
-    segment = _segment_at(store, one.offset)
+    segment = store.segment_at(one.offset)
     return segment is not None and sha256(_read(store, segment, one.offset, one.size)).hexdigest() == one.sha256
-
-
-def _segment_at(store: Store, offset: int) -> Segment | None:
-    return next((one for one in store.segments if one.base_offset <= offset < one.base_offset + one.readable), None)
 
 
 def _read(store: Store, segment: Segment, offset: int, size: int) -> bytes:
@@ -190,7 +186,7 @@ def _check_chain(store: Store, manifest: dict[str, Any]) -> None:
     """
     same, to_offset = _fingerprints(store, manifest), manifest["to_offset"]
     last = same[-1]
-    segment = _segment_at(store, last.offset)
+    segment = store.segment_at(last.offset)
     if segment is None:
         raise _Doubt
     with store.open(segment) as file:

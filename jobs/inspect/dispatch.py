@@ -7,18 +7,17 @@ compares.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice, pairwise
 from typing import NamedTuple
 
 from jobs.inspect.index import IndexFileReport, IndexReport
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueueReport, QueuesReport
+from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.store import Segment, Store
-from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.consumequeue.unit import QueueKind
-from rmq_formats.errors import FormatError
 from rmq_formats.flags import TransactionType, transaction_type
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.release import OLDEST
@@ -30,8 +29,8 @@ _WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 class RecordPlace(NamedTuple):
     """A record's place in its queue, and in the log."""
 
-    queue_offset: int
     physical_offset: int
+    queue_offset: int
 
 
 class SampledQueues:
@@ -44,12 +43,9 @@ class SampledQueues:
         """Take note of a record."""
         if transaction_type(record.sys_flag) in _WITHOUT_UNIT:
             return
-        place = RecordPlace(record.queue_offset, record.physical_offset)
+        place = RecordPlace(record.physical_offset, record.queue_offset)
         first, last = self._ends.get((record.topic, record.queue_id), (place, place))
-        self._ends[record.topic, record.queue_id] = (
-            min(first, place, key=_physical_offset),
-            max(last, place, key=_physical_offset),
-        )
+        self._ends[record.topic, record.queue_id] = (min(first, place), max(last, place))
 
     def compare(self, queues: QueuesReport, topics: Mapping[str, object] | None, problems: Problems) -> None:
         """Note which queues lack a folder or their first or last units; *topics* are those that the broker has."""
@@ -64,10 +60,6 @@ class SampledQueues:
             places = [place for place in ends if place.physical_offset <= dispatched]
             if places:
                 _compare_queue(f"consumequeue/{topic}/{queue_id}", known.get((topic, queue_id)), places, problems)
-
-
-def _physical_offset(place: RecordPlace) -> int:
-    return place.physical_offset
 
 
 def _compare_queue(name: str, queue: QueueReport | None, places: list[RecordPlace], problems: Problems) -> None:
@@ -145,14 +137,7 @@ def _records(store: Store, start: int) -> Iterator[MessageRecord]:
 
 
 def _records_of(store: Store, segment: Segment, position: int) -> Iterator[MessageRecord]:
-    try:
-        with store.open(segment) as reader:
-            framing = framing_of(reader.read, segment.readable, segment.base_offset)
-            log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
-            at = position - framing.header_size if position > 0 else 0  # an offset is that of the record itself
-            while True:
-                record = log.record_at(at)
-                yield record
-                at = record.end_offset - segment.base_offset
-    except (FormatError, OSError):
-        return
+    with suppress(OSError), store.open(segment) as reader:
+        log = segment_bytes(segment, reader)
+        # An offset is that of the record itself.
+        yield from records_from(log, position - log.framing.header_size if position > 0 else 0)

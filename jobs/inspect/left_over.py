@@ -7,9 +7,8 @@ from jobs.inspect.queues import drop_left_over
 from jobs.inspect.report import StoreReport
 from jobs.inspect.state import StateReport
 from jobs.store.epochs import Leftovers
-from jobs.store.store import Segment, Store
-from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.segment import SegmentBytes
+from jobs.store.record_places import segment_bytes
+from jobs.store.store import Store
 
 
 def note_left_over(store: Store, report: StoreReport) -> None:
@@ -31,15 +30,12 @@ def note_left_over(store: Store, report: StoreReport) -> None:
 
 
 def _is_left_over(store: Store, state: StateReport, stack: ExitStack) -> Callable[[int], bool]:
-    def segment_bytes(segment: Segment) -> SegmentBytes:
-        reader = stack.enter_context(store.open(segment))
-        framing = framing_of(reader.read, segment.readable, segment.base_offset)
-        return SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
-
-    leftovers = Leftovers(state.epochs, segment_bytes)
+    leftovers = Leftovers(
+        state.epochs, lambda segment: segment_bytes(segment, stack.enter_context(store.open(segment)))
+    )
 
     def is_left_over(offset: int) -> bool:
-        segment = next((one for one in store.segments if 0 <= offset - one.base_offset < one.readable), None)
+        segment = store.segment_at(offset)
         return segment is not None and leftovers.has(segment, offset)
 
     return is_left_over

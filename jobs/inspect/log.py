@@ -6,7 +6,7 @@ by a walk from the newest record that a queue or an index file names, as only by
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jobs.diagnosis.misnamed_segments import misnamed_segments
@@ -14,7 +14,7 @@ from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import WalkedPiece, walk
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
-from jobs.store.record_places import record_places
+from jobs.store.record_places import record_places, records_from
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
@@ -143,7 +143,7 @@ class LogInspector:
                     self._problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
-                for sampled in _sample(log):
+                for sampled in records_from(log._replace(size=min(log.size, _SAMPLED))):
                     self._see(sampled)
 
     def _newest_known_record(self, log: SegmentBytes) -> int:
@@ -235,13 +235,3 @@ def _is_blank(log: SegmentBytes) -> bool:
     """Tell a segment that begins and ends with zeros, as one that was made ahead of need does."""
     length = min(log.size, _NEAR_END)
     return not any(log.read(0, length)) and not any(log.read(log.size - length, length))
-
-
-def _sample(log: SegmentBytes) -> Iterator[MessageRecord]:
-    """Yield the records in the first bytes of a segment."""
-    beginning = log._replace(size=min(log.size, _SAMPLED))
-    for begin, _ in record_places(beginning):
-        try:
-            yield log.record_at(begin - log.framing.header_size - log.base_offset)
-        except FormatError:
-            return

@@ -10,7 +10,7 @@ from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
 from jobs.store.rocksdb_state import RocksState, rocksdb_state
 from jobs.store.store import Store
-from jobs.store.timers import TimerState, timer_state
+from jobs.store.timers import timer_state
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
 from rmq_formats.errors import UnsupportedFormat
@@ -86,7 +86,8 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
         problems.note(store.root, "abort is there, and no broker holds the lock")
     _see_rocksdb(store, report, problems)
     with problems.noted(f"{store.root}/timerwheel"):
-        report.timers = _timers_report(timer_state(store))
+        timers = timer_state(store)
+        report.timers = timers and TimersReport(timers.wheel, timers.waiting, *timers.due)
     _see_unknown(store, report, problems)
     return report
 
@@ -105,30 +106,17 @@ def _see_rocksdb(store: Store, report: StateReport, problems: Problems) -> None:
     place = f"{store.root}/{ROCKSDB_STORE_FOLDER}"
     with problems.noted(place):
         try:
-            report.rocksdb = _rocks_report(rocksdb_state(store))
+            rows = rocksdb_state(store)
+            report.rocksdb = rows and _rocks_report(rows)
         except UnsupportedFormat as error:
             problems.note(place, error.reason)
 
 
-def _rocks_report(state: RocksState | None) -> RocksReport | None:
-    if state is None:
-        return None
+def _rocks_report(state: RocksState) -> RocksReport:
     oldest = min((one.physical_offset for one in state.transactions), default=None)
     times = [row.delivery_ms for row in state.timers]
-    return RocksReport(
-        state.index_rows,
-        len(state.transactions),
-        oldest,
-        len(times),
-        min(times, default=None),
-        max(times, default=None),
-    )
-
-
-def _timers_report(state: TimerState | None) -> TimersReport | None:
-    if state is None:
-        return None
-    return TimersReport(state.wheel, state.waiting, *state.due)
+    due = min(times, default=None), max(times, default=None)
+    return RocksReport(state.index_rows, len(state.transactions), oldest, len(times), *due)
 
 
 def _read(store: Store, location: str, length: int) -> bytes:

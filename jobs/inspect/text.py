@@ -1,6 +1,6 @@
 """The dashboard: a store on one screen."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from jobs.console.amounts import counted
@@ -65,7 +65,7 @@ def _other_folders(report: StoreReport) -> Iterator[str]:
     title = "ALSO"
     for folder in report.state.folders:
         if folder.kind not in _SHOWN_ABOVE:
-            files = f"{folder.files:,} file{'' if folder.files == 1 else 's'}, {folder.bytes:,} bytes"
+            files = f"{counted(folder.files, 'file')}, {folder.bytes:,} bytes"
             yield _line(title, f"{printable(folder.folder) or 'root'}: {folder.kind}, {files}")
             title = ""
 
@@ -81,7 +81,7 @@ def _log(report: StoreReport) -> Iterator[str]:
         return
     end = "unknown" if log.end_offset is None else f"{log.end_offset:,}"
     records = "" if log.records is None else f", {log.records:,} records"
-    yield _line("LOG", f"{_count(log.segments, 'segment')}, offsets {log.start_offset:,} to {end}{records}")
+    yield _line("LOG", f"{counted(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}")
     yield _line("", f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}")
     if log.waiting_bytes:
         yield _line("", f"{log.waiting_bytes:,} bytes at the end are not a complete record yet: being written")
@@ -107,7 +107,7 @@ def _queues(report: StoreReport) -> Iterator[str]:
     units = sum(queue.units for queue in queues.queues)
     yield _line(
         "QUEUES",
-        f"{_count(queues.topics, 'topic')}, {_count(queues.queues, 'queue')}, {units:,} units"
+        f"{counted(len(queues.topics), 'topic')}, {counted(len(queues.queues), 'queue')}, {units:,} units"
         if queues.queues
         else "none",
     )
@@ -126,7 +126,7 @@ def _in_rocksdb(queues: QueuesReport) -> str:
     alone = [queue for queue in queues.queues if not queue.files]
     if not alone:
         return "and once more in RocksDB (double write): verify compares them"
-    return "all in RocksDB" if len(alone) == len(queues.queues) else f"{_count(alone, 'queue')} in RocksDB alone"
+    return "all in RocksDB" if len(alone) == len(queues.queues) else f"{counted(len(alone), 'queue')} in RocksDB alone"
 
 
 def _index(report: StoreReport) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _index(report: StoreReport) -> Iterator[str]:
             yield _line("INDEX", "none")
         return
     entries = sum(file.entries for file in index.files)
-    yield _line("INDEX", f"{_count(index.files, 'file')}, {entries:,} entries")
+    yield _line("INDEX", f"{counted(len(index.files), 'file')}, {entries:,} entries")
     if index.geometry is not None:
         last = index.files[-1].entries
         slots, entry_number = index.geometry
@@ -221,7 +221,3 @@ def _shortened(things: Sequence[_Thing]) -> Iterator[_Thing | str]:
 def _span(first: int | None, last: int | None) -> str:
     begin, end = ("unknown" if time is None else time_text(time) for time in (first, last))
     return f"{begin} to {end}"
-
-
-def _count(things: Collection[object], noun: str) -> str:
-    return f"{len(things):,} {noun}{'' if len(things) == 1 else 's'}"

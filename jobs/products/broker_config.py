@@ -27,11 +27,9 @@ from jobs.store.chain import Outcome
 
 def start(run: Run, state: State | None) -> "StartedBrokerConfig":
     """Read the configuration as it is now; nothing of the log is needed."""
-    config = broker_config(run.store)
-    there, settings = new_state(config), settings_of(config)
-    return StartedBrokerConfig(
-        run, run.from_offset, NothingToCollect, kept_state(state), there, settings, config.unread
-    )
+    config, known = broker_config(run.store), kept_state(state)
+    there, settings = new_state(config, known), settings_of(config)
+    return StartedBrokerConfig(run, run.from_offset, NothingToCollect, known, there, settings, config.unread)
 
 
 @dataclass(frozen=True, slots=True)

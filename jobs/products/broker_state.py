@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from sys import intern
 from typing import Any, NamedTuple
 
-from jobs.store.broker_config import BrokerConfig, broker_config
+from jobs.store.broker_config import BrokerConfig, broker_config, unpacked
 from jobs.store.store import Store
 
 TO_OFFSET = "to_offset"
@@ -40,7 +41,7 @@ class ReaderKey(NamedTuple):
 
 
 Settings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
-Offsets = Mapping[ReaderKey, Mapping[int, int]]  # of each queue the next one; by topics, for there may be a million
+Offsets = Mapping[ReaderKey, Mapping[str, int]]  # of each queue the next one, as JSON has it: there may be a million
 
 
 class BrokerState(NamedTuple):
@@ -60,23 +61,22 @@ class BrokerState(NamedTuple):
 def kept_state(state: Mapping[str, Any] | None) -> BrokerState:
     """Return the state that a manifest has kept; an empty one where it has none."""
     kept = state or {_SETTINGS: [], _OFFSETS: []}
-    offsets: dict[ReaderKey, dict[int, int]] = {}
+    offsets: dict[ReaderKey, Mapping[str, int]] = {}
     for kind, group, topic, *queues in kept[_OFFSETS]:
         # Runs of earlier versions kept each queue by itself.
-        by_queue = queues[0].items() if len(queues) == 1 else [queues]
-        offsets.setdefault(ReaderKey(kind, group, topic), {}).update((int(queue), offset) for queue, offset in by_queue)
+        _add(offsets, ReaderKey(kind, group, topic), queues[0] if len(queues) == 1 else {str(queues[0]): queues[1]})
     return BrokerState({(kind, name): digest for kind, name, digest in kept[_SETTINGS]}, offsets)
 
 
 def has_changed(store: Store, state: Mapping[str, Any]) -> bool:
     """Return whether a run would find a change; what cannot be read has not changed."""
     config, known = broker_config(store), kept_state(state)
-    return config.unread is None and new_state(config) != known
+    return config.unread is None and new_state(config, known) != known
 
 
-def new_state(config: BrokerConfig) -> BrokerState:
-    """Return the state that a run has found."""
-    return BrokerState({key: _digest(text) for key, text in settings_of(config).items()}, _offsets_of(config))
+def new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
+    """Return the state that a run has found; of what has not changed since *known*, the same objects."""
+    return BrokerState({key: _digest(text) for key, text in settings_of(config).items()}, _offsets_of(config, known))
 
 
 def setting_changes(there: Settings, known: BrokerState) -> Iterator[SettingChange]:
@@ -91,9 +91,9 @@ def offset_changes(there: BrokerState, known: BrokerState) -> Iterator[OffsetCha
     """Yield new, moved and deleted consumers."""
     for key in sorted(there.offsets.keys() | known.offsets.keys(), key=str):
         now, before = there.offsets.get(key, {}), known.offsets.get(key, {})
-        for queue in sorted(now.keys() | before.keys(), key=str):
+        for queue in sorted(now.keys() | before.keys()):
             if now.get(queue) != before.get(queue):
-                yield OffsetChange(*key, queue, now.get(queue))
+                yield OffsetChange(*key, int(queue), now.get(queue))
 
 
 def settings_of(config: BrokerConfig) -> Settings:
@@ -105,12 +105,19 @@ def settings_of(config: BrokerConfig) -> Settings:
     }
 
 
-def _offsets_of(config: BrokerConfig) -> Offsets:
-    offsets: dict[ReaderKey, dict[int, int]] = {}
-    for reader in config.progress:
-        key = ReaderKey(str(reader.kind), reader.consumer_group, reader.topic)
-        offsets.setdefault(key, {})[reader.queue_id] = reader.next_offset
+def _offsets_of(config: BrokerConfig, known: BrokerState) -> Offsets:
+    offsets: dict[ReaderKey, Mapping[str, int]] = {}
+    for kind, group, topic, queues, _ in config.readers:
+        if queues:
+            key = ReaderKey(str(kind), group, topic)
+            _add(offsets, key, {intern(str(queue)): offset for queue, offset in unpacked(queues)})
+            before = known.offsets.get(key)
+            offsets[key] = before if before == offsets[key] else offsets[key]
     return offsets
+
+
+def _add(offsets: dict[ReaderKey, Mapping[str, int]], key: ReaderKey, queues: Mapping[str, int]) -> None:
+    offsets[key] = {**offsets[key], **queues} if key in offsets else queues
 
 
 def _digest(settings: str) -> str:

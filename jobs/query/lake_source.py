@@ -275,12 +275,16 @@ class LakeSource:
     def _chosen(self) -> list[TopicChoices | str]:
         return list(self._tables.chosen(self._where()))
 
-    def asked_of(self, topic: str | None) -> None:
-        """Note that runs left out messages of *topic*, which an answer then lacks; of any topic where none is named."""
-        if topic is None:
+    def asked_of(self, topic: str | None, *, is_search: bool = False) -> None:
+        """
+        Note that runs left out messages of *topic*, which an answer then lacks; of any topic where none is named.
+
+        A list of all that there is lacks nothing; a search does, whatever the topic.
+        """
+        if topic is None and not is_search:
             self._note_left_out(self.notes)
         else:
-            self._note_left_out(self.lacking, topic)
+            self._note_left_out(self.lacking, *(() if topic is None else (topic,)))
 
     def _note_left_out(self, noted: list[str], *topics: str) -> None:
         reasons = dict.fromkeys(one if isinstance(one, str) else one.left_out(topics) for one in self._chosen)

@@ -94,13 +94,15 @@ class Printer:
 
     def finish(self, answer: Answer, source: Source | None) -> ExitCode:
         """Print the notes of an answer that was printed, and return the exit code."""
-        for sentence in (*(source.notes if source else ()), *answer.notes):
-            self.note(sentence)
-        for reason in source.lacking if source else ():
+        notes, lacking = (source.notes, source.lacking) if source else ([], [])
+        for sentence in (*notes, *answer.notes):
+            if sentence not in lacking:
+                self.note(sentence)
+        for reason in lacking:
             self._say_once(f"messages may be missing in this answer: {reason}")
         if answer.reason:
             return self.empty(answer.reason)
-        return ExitCode.DAMAGE if self.has_damage or (source and source.lacking) else ExitCode.CLEAN
+        return ExitCode.DAMAGE if self.has_damage or lacking else ExitCode.CLEAN
 
     def empty(self, reason: Reason) -> ExitCode:
         """Say why there is no answer."""

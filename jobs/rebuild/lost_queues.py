@@ -323,7 +323,8 @@ def _wrong_files(joined: JoinResult, settings: QueueSettings) -> set[str]:
     """Return the files, by their paths in the output, that the comparison with the log has something against."""
     found = set()
     for difference in joined.differences:
-        if difference.kind in _NOT_OF_THE_FILE or _leads_beyond(difference, joined):
+        is_of_none = difference.kind is DifferenceKind.MISSING_FILE  # or of one whose length says it
+        if is_of_none or difference.kind in _NOT_OF_THE_FILE or _leads_beyond(difference, joined):
             continue  # the log has lost what the unit leads to
         found |= set(_files_of(difference, settings))
     return found

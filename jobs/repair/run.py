@@ -23,6 +23,7 @@ from jobs.diff.run import DiffRequest, NotInLakeError, diff
 from jobs.lake.findings import INDEX, LOG, LOST_START, NOT_INDEXED, QUEUES
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
+from jobs.products.queues.differences import DifferenceKind
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
@@ -51,6 +52,7 @@ from jobs.store.workers import Workers
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.databases import is_of_rows, rows_to_come, steps_for_rows
 from jobs.verify.index import CHECKPOINT_TIME
+from jobs.verify.log import doubted_end, lost_end
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.errors import FormatError
@@ -294,7 +296,10 @@ class _Repair:
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
-            notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; ingest it first")
+            step = "ingest it first"
+            if any(one.kind == DifferenceKind.DANGLING for one in self.summary.found.findings):
+                step = "units lead to no record there: a segment may be of another log, and `restore` makes the lake's"
+            notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; {step}")
             return
         store = request.listed(self.workers.options)
         doubts = Doubts.of(self.summary.found.findings)
@@ -303,6 +308,10 @@ class _Repair:
         lost = next((one for one in self.summary.found.findings if one.kind == LOST_START), None)
         lost_from = None if lost is None else lost.log_offset
         known = [one for one in self.summary.found.findings if one.part == LOG and one.severity.is_alarm]
+        walked = self.summary.found.walked
+        ahead = None if walked is None else doubted_end(store, walked.end)
+        if walked is not None and ahead is not None:  # a row of the lake is one more witness of that record
+            known.append(lost_end(walked.end, ahead, store))
         bases = sorted({*damaged_bases(found, plan, known), *lost_bases(lost_from, store.start_offset, plan)})
         if bases:
             self.segments, changed = mend(source, plan, bases, self.work / "log", self.workers)
@@ -425,7 +434,8 @@ def _checkpoint(
     try:
         stored = decode_checkpoint(path.read_bytes())
     except FormatError:
-        return Checkpoint(indexed, indexed, indexed)
+        time = min(indexed, newest) if newest else indexed  # an index file may be of another log
+        return Checkpoint(time, time, time)
     newest = max(newest, indexed) if newest else 0
     is_wrong = is_alone and ((is_closed and times) or path.stat().st_size != CHECKPOINT_SIZE)
     right = stored._replace(**{name: at for name, at in times.items() if is_closed or getattr(stored, name) > newest})

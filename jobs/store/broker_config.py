@@ -6,9 +6,11 @@ than the database does, and so does who reads its store.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum, unique
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE, config_files, objects
 from jobs.store.rocksdb_config import OFFSETS, ConfigTable, RocksConfig, rocksdb_config
@@ -48,13 +50,43 @@ class Progress(NamedTuple):
     place: str  # the file, or the database, below the store's root
 
 
+QueueOffsets: TypeAlias = "array[int]"
+"""Queue ids, each followed by the next offset there: there may be a million, each of which would be two objects."""
+
+
+def packed(by_queue: Mapping[int, int]) -> QueueOffsets:
+    """Return offsets by queues as numbers, by queue ids."""
+    return array("q", chain.from_iterable(sorted(by_queue.items())))
+
+
+def unpacked(offsets: QueueOffsets) -> Iterator[tuple[int, int]]:
+    """Yield queue ids and offsets."""
+    return zip(offsets[::2], offsets[1::2], strict=True)
+
+
+class Reader(NamedTuple):
+    """How far a reader is in the queues of a topic."""
+
+    kind: ReaderKind
+    consumer_group: str | None
+    topic: str
+    offsets: QueueOffsets
+    place: str
+
+
 class BrokerConfig(NamedTuple):
     """The readable part of a broker's configuration."""
 
     topics: _Table
     groups: _Table
-    progress: tuple[Progress, ...]
+    readers: tuple[Reader, ...]
     unread: str | None  # why something is missing; None where nothing is
+
+    @property
+    def progress(self) -> Iterator[Progress]:
+        """Yield how far each reader is in each queue."""
+        for kind, group, topic, offsets, place in self.readers:
+            yield from (Progress(kind, group, topic, *one, place) for one in unpacked(offsets))
 
 
 def broker_config(store: Store) -> BrokerConfig:
@@ -62,8 +94,8 @@ def broker_config(store: Store) -> BrokerConfig:
     parts = _Parts(store)
     topics, _ = parts.table(ConfigTable.TOPICS, TOPICS_FILE, TOPIC_TABLE)
     groups, _ = parts.table(ConfigTable.GROUPS, _GROUPS_FILE, _GROUP_TABLE)
-    progress = (*parts.consumers(), *parts.light(), *parts.pulls(), *parts.delays())
-    return BrokerConfig(topics, groups, progress, parts.unread)
+    readers = (*parts.consumers(), *parts.light(), *parts.pulls(), *parts.delays())
+    return BrokerConfig(topics, groups, readers, parts.unread)
 
 
 class _Parts:
@@ -80,11 +112,11 @@ class _Parts:
             return stored.rows, stored.folder
         return dict(objects((config or {}).get(name))), f"{CONFIG_FOLDER}/{file}"
 
-    def consumers(self) -> Iterator[Progress]:
+    def consumers(self) -> Iterator[Reader]:
         rows, place = self.table(ConfigTable.CONSUMER_OFFSETS, CONSUMERS_FILE, OFFSETS)
         yield from self._of_groups(ReaderKind.CONSUMER, _by_queue(rows, place), place)
 
-    def light(self) -> Iterator[Progress]:
+    def light(self) -> Iterator[Reader]:
         """Yield how far consumers of light queues are, which have one queue each."""
         config, place = self._json(_LIGHT_FILE) or {}, f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
         yield from self._of_groups(ReaderKind.CONSUMER, objects(config.get(OFFSETS)), place)
@@ -92,39 +124,37 @@ class _Parts:
         of_one_queue = table.items() if isinstance(table, dict) else ()
         yield from self._of_groups(ReaderKind.CONSUMER, ((name, {"0": offset}) for name, offset in of_one_queue), place)
 
-    def pulls(self) -> Iterator[Progress]:
+    def pulls(self) -> Iterator[Reader]:
         """Yield how far consumers have pulled, which only configManagerVersion=v2 keeps."""
         stored = self._database(ConfigTable.PULL_OFFSETS)
         if stored is not None:
             yield from self._of_groups(ReaderKind.PULL, _by_queue(stored.rows, stored.folder), stored.folder)
 
-    def delays(self) -> Iterator[Progress]:
+    def delays(self) -> Iterator[Reader]:
         """Yield how far each level of delayed messages is delivered."""
         table, place = (self._json(_DELAY_FILE) or {}).get(OFFSETS), f"{CONFIG_FOLDER}/{_DELAY_FILE}"
-        for level, offset in table.items() if isinstance(table, dict) else ():
-            queue_id = int(level) - 1 if _NUMBER.fullmatch(level) else -1
-            checked = self._checked(offset, queue_id, f"{place}: {SCHEDULE_TOPIC}") if queue_id >= 0 else None
-            if checked is not None:
-                yield Progress(ReaderKind.DELAY, None, SCHEDULE_TOPIC, queue_id, checked, place)
+        levels = table.items() if isinstance(table, dict) else ()
+        queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
+        checked = self._checked(((one, offset) for one, offset in queues if one >= 0), f"{place}: {SCHEDULE_TOPIC}")
+        yield Reader(ReaderKind.DELAY, None, SCHEDULE_TOPIC, checked, place)
 
     def _of_groups(
         self, kind: ReaderKind, tables: Iterator[tuple[str, Mapping[str, object]]], place: str
-    ) -> Iterator[Progress]:
+    ) -> Iterator[Reader]:
         for name, offsets in tables:
             topic, _, group = name.partition("@")
-            for queue_id, offset in offsets.items():
-                number = int(queue_id) if _NUMBER.fullmatch(queue_id) else None
-                checked = None if number is None else self._checked(offset, number, f"{place}: {name}")
-                if number is not None and checked is not None:
-                    yield Progress(kind, group, topic, number, checked, place)
+            queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))
+            yield Reader(kind, group, topic, self._checked(queues, f"{place}: {name}"), place)
 
-    def _checked(self, offset: object, queue_id: int, reader: str) -> int | None:
-        """Return an offset; note a number that no broker could load."""
-        if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
-            return offset
-        if isinstance(offset, int | float):
-            self._note(f"{reader} queue {queue_id} has the offset {offset}, which no broker stores")
-        return None
+    def _checked(self, queues: Iterable[tuple[int, object]], reader: str) -> QueueOffsets:
+        """Return the offsets that a broker could load; note a number that it could not."""
+        checked: dict[int, int] = {}
+        for queue_id, offset in queues:
+            if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
+                checked[queue_id] = offset
+            elif isinstance(offset, int | float):
+                self._note(f"{reader} queue {queue_id} has the offset {offset}, which no broker stores")
+        return packed(checked)
 
     def _json(self, name: str) -> dict[str, object] | None:
         data = self._files.get(name)

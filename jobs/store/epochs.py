@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from jobs.store.record_places import record_places
+from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.store import Segment, Store, StoredFile
-from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.epochs import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.errors import FormatError
@@ -86,14 +85,13 @@ def promotion_of(store: Store, log_end: int) -> Promotion | None:
     if not starts:
         return None
     promotion = Promotion(max(starts), log_end)
-    segment = next((one for one in store.segments if 0 <= log_end - one.base_offset < one.readable), None)
+    segment = store.segment_at(log_end)
     return promotion if segment is None else _with_left_over(promotion, segment, store)
 
 
 def _with_left_over(promotion: Promotion, segment: Segment, store: Store) -> Promotion:
     with store.open(segment) as reader:
-        framing = framing_of(reader.read, segment.readable, segment.base_offset)
-        log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
+        log = segment_bytes(segment, reader)
         first = log.find_record(promotion.log_end - segment.base_offset, None)
         if first is None:
             return promotion

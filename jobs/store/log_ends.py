@@ -12,11 +12,10 @@ from typing import NamedTuple
 from jobs.store.epochs import promotion_of
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import newest_segment
-from jobs.store.record_places import find_record, record_places
+from jobs.store.record_places import find_record, record_places, segment_bytes
 from jobs.store.store import Store, StoredFile
-from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD
-from rmq_formats.commitlog.segment import SegmentBytes
+from rmq_formats.commitlog.segment import is_settled
 from rmq_formats.consumequeue.unit import BatchUnit, Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
@@ -94,18 +93,17 @@ def newest_known(store: Store, queues: Iterable[StoredQueue]) -> int:
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:
-    """Return the end of the newest segment's last record if nothing is written at *newest*; None otherwise."""
+    """Return the end of the newest segment's last record if no whole one is at *newest*; None otherwise."""
     last = newest_segment(store)
-    if last is None or newest < last.segment.base_offset:
+    if last is None or newest < last.segment.base_offset or _is_whole_at(newest, store):
         return None
     segment = last.segment
     with store.open(segment) as reader:
         position = min(newest - segment.base_offset, segment.readable)
         if any(reader.read(position, min(HEAD.size, segment.readable - position))):
-            return None  # a record, or damage, which is found where the log is read
-        framing = framing_of(reader.read, segment.readable, segment.base_offset)
-        log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
-        return max((end for _, end in record_places(log)), default=segment.base_offset)
+            return newest  # damage: at the end of a log it reads as if the broker were still writing
+        places = record_places(segment_bytes(segment, reader))
+        return max((end for _, end in places), default=segment.base_offset)
 
 
 def lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> LostStart | None:
@@ -146,8 +144,13 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[Unde
 
 
 def has_lost_end(store: Store, newest: int, log_end: int) -> bool:
-    """Return whether queues or index files of a closed store lead to *newest*, after the log's end, and nothing is."""
-    if not log_end <= newest < log_end + FARTHEST or find_record(store, newest) is not None:
+    """Return whether queues or index files of a closed store lead to *newest*, at or after the log's end, in vain."""
+    if not log_end <= newest < log_end + FARTHEST or _is_whole_at(newest, store):
         return False
     promotion = promotion_of(store, log_end)
     return promotion is None or not promotion.explains(newest)
+
+
+def _is_whole_at(offset: int, store: Store) -> bool:
+    record = find_record(store, offset)
+    return record is not None and is_settled(record)

@@ -195,11 +195,13 @@ def holes(segments: Sequence[Segment]) -> Iterator[Hole]:
 def usual_size(segments: Sequence[Segment]) -> int:
     """Return the size that most segments have, or that their names say; 0 without any."""
     sizes = Counter(segment.size for segment in segments)
-    steps = [after.base_offset - before.base_offset for before, after in pairwise(segments)]
-    if steps and min(steps) in sizes:  # of two sizes that are as frequent, names tell the right one
-        return min(steps)
     # A broker names each segment by a multiple of its size.
-    named = Counter(size for size in sizes for one in segments if size and not one.base_offset % size)
+    names = [one.base_offset for one in segments if one.base_offset]
+    named = Counter(size for size in sizes for name in names if size and not name % size)
+    steps = [after.base_offset - before.base_offset for before, after in pairwise(segments)]
+    are_all_longer = bool(steps) and min(steps) < min(sizes) and not named
+    if steps and (min(steps) in sizes or are_all_longer):  # of two that are as frequent, names tell the right one
+        return min(steps)
     return max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
 
 

@@ -1,8 +1,11 @@
 """Records by their places: those of a segment by their sizes, without decoding one; one by its offset."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
-from jobs.store.store import Store
+from jobs.storage.model import Reader
+from jobs.store.store import Segment, Store
+from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
@@ -41,14 +44,29 @@ def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]
         position += size + header
 
 
+def segment_bytes(segment: Segment, reader: Reader) -> SegmentBytes:
+    """Return the bytes of a segment, framed as its beginning shows."""
+    framing = framing_of(reader.read, segment.readable, segment.base_offset)
+    return SegmentBytes(reader.read, segment.readable, segment.base_offset, framing, reader.next_written)
+
+
+def records_from(log: SegmentBytes, position: int = 0) -> Iterator[MessageRecord]:
+    """Yield the records of a segment from the piece at *position* on, up to the first that is no record."""
+    with suppress(FormatError):
+        while True:
+            record = log.record_at(position)
+            yield record
+            position = record.end_offset - log.base_offset
+
+
 def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
     """Return the record at *physical_offset*, if one is there."""
-    for segment in store.segments:
-        position = physical_offset - segment.base_offset
-        if 0 <= position < segment.readable:
-            try:
-                with store.open(segment) as reader:
-                    return SegmentBytes(reader.read, segment.readable, segment.base_offset).record_at(position)
-            except (FormatError, OSError):
-                return None
-    return None
+    segment = store.segment_at(physical_offset)
+    if segment is None:
+        return None
+    try:
+        with store.open(segment) as reader:
+            log = SegmentBytes(reader.read, segment.readable, segment.base_offset)
+            return log.record_at(physical_offset - segment.base_offset)
+    except (FormatError, OSError):
+        return None

@@ -84,6 +84,10 @@ class Store:
         """Return the other files of one kind."""
         return tuple(file for file in self.other_files if file.about.kind is kind)
 
+    def segment_at(self, offset: int) -> Segment | None:
+        """Return the segment that holds an offset of the log; None before, after and between them."""
+        return next((one for one in self.segments if 0 <= offset - one.base_offset < one.readable), None)
+
     def below(self, location: str | None) -> str:
         """Return the path of a file, or folder, below the store's root."""
         return (location or "").removeprefix(f"{self.root}/")

@@ -98,7 +98,7 @@ def log_findings(
     if ahead is None:
         findings += _cut_short(store)
     else:
-        finding = _lost_end(log_end, ahead, store)
+        finding = lost_end(log_end, ahead, store)
         findings.append(finding)
         lost.append((log_end, log_end + _AHEAD, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
@@ -282,18 +282,26 @@ def doubted_by_broker(offset: int, store: Store) -> Finding:
 
 def _doubtful_end(store: Store, log_end: int) -> Iterator[str]:
     """Say that the log of a broker that was killed may have lost its end: a copy of one at work looks the same."""
+    newest = doubted_end(store, log_end)
+    if newest is not None:
+        yield (
+            f"queues or index files lead to a record at {newest:,}, and the log has none after {log_end:,}: "
+            "undecided whether the log has lost its end, or was copied before them while the broker wrote"
+        )
+
+
+def doubted_end(store: Store, log_end: int) -> int | None:
+    """Return the offset after the end of a killed broker's log that queues or index files lead to; None without any."""
     if store.is_closed or not store.segments or broker_process(store.root) is not None:
-        return
+        return None
     with suppress(OSError):  # said where queues and index files are compared
         newest = newest_known(store, queues_of_files(store.queue_files, store))
-        if has_lost_end(store, newest, log_end):
-            yield (
-                f"queues or index files lead to {newest:,}, after the log's end, {log_end:,}: undecided whether the "
-                "log has lost its end, or was copied before them while the broker wrote"
-            )
+        return newest if has_lost_end(store, newest, log_end) else None
+    return None
 
 
-def _lost_end(log_end: int, ahead: int, store: Store) -> Finding:
+def lost_end(log_end: int, ahead: int, store: Store) -> Finding:
+    """Return the finding that the log ends before a record that queues or index files lead to."""
     file, position = _place(log_end, store)
     cause = (
         "the broker was shut down in order, and its queues or index files lead to records after the log's end: the "

@@ -1,6 +1,6 @@
 """The broker's notes on its queues: the progress of consumers and of delayed messages."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from jobs.lake.findings import QUEUES, Finding
@@ -15,7 +15,7 @@ DELAY_BEYOND = "delay_offset_behind_queue"
 
 
 def progress_findings(
-    progress: Sequence[Progress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
+    progress: Iterable[Progress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
 ) -> Iterator[Finding]:
     """Yield offsets of consumers and delay levels that are after the end of their queues."""
     for reader in progress:

@@ -106,7 +106,7 @@ def compare_queues(
     except FormatError as error:
         return QueueFindings(_unreadable(error, store), _read_log(workers, store, range_size))
     # Before the queues are looked at: a consumer may go on meanwhile.
-    progress = broker_config(store).progress
+    progress = broker_config(store).progress  # read now, yielded later
     joined = join(workers, store, rules, range_size)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))

@@ -60,9 +60,8 @@ def _headline(verdict: Verdict) -> str:
     causes, findings = len(verdict.groups), len(verdict.findings)
     if not findings:
         return word
-    counted = f"{causes} {'cause' if causes == 1 else 'causes'}"
     more = findings - causes
-    return f"{word}: {counted}" + (f", {more} {'consequence' if more == 1 else 'consequences'}" if more else "")
+    return f"{word}: {counted(causes, 'cause')}" + f", {counted(more, 'consequence')}" * bool(more)
 
 
 def _group(number: int, group: Group, *, places: bool) -> Iterator[str]:
@@ -81,7 +80,7 @@ def part_row(name: str, part: PartReport) -> PartRow:
     """Return the row of a part."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
-    texts = [f"{wrong:,} {'finding' if wrong == 1 else 'findings'}"] * bool(wrong)
+    texts = [counted(wrong, "finding")] * bool(wrong)
     texts += [f"{consequences:,} that follow from the log"] * bool(consequences)
     texts += [part.unverified] * bool(part.unverified)
     texts += part.untold

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.lake.findings import DAMAGED_TIMER, QUEUES, Finding
+from jobs.store.record_places import segment_bytes
 from jobs.store.rocksdb_state import rocksdb_state
 from jobs.store.store import Segment, Store
 from jobs.store.timers import timer_state, waiting_units
 from jobs.verify.findings import PartReport, unreadable_database
-from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.detection import TIMER_TOPIC
@@ -93,12 +93,10 @@ def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
 
         @cache
         def opened(segment: Segment) -> SegmentBytes:
-            reader = stack.enter_context(store.open(segment))
-            framing = framing_of(reader.read, segment.readable, segment.base_offset)
-            return SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
+            return segment_bytes(segment, stack.enter_context(store.open(segment)))
 
         def record_at(offset: int) -> MessageRecord | None:
-            segment = next((one for one in store.segments if 0 <= offset - one.base_offset < one.readable), None)
+            segment = store.segment_at(offset)
             if segment is None:
                 return None
             log = opened(segment)

@@ -1,9 +1,9 @@
 """
 Bridges: records that a repair writes over lost bytes, so that a broker which starts does not end its log there.
 
-To a broker a bridge is a message: V1 magic, lengths that add up, a body of zeros with its CRC. Everything here takes it
-for the hole that it covers (`decode_record` refuses it): what was lost stays said. Its flag is `BRIDGE_FLAG`, it has no
-property, and its body is zeros; no client sends all three together.
+To a broker a bridge is a message: V1 magic, or V2 where its topic is too long for that, lengths that add up, a body of
+zeros with its CRC. Everything here takes it for the hole that it covers (`decode_record` refuses it): what was lost
+stays said. Its flag is `BRIDGE_FLAG`, it has no property, and its body is zeros; no client sends all three together.
 
 Where a queue unit names the lost message, the bridge has its topic, queue and queue offset, so that consumers go on
 after it. Elsewhere it is rolled back, of which a broker makes neither unit nor key.
@@ -12,12 +12,21 @@ after it. Elsewhere it is rolled back, of which a broker makes neither unit nor 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rmq_formats.commitlog.layout import BLANK, BRIDGE_FLAG, MAGIC_BLANK, MAGIC_V1, MIN_RECORD_SIZE
+from rmq_formats.commitlog.layout import (
+    BLANK,
+    BRIDGE_FLAG,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    TOPIC_LENGTH,
+)
 from rmq_formats.commitlog.record import encode_record, new_record
 from rmq_formats.flags import TransactionType
 
 _TOPIC = "RMQ_LAKE_BRIDGE"  # its beginning, in a small hole
 _SMALLEST = MIN_RECORD_SIZE + 1
+_LONGEST_V1 = 127  # bytes of a topic
 
 
 class LostMessage(NamedTuple):
@@ -40,7 +49,7 @@ def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: i
     if end - start < _SMALLEST:
         return None
     tiles = list(_tiles(start, end, lost))
-    if any(tile.size < MIN_RECORD_SIZE + len(tile.topic.encode()) for tile in tiles):
+    if any(tile.size < _size_without_body(tile.topic.encode()) for tile in tiles):
         tiles = [_filler(start, end)]
     return b"".join(_record(tile, store_timestamp) for tile in tiles)
 
@@ -67,13 +76,21 @@ def _filler(start: int, end: int) -> LostMessage:
     return LostMessage(start, end - start, topic, -1, 0)
 
 
+def _magic(topic: bytes) -> int:
+    return MAGIC_V1 if len(topic) <= _LONGEST_V1 else MAGIC_V2
+
+
+def _size_without_body(topic: bytes) -> int:
+    return MIN_RECORD_SIZE + TOPIC_LENGTH[_magic(topic)].size - TOPIC_LENGTH[MAGIC_V1].size + len(topic)
+
+
 def _record(tile: LostMessage, store_timestamp: int) -> bytes:
     topic = tile.topic.encode()
     return encode_record(
         new_record(
             topic=topic,
-            magic_code=MAGIC_V1,
-            body=bytes(tile.size - MIN_RECORD_SIZE - len(topic)),
+            magic_code=_magic(topic),
+            body=bytes(tile.size - _size_without_body(topic)),
             queue_id=max(tile.queue_id, 0),
             flag=BRIDGE_FLAG,
             queue_offset=tile.queue_offset,

@@ -22,10 +22,14 @@ from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.fault_draws import Draw, drawn, planted
 from tests.support.faults import GEOMETRY, SEGMENT
 
-STORES = {"4.9.8": ("b498-crash-before",), "5.3.3": ("b533-base", "b533-crash-before")}
+STORES = {
+    "4.9.8": ("b498-crash-before",),
+    "5.3.3": ("b533-base", "b533-crash-before"),
+    "5.5.0": ("b551-base", "b551-crash-before"),
+}
 _KEEP = {"fileReservedTime": "1000000"}  # hours: the stores are older than a broker keeps its files
-_FIRST = 700_000
-_DRAWS = 25  # of each release in the campaign
+_FIRST = {"4.9.8": 810_000, "5.3.3": 820_000, "5.5.0": 830_000}  # draws
+_DRAWS = 30  # of each release in the campaign
 
 
 class _Served(NamedTuple):
@@ -98,6 +102,7 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
             yield f"not served: {sorted(missing)[:3]} of {len(missing)}"
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("writer", "count"),
     [
@@ -108,7 +113,7 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
 def test_a_broker_starts_on_a_repaired_draw_as_verify_says(writer: str, count: int, tmp_path: Path) -> None:
     surprises = []
     with running(writer) as driver:
-        for seed in range(_FIRST, _FIRST + count):
+        for seed in range(_FIRST[writer], _FIRST[writer] + count):
             draw = drawn(seed)._replace(store=Random(seed).choice(STORES[writer]))
             healthy = planted(Draw(draw.store, ()), _new(tmp_path / f"{seed}-was")).root
             found = _surprises(driver, draw, healthy, _new(tmp_path / f"{seed}"))

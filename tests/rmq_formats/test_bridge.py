@@ -6,7 +6,7 @@ import pytest
 
 from rmq_formats.broker_start import StopKind, read_on
 from rmq_formats.commitlog.bridge import LostMessage, bridge, closed
-from rmq_formats.commitlog.layout import MAGIC_V1
+from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import encode_record, new_record
 from rmq_formats.commitlog.scan import scan
 from rmq_formats.commitlog.segment import Piece, PieceKind, walk
@@ -31,6 +31,7 @@ START = BASE + len(FIRST)
         (500, [LostMessage(START, 500, "T1", 3, 7)], 1),
         (500, [LostMessage(START, 200, "T1", 3, 7), LostMessage(START + 200, 300, "%LMQ%x", 0, 0)], 2),
         (500, [LostMessage(START + 200, 150, "T1", 3, 7)], 3),
+        (500, [LostMessage(START, 500, "t" * 128, 3, 7)], 1),  # longer than a record of the first version takes
         (500, [LostMessage(START + 50, 150, "T1", 3, 7)], 1),  # 50 bytes before it are too few for a record
         (500, [LostMessage(START, 300, "T1", 3, 7), LostMessage(START + 200, 300, "T1", 3, 8)], 1),  # they overlap
     ],
@@ -48,7 +49,7 @@ def test_a_broker_passes_over_a_bridge_that_is_a_hole_to_us(size: int, lost: Seq
     assert [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD] == [piece.kind for piece in pieces]
     assert (START, size) == (pieces[1].offset, pieces[1].size)
     assert [pieces[1]] == [item for item in scanned if isinstance(item, Piece)]
-    assert tiles == over.count(MAGIC_V1.to_bytes(4, "big", signed=True))
+    assert tiles == sum(over.count(magic.to_bytes(4, "big", signed=True)) for magic in (MAGIC_V1, MAGIC_V2))
 
 
 @pytest.mark.parametrize("size", [8, 60, 99, 100, 4096])

@@ -96,6 +96,13 @@ def test_a_record_gives_its_broker_away(record: MessageRecord, lowest: str, high
     assert span(era) == (0, lowest, highest)
 
 
+def test_a_record_that_its_own_crc_contradicts_gives_nothing_away() -> None:
+    """A changed bit in a property's name reads as a property that another release leaves out."""
+    record = with_property_crc(a_record())
+
+    assert not list(record_marks(record._replace(queue_id=record.queue_id + 1)))
+
+
 def test_a_commit_without_its_real_topic_is_very_old_or_very_new() -> None:
     (era,) = detect_eras(record_marks(a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02")))
 

@@ -521,8 +521,8 @@ def _unseen(one: Planted) -> frozenset[str]:
         unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
         unseen |= {"delete-segment"}  # the one that was made ahead of need
-    if _are_changes_of_expired_tags(one):
-        unseen |= {"unit-bit"}  # the tag of a message that retention deleted: nothing else says it
+    if _are_changes_of_expired_units(one):
+        unseen |= {"unit-bit"}  # tags, size of a message that retention deleted: other units are not compared
     if _are_changes_of_expired_seconds(one):
         unseen |= {"index-bit"}  # the seconds of such a message: a clock may have been set back
     if any(kind == "zero-newest" for kind, _ in one.draw.faults):
@@ -589,8 +589,8 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
             number
             for number, (old, new, there) in enumerate(zip(_units(was), _units(now), left, strict=False))
             for known in [12 if kinds & {"bit-tags", "bit-properties"} and there != old else UNIT.size]
-            if new[:known] != old[:known] and not _is_blank(new)
-        ]  # tags that changed in a record, and the unit that knew them is lost: no witness is left
+            if new[:known] != old[:known] and not _is_blank(new) and (any(old) or not one.is_killed)
+        ]  # no witness of a record's tags is left with its unit; a killed broker had not come to every record
         if wrong or len(now) != len(was):
             yield Violation("a queue file is not what it was", f"{name}: units {wrong[:4]}")
     elif not (name.startswith("index/") and _is_part(one, now, [was])):
@@ -639,15 +639,16 @@ def _are_changes_of_expired_seconds(one: Planted) -> bool:
     )
 
 
-def _are_changes_of_expired_tags(one: Planted) -> bool:
-    """Return whether queues differ in tags codes alone, of units that lead before the log."""
+def _are_changes_of_expired_units(one: Planted) -> bool:
+    """Return whether queues differ in sizes and tags codes alone, of units whose records may lie before the log."""
     start = _log_start(one)
     changed = [
         (was, now)
         for name in one.changed & set(one.pristine) & set(one.damaged) if name.startswith("consumequeue/")
         for was, now in zip(_units(one.pristine[name]), _units(one.damaged[name]), strict=False) if was != now
     ]  # fmt: skip
-    return all(was[:12] == now[:12] and int.from_bytes(was[:8]) < start for was, now in changed)
+    ends = (int.from_bytes(now[:8]) + int.from_bytes(now[8:12]) for _, now in changed)
+    return all(was[:8] == now[:8] for was, now in changed) and all(end <= start for end in ends)
 
 
 def _is_log_whole(one: Planted) -> bool:

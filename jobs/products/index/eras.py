@@ -17,10 +17,10 @@ from jobs.products.index.file_builder import RealFile
 from jobs.store.known import DETECTED, Known
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.record_places import segment_bytes
 from jobs.store.release import Writers
 from jobs.store.store import Store
 from rmq_formats.arrays import dtype_of
-from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry
@@ -39,22 +39,35 @@ _Entries = NDArray[np.void]
 def rules_of_files(
     store: Store, files: Sequence[RealFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
 ) -> Known[Writers] | None:
-    """Return the releases whose rules explain most of *files*; None when none of them says anything."""
+    """
+    Return the releases whose rules explain most of *files*; None when none of them says anything.
+
+    They are *candidates*, unless others explain more: one changed record may have narrowed these down.
+    """
     looks = [look for look in (_Look(store, file, geometry) for file in files) if look.tells]
+    score, rules = _best(looks, candidates)
+    if score < len(looks) and candidates is not PUBLISHED:
+        other = _best(looks, PUBLISHED)
+        if other[0] > score:
+            (score, rules), candidates = other, PUBLISHED
+    if not score or rules is None:
+        return None
+    text = ", then ".join(_name(since, release, candidates) for since, release in rules)
+    return Known(Writers(rules, text), DETECTED, f"{score} of {len(looks)} index files hold what {text} puts")
+
+
+def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:
+    """Return how many of the files the best rules explain, and these."""
     eras = [era for era in ERAS if any(is_alike(era, candidate) for candidate in candidates)]
     known = [rules_of((0, era)) for era in eras]
     fitting = [[look.fits(rules) for rules in known] for look in looks]
     if not all(map(any, fitting)) or not any(map(all, zip(*fitting, strict=True))):
         known += _mixed(looks, fitting, eras)
-    score, rules = max(
+    return max(
         ((sum(look.fits(rules) for look in looks), rules) for rules in known),
         key=lambda pair: (pair[0], -len(pair[1]), [release.version for _, release in reversed(pair[1])]),
         default=(0, None),
     )
-    if not score or rules is None:
-        return None
-    text = ", then ".join(_name(since, release, candidates) for since, release in rules)
-    return Known(Writers(rules, text), DETECTED, f"{score} of {len(looks)} index files hold what {text} puts")
 
 
 def _name(since: int, release: Release, candidates: Sequence[Release]) -> str:
@@ -192,9 +205,8 @@ def _first_match(keys: _Entries, entries: _Entries) -> int:
 
 def piece_start(store: Store, physical_offset: int) -> int:
     """Return the start of the piece of the log that holds the record at *physical_offset*."""
-    for segment in store.segments:
-        if segment.base_offset <= physical_offset < segment.base_offset + segment.readable:
-            with store.open(segment) as file:
-                framing = framing_of(file.read, segment.readable, segment.base_offset)
-            return physical_offset - framing.header_size
-    return physical_offset
+    segment = store.segment_at(physical_offset)
+    if segment is None:
+        return physical_offset
+    with store.open(segment) as file:
+        return physical_offset - segment_bytes(segment, file).framing.header_size

@@ -101,13 +101,35 @@ class _Part(NamedTuple):
     expired: NDArray[np.bool_]
     blanks: NDArray[np.bool_]
     odd: list[_Odd]
+    places_without_file: int = 0  # from its start on; there are no units then
+
+
+def _stretches(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """
+    Yield the parts of a gap: larger than others are those alone that no file holds.
+
+    A file's name, or a record's queue offset, in which a bit has changed leaves room for any number of places.
+    """
+    for file in queue.files:
+        first, last = (max(start, min(at // queue.unit_size, end)) for at in (file.base_offset, file.end))
+        if first - start > _AT_ONCE:
+            yield start, first
+            start = first
+        yield from chunks(start, last, _AT_ONCE)
+        start = last
+    if start < end:
+        yield start, end
 
 
 def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
     queue = remainder.queue
     wanted = set(remainder.units["queue_offset"].tolist()) if queue.name.kind is QueueKind.PLAIN else set()
     for gap in remainder.gaps:
-        for start, stop in chunks(*gap, _AT_ONCE):
+        for start, stop in _stretches(queue, *gap):
+            if stop - start > _AT_ONCE:
+                none = np.zeros(0, np.bool_)
+                yield _Part(start, units_of(queue, start, start), none, none, [], stop - start)
+                continue
             units = units_of(queue, start, stop)
             before = np.arange(start, stop) < (stop if remainder.first_live is None else remainder.first_live)
             blanks = (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)
@@ -170,6 +192,9 @@ class _Settling:
     def settle(self) -> UnmatchedClasses:
         for part in _parts(self._remainder, self._bounds):
             self._expire(part)
+            if part.places_without_file:
+                lost = Difference(DifferenceKind.MISSING_FILE, self._name, part.start, "no file", "")
+                self._result.differences.append(replace(lost, times=part.places_without_file))
             for odd in part.odd:
                 self._explain(odd)
         for run in classification.displaced_runs(list(self._displaced)):

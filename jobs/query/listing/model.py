@@ -37,6 +37,11 @@ class Wanted(NamedTuple):
     begin: int = MIN_TIME  # ms, both included
     end: int = MAX_TIME
 
+    @property
+    def is_search(self) -> bool:
+        """Whether a list has only what something else than topic and time decides."""
+        return (self.key, self.tag, self.words) != (None, None, None)
+
     def takes(self, message: Message) -> bool:
         """Return whether a message is wanted, whatever its topic."""
         if not self.begin <= message.record.store_timestamp <= self.end:

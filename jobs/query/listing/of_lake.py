@@ -137,7 +137,7 @@ class LakeListing:
 
     def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
         """Return at most *limit* messages, the newest first by store time."""
-        self.source.asked_of(wanted.topic)
+        self.source.asked_of(wanted.topic, is_search=wanted.is_search)
         found: list[Found] = []
         position: _Position | None = None
         for places, seen in self._candidates(wanted, None if before is None else _Position.of(before), limit):

@@ -31,6 +31,7 @@ class LakeEvidence:
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages under a unique key, of every topic, and those that were taken back."""
         del topics
+        self.source.asked_of(None, is_search=True)
         yield from self.source.under_unique_key(unique_key)
         yield from self.source.superseded(f"uniq_key = {text(unique_key)}")
 

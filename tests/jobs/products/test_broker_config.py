@@ -11,6 +11,9 @@ import pytest
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
+from jobs.products.broker_state import kept_state, new_state
+from jobs.store.broker_config import broker_config
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.golden.features import unpack_feature
@@ -53,6 +56,16 @@ def test_a_first_run_has_all_settings_and_offsets_as_the_broker_has_them(store: 
         ("consumer", "CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 4),
         ("consumer", "CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 2),
     }
+
+
+def test_a_later_run_holds_what_has_not_changed_once(store: Path) -> None:
+    """There may be a million positions."""
+    confirm(store, {"T1@g": {"0": 1, "1": 5}, "T1@h": {"0": 2}})
+    known = new_state(broker_config(list_store(str(store))), kept_state(None))
+    confirm(store, {"T1@g": {"0": 1, "1": 5}, "T1@h": {"0": 3}})
+    there = new_state(broker_config(list_store(str(store))), known)
+
+    assert [there.offsets[key] is queues for key, queues in known.offsets.items() if key.topic == "T1"] == [True, False]
 
 
 def test_later_runs_add_what_has_changed(store: Path) -> None:

@@ -22,11 +22,15 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
 from jobs.query.lake_source import open_lake
+from jobs.query.listing.model import Deadline
+from jobs.query.listing.model import Wanted as Listed
+from jobs.query.listing.of_lake import LakeListing
 from jobs.query.message import Message
 from jobs.query.open_store import seeming_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
+from jobs.query.story.lake_evidence import LakeEvidence
 from jobs.source.batch import RocketmqReader
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted
@@ -37,6 +41,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.properties import UNIQ_KEY
 from tests.golden import StoreOf
+from tests.support.stores import flip, records_of, segments_of
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
 KINDS = ("commitlog", "consumequeue", "index")
@@ -117,6 +122,16 @@ def test_an_answer_is_whole_or_says_what_it_lacks(
             assert found == truth or (said and set(found) < set(truth)), (question, lost.name)
             assert kind == "commitlog" or (found == truth and not said), (question, lost.name, source.lacking)
     _check_readers(damaged, tmp_path / "lake", is_lost=kind == "commitlog")
+
+
+@pytest.mark.parametrize("at", [4, 89])  # magic code, body
+def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, golden: StoreOf, tmp_path: Path) -> None:
+    """It reads as a record that the broker is still writing."""
+    store = shutil.copytree(golden("b533-base"), tmp_path / "store")
+    last = segments_of(store)[-1]
+    newest = max(record.physical_offset for record, _ in records_of([last]))
+    flip(last, newest - int(last.name) + at)
+    _check_readers(store, tmp_path / "lake", is_lost=True)
 
 
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
@@ -202,6 +217,14 @@ def test_an_answer_names_the_topics_that_runs_left_out(
     planned = plan(Exported(lake=lake, topics=("T1",)), {})
     assert (planned.gaps, planned.notes) == ([], ())
     assert "some topics only" in plan(Exported(lake=lake), {}).notes[0]
+    for page, is_short in (Listed(), False), (Listed(key="dup"), True), (Listed(tag="TagA"), True):
+        source = open_lake(lake, None, None)
+        LakeListing(source).page(page, None, 5, Deadline(60))
+        assert ["some topics only" in text for text in (source.lacking if is_short else source.notes)] == [True]
+        assert bool(source.lacking) is is_short
+    story = LakeEvidence(open_lake(lake, None, None))
+    assert not list(story.copies("7F000001" * 4, ()))
+    assert story.source.lacking
     by_id = open_lake(lake, None, None)
     assert lookups.by_any_id(by_id, "7F000001" * 4, None).reason
     assert by_id.lacking

@@ -303,6 +303,20 @@ def test_an_extension_unit_that_says_something_else_is_told(golden: StoreOf, tmp
     assert finding.found == "77"
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("far", [2 * 10**9, 9 * 10**17])
+def test_places_that_no_file_holds_are_counted_however_many(store: Store, far: int) -> None:
+    """One changed digit in a file's name leaves room for them."""
+    folder = store.root / T1
+    (folder / name_of_offset(200)).rename(folder / name_of_offset(far))
+    missing = [finding for finding in store.findings() if finding.kind == "missing_file"]
+
+    assert [(finding.file, finding.times) for finding in missing] == [
+        (f"{T1}/{name_of_offset(200)}", 10),
+        (f"{T1}/{name_of_offset(600)}", (far - 600) // 20),
+    ]
+
+
 def test_a_consumer_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
     """It would skip what comes next."""
     path = store.root / "config" / "consumerOffset.json"
