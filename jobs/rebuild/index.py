@@ -20,7 +20,7 @@ from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity, worst_met
 from jobs.diagnosis.file_faults import Content, FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
-from jobs.launch.engine import cores
+from jobs.launch.engine import usable_cores
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import (
     MOST_PARTS,
@@ -224,14 +224,10 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
 
 def _parts(request: RebuildIndexRequest, workers: Workers, files: int) -> list[int]:
     """Return into how many parts each file is divided: cores that have no file of their own help with another's."""
-    free = workers.width if workers.width > 1 else _free_cores(request)
+    free = workers.width if workers.width > 1 else usable_cores(half=request.broker_runs)
     last = files % workers.width  # files that are left when every worker has had as many as any other
     among = [workers.width] * (files - last) + [last] * last
     return [max(min(free // some, MOST_PARTS), 1) for some in among]
-
-
-def _free_cores(request: RebuildIndexRequest) -> int:
-    return max(cores() // 2, 1) if request.broker_runs else cores()
 
 
 class Before(NamedTuple):
@@ -276,7 +272,7 @@ def _build_in_turn(
     store, _, settings = before
     geometry, rules = settings.geometry.value, settings.rules.value.rules
     log = ListedLog(store, plan_ranges(store, range_size=min(request.range_size, RANGE_SIZE)))
-    with RowFiles(Path(local_path(directory)), geometry, rules, _free_cores(request)) as files:
+    with RowFiles(Path(local_path(directory)), geometry, rules, usable_cores(half=request.broker_runs)) as files:
         row = files.fill(workers, log, scratch)
         if row is None:
             return None, []

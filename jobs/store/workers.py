@@ -74,13 +74,13 @@ class OneByOne:
 
 @dataclass(frozen=True, slots=True)
 class InProcessWorkers(OneByOne):
-    """This process, too, which shows how far it is."""
+    """This process, too, which shows how far it is; where tasks are mostly machine code, in as many threads."""
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
     ) -> list[Outcome[Result]]:
-        """Run *task* on one range after the other."""
-        return list(run_here(ranges, task, discard))
+        """Run *task* on ranges, as many at once as the workers are wide."""
+        return list(run_here(ranges, task, discard, self._threads))
 
     def in_turn(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object], threads: int
@@ -89,11 +89,15 @@ class InProcessWorkers(OneByOne):
         return run_here(ranges, task, discard, threads)
 
     def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
-        """Run *task* on one item after the other."""
+        """Run *task* on items, as many at once as the workers are wide."""
         results: list[Result] = []
         with shown(Work(label, len(items), "parts"), lambda: len(results)):
-            results.extend(map(task, items))
+            results.extend(ahead(task, items, self._threads) if self._threads else map(task, items))
         return results
+
+    @property
+    def _threads(self) -> int:
+        return self.width if self.width > 1 else 0
 
 
 class DelegatingWorkers:

@@ -263,7 +263,7 @@ def test_one_process_makes_the_same_files_on_all_cores_with_keys_in_memory_or_no
     monkeypatch.setattr("jobs.store.retention._NARROW", 512)
     monkeypatch.setattr("jobs.products.index.key_row.KEYS_AT_ONCE", 3)
     monkeypatch.setattr("rmq_formats.indexfile.build.LEAST_DIVIDED", 2)
-    monkeypatch.setattr("jobs.rebuild.index.cores", lambda: cores)
+    monkeypatch.setattr("jobs.launch.engine.cores", lambda: cores)
     rebuild(RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size), OneByOne())
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")

@@ -110,7 +110,7 @@ def test_index_files_are_those_of_the_log_that_is_left(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     """Also where keys of a deleted segment are in an index file already."""
-    monkeypatch.setattr(rebuilding, "cores", lambda: 1)
+    monkeypatch.setattr("jobs.launch.engine.cores", lambda: 1)
 
     def happens(range_: Range) -> None:
         if range_.start_offset >= offset:
