@@ -116,7 +116,7 @@ def main() -> None:
         "broker alone": lambda: time.sleep(given.seconds),
         "beside ingest": lambda: ingest(store, lake, given.release),
         "beside a command that follows": lambda: ingest(
-            store, lake, given.release, "--follow", "--every", "1s", "--until", f"{max(int(given.seconds), 1)}s"
+            store, lake, given.release, "--follow", "--every", "1s", "--until", f"+{max(int(given.seconds), 1)}s"
         ),
         "beside a copy at full speed": lambda: copy_to_nowhere(store, given.seconds),
         "broker alone again": lambda: time.sleep(given.seconds),

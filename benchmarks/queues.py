@@ -20,6 +20,7 @@ from unittest.mock import patch
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
+from jobs.launch.engine import cores
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import Target
@@ -28,7 +29,7 @@ from jobs.store.queue_ends import look
 from jobs.store.queue_files import stored_queues
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.store import Store, list_store
-from jobs.store.workers import OneByOne, Workers
+from jobs.store.workers import InProcessWorkers, OneByOne, Workers
 from jobs.verify.queues import compare_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT
@@ -49,7 +50,7 @@ def _rate(units: int, figures: Measured) -> dict[str, float]:
 
 def _workers(*, one_process: bool) -> Workers:
     if one_process:
-        return OneByOne()
+        return InProcessWorkers(width=cores())
     from jobs.launch.session import spark_session
 
     return SparkWorkers(spark_session("queues"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import AUTO, Choice, Engine, choose
+from jobs.launch.engine import AUTO, THREADED, Choice, Engine, choose, usable_cores
 from jobs.storage import AnyStorage
 from jobs.storage.locations import is_local, local_path, normalise
 
@@ -64,7 +64,8 @@ def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
     if engine is Engine.HERE:
         from jobs.store.workers import InProcessWorkers
 
-        return InProcessWorkers(file_system_options())
+        is_threaded = click.get_current_context().info_name in THREADED
+        return InProcessWorkers(file_system_options(), usable_cores(half=half) if is_threaded else 1)
     from jobs.launch.session import spark_session
     from jobs.store.spark_workers import SparkWorkers
 

@@ -45,6 +45,7 @@ _RATES = {
 
 
 VERBS_WITH_ENGINE = tuple(_RATES)
+THREADED = frozenset({"verify", "rebuild-index", "rebuild-consumequeue"})  # mostly machine code: threads do not wait
 
 
 class Choice(NamedTuple):
@@ -63,6 +64,11 @@ class Choice(NamedTuple):
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usable_cores(*, half: bool) -> int:
+    """Return how many cores a run may use; *half*: the others are a broker's."""
+    return max(cores() // 2, 1) if half else cores()
 
 
 def limit_of(verb: str, *, cores: int, is_remote: bool = False) -> int:
@@ -84,7 +90,7 @@ def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False
 
     *half*: a broker runs beside, and half of the cores are its own. `SetupError` where it is Spark, and is missing.
     """
-    usable = max(cores() // 2, 1) if half else cores()
+    usable = usable_cores(half=half)
     limit = limit_of(verb, cores=usable, is_remote=is_remote)
     if asked != AUTO:
         return Choice(Engine(asked), size, limit, usable)

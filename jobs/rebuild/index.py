@@ -20,17 +20,26 @@ from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity, worst_met
 from jobs.diagnosis.file_faults import Content, FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
-from jobs.launch.engine import cores
+from jobs.launch.engine import usable_cores
 from jobs.products.index.explanation import Explained, Verdict, explain
-from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, build_file, check_built, hash_file
+from jobs.products.index.file_builder import (
+    MOST_PARTS,
+    BuiltFile,
+    IndexRecipe,
+    RealFile,
+    build_file,
+    check_built,
+    hash_file,
+)
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
+from jobs.products.index.row_files import RANGE_SIZE, RowFiles
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, has_keys_of, header_before, real_files
 from jobs.storage import storage_of
 from jobs.storage.local import LocalStorage
-from jobs.storage.locations import join, local_path, normalise
+from jobs.storage.locations import is_local, join, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.epochs import takeovers
@@ -38,13 +47,12 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
-from jobs.store.workers import Workers
+from jobs.store.workers import OneByOne, Workers
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader
 
 MANIFEST = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
 CHECKERS = 4
-_MOST_PARTS = 8  # of a file: more have little to do beside its hash, which is computed by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +187,9 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     store, files, settings = before = look(request, options, workers.width)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     with scratch_beside(directory, options) as scratch:
-        if request.lost_only:
-            plan = _plan_lost(request, workers, before, scratch)
-        else:
-            plan = _plan_all(request, workers, store, settings, scratch)
+        plan, built = _build_in_turn(request, workers, before, scratch, directory)
+        if plan is None:
+            plan = (_plan_lost if request.lost_only else _plan_all)(request, workers, before, scratch)
         result = Result(
             store.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
             survivors=[_survivor(explained) for explained in plan.explained],
@@ -192,10 +199,11 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
             return result
-        parts = _parts(request, workers, len(plan.builds))
-        work = [(build.name, build.recipe, part) for build, part in zip(plan.builds, parts, strict=True)]
+        left = plan.builds[len(built) :]
+        parts = _parts(request, workers, len(left))
+        work = [(build.name, build.recipe, part) for build, part in zip(left, parts, strict=True)]
         task = partial(build_file, directory=directory, options=options)
-        built = workers.map(work, task, "building index files")
+        built += workers.map(work, task, "building index files")
     check = partial(check_built, directory=directory, options=options)
     if request.proven_only:
         plan, built = _proven(plan, built, directory, store, request.accepted)
@@ -216,11 +224,10 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
 
 def _parts(request: RebuildIndexRequest, workers: Workers, files: int) -> list[int]:
     """Return into how many parts each file is divided: cores that have no file of their own help with another's."""
-    here = cores() // 2 if request.broker_runs else cores()
-    free = workers.width if workers.width > 1 else here
+    free = workers.width if workers.width > 1 else usable_cores(half=request.broker_runs)
     last = files % workers.width  # files that are left when every worker has had as many as any other
     among = [workers.width] * (files - last) + [last] * last
-    return [max(min(free // some, _MOST_PARTS), 1) for some in among]
+    return [max(min(free // some, MOST_PARTS), 1) for some in among]
 
 
 class Before(NamedTuple):
@@ -252,11 +259,35 @@ class _Proof(NamedTuple):
     doubtful: Sequence[int]
 
 
-def _plan_all(
-    request: RebuildIndexRequest, workers: Workers, store: Store, settings: Settings, scratch: Scratch
-) -> _Plan:
+def _build_in_turn(
+    request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch, directory: str
+) -> tuple[_Plan | None, list[BuiltFile]]:
+    """
+    Build all files while the log is read: keys that lie in this process need no scratch files.
+
+    Return no plan where tasks have to do it, or where retention deletes what has been read: both need scratch files.
+    """
+    if request.lost_only or not isinstance(workers, OneByOne) or not is_local(directory):
+        return None, []
+    store, _, settings = before
+    geometry, rules = settings.geometry.value, settings.rules.value.rules
+    log = ListedLog(store, plan_ranges(store, range_size=min(request.range_size, RANGE_SIZE)))
+    with RowFiles(Path(local_path(directory)), geometry, rules, usable_cores(half=request.broker_runs)) as files:
+        row = files.fill(workers, log, scratch)
+        if row is None:
+            return None, []
+        plan = _planned(row, store, settings)
+        return plan, files.named([build.name for build in plan.builds])
+
+
+def _plan_all(request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch) -> _Plan:
+    store, _, settings = before
     ranges = plan_ranges(store, range_size=request.range_size)
     row = collect_keys(workers, ListedLog(store, ranges), settings.rules.value.rules, scratch)
+    return _planned(row, store, settings)
+
+
+def _planned(row: KeyRow, store: Store, settings: Settings) -> _Plan:
     maker = _Maker(store, settings, row)
     planned = plan_all(_log(row), settings.geometry.value.capacity)
     names = names_between([maker.time(plan.start) for plan in planned], settings.zone.value)

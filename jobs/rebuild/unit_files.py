@@ -57,7 +57,7 @@ def write_units(scratch: Scratch, packed: PackedUnits, groups: int) -> UnitFile:
             sections.append(Section(position, len(names), units))
             sink.write(names)
             for _, place in group:
-                sink.write(packed.units[place].tobytes())
+                sink.write(packed.units[place].view(np.uint8).data)
             position += len(names) + units * PACKED_UNIT.itemsize
     return UnitFile(file, tuple(sections), int(packed.units.size))
 
@@ -69,8 +69,8 @@ def read_units(scratch: Scratch, unit_file: UnitFile, group: int) -> Iterator[tu
         return
     with scratch.open(unit_file.file) as reader:
         names = json.loads(bytes(reader.read(section.position, section.names_size)))
-        data = reader.read(section.position + section.names_size, section.units * PACKED_UNIT.itemsize)
-    units = np.frombuffer(data, PACKED_UNIT)
+        units = np.empty(section.units, PACKED_UNIT)
+        reader.read_into(section.position + section.names_size, units.view(np.uint8).data)
     at = 0
     for kind, topic, queue_id, count in names:
         yield QueueName(QueueKind(kind), topic, queue_id), units[at : at + count]

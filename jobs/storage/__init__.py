@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from jobs.storage.local import Care, LocalStorage
 from jobs.storage.locations import AZURE_SCHEMES, HDFS, is_local, local_path, refusal, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
-from jobs.storage.s3 import ObjectStorage, azure_storage, s3_storage
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
     from pyarrow.fs import FileSystem
+
+    from jobs.storage.s3 import ObjectStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ def storage_of(location: str, options: Mapping[str, str] | None = None, care: Ca
         from jobs.storage.hdfs import HdfsStorage, name_nodes  # who reads no HDFS does not wait for http.client
 
         return HdfsStorage(name_nodes(location, options or {}))
+    from jobs.storage.s3 import azure_storage, s3_storage  # nor for the rules of object stores who reads none
+
     if scheme_of(location) in AZURE_SCHEMES:
         return azure_storage(location, tuple(sorted((options or {}).items())))
     return s3_storage(tuple(sorted((options or {}).items())))
@@ -84,8 +87,10 @@ def answered(location: str, options: Mapping[str, str], error: OSError) -> OSErr
     return error if is_local(location) else _object_store(location, options).answered(location, error)
 
 
-def _object_store(location: str, options: Mapping[str, str]) -> ObjectStorage:
+def _object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":
     storage = storage_of(location, options)
+    from jobs.storage.s3 import ObjectStorage
+
     if not isinstance(storage, ObjectStorage):
         raise OSError(refusal(location, to_write=True))
     return storage

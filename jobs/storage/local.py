@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple, Self
 
 from jobs.storage.locations import local_path
@@ -45,12 +46,14 @@ class _Pace:
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._free_at = 0.0
+        self._changing = Lock()  # threads read side by side
 
     def wait(self, size: int) -> None:
         """Wait until *size* bytes more are not too many."""
-        now = time.monotonic()
-        self._free_at = max(self._free_at, now - _BURST_SECONDS) + size / self._rate
-        time.sleep(max(self._free_at - now, 0))
+        with self._changing:
+            now = time.monotonic()
+            self._free_at = free_at = max(self._free_at, now - _BURST_SECONDS) + size / self._rate
+        time.sleep(max(free_at - now, 0))
 
 
 @lru_cache(maxsize=8)

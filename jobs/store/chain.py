@@ -8,7 +8,9 @@ one that the piece before it covers is dropped. Any cut gives the same records.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from typing import Generic, NamedTuple, TypeVar
@@ -23,6 +25,7 @@ from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.warm_up import warm_up
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 Pieces = Iterator[Records | Piece]
 Task = Callable[[Range, Pieces], T]
 _COMPILING = "rmq-lake: compiling what reads the log, once …"
@@ -36,11 +39,14 @@ class Outcome(NamedTuple, Generic[T]):
     payload: T
 
 
-def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
+def run_here(
+    ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id, threads: int = 0
+) -> Generator[Outcome[T]]:
     """
-    Return the outcome of each range that holds part of the log, in order, by this process alone.
+    Yield the outcome of each range that holds part of the log, in order, by this process alone.
 
-    *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted.
+    *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted. With
+    *threads*, so many are at work on the next ranges meanwhile.
     """
     if IS_FIRST_USE:
         compile_first()
@@ -48,15 +54,31 @@ def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], obje
         size = sum(range_.end - range_.start for range_ in ranges)
         is_mostly_written = size <= SMALL or any(range_.final for range_ in ranges)
         work = Work("reading", size if is_mostly_written else 0)
+
+        def run(some: Sequence[Range]) -> Iterator[Outcome[T]]:
+            def work_on(numbered: tuple[int, Range]) -> Outcome[T]:
+                number, range_ = numbered
+                return run_range(range_, task, partial(tally.noted, number, range_) if some is ranges else iter)
+
+            return ahead(work_on, enumerate(some), threads) if threads else map(work_on, enumerate(some))
+
         with shown(work, lambda: tally.sums()[0], lambda: tally.sums()[1]):
-            return chained(
-                ranges,
-                lambda some: [
-                    run_range(range_, task, partial(tally.noted, number, range_) if some is ranges else iter)
-                    for number, range_ in enumerate(some)
-                ],
-                discard,
-            )
+            yield from in_turn(ranges, run, discard)
+
+
+def ahead(function: Callable[[Item], T], items: Iterable[Item], threads: int) -> Iterator[T]:
+    """Yield the result of *function* for each item, in order; so many *threads* are at work on the next ones."""
+    pool = ThreadPoolExecutor(threads)
+    working: deque[Future[T]] = deque()
+    try:
+        for item in items:
+            working.append(pool.submit(function, item))
+            if len(working) > threads:
+                yield working.popleft().result()
+        while working:
+            yield working.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @cache
@@ -73,25 +95,35 @@ def chained(
     discard: Callable[[T], object] = id,
 ) -> list[Outcome[T]]:
     """Run *ranges*, and again those that do not chain; return the outcomes that do."""
+    return list(in_turn(ranges, run, discard))
+
+
+def in_turn(
+    ranges: Sequence[Range],
+    run: Callable[[Sequence[Range]], Iterable[Outcome[T]]],
+    discard: Callable[[T], object] = id,
+) -> Generator[Outcome[T]]:
+    """Run *ranges*, and again those that do not chain; yield the outcomes that do, as soon as *run* gives them."""
     # A range that was cut inside a segment syncs: it begins at the first record that proves itself, which may be a copy
     # in a body. Only the outcome before it knows the true boundary:
     #     |---- accepted ----|b      b: `seen.next` of the last accepted outcome
     #                    |-- sync --|     first != b: discarded, and read again from b without a sync
     #                         |- sync -|  ends before b: discarded, a record of the range before covers it
     # So each accepted outcome begins where the one before it ended, whatever the cuts were.
-    accepted: list[Outcome[T]] = []
+    accepted: list[Outcome[T]] = []  # the last one
     for range_, outcome in zip(ranges, run(ranges), strict=True):
         boundary = _boundary(accepted, range_)
         if _log_ends(accepted) or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
-        elif range_.sync and outcome.seen.first != boundary and not _was_deleted(outcome, *accepted[-1:]):
+            continue
+        if range_.sync and outcome.seen.first != boundary and not _was_deleted(outcome, *accepted):
             discard(outcome.payload)
             start = boundary - range_.base_offset
             known = accepted[-1].seen.store_timestamp
-            accepted += run([replace(range_, start=start, sync=False, store_timestamp=known)])
+            accepted = list(run([replace(range_, start=start, sync=False, store_timestamp=known)]))
         else:
-            accepted.append(outcome)
-    return accepted
+            accepted = [outcome]
+        yield from accepted
 
 
 def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:

@@ -5,12 +5,13 @@ Results are the same. Spark's are in `jobs.store.spark_workers`, so that nothing
 `WorkersOnDemand` is both: what is small is done before a task would have begun.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from jobs.console.progress import Work, shown
-from jobs.store.chain import Outcome, Task, chained, run_here, run_range
+from jobs.store.chain import Outcome, Task, ahead, chained, in_turn, run_here, run_range
 from jobs.store.ranges import SMALL, Range, written_size
 from jobs.store.store import Segment
 
@@ -54,6 +55,12 @@ class OneByOne:
         """Run *task* on one range after the other."""
         return chained(ranges, lambda some: [run_range(range_, task) for range_ in some], discard)
 
+    def in_turn(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object], threads: int
+    ) -> Generator[Outcome[Result]]:
+        """Yield the outcomes that chain, each as soon as those before it; *threads* read the next ranges meanwhile."""
+        return in_turn(ranges, lambda some: ahead(partial(run_range, task=task), some, threads), discard)
+
     def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on one item after the other."""
         del label
@@ -67,20 +74,30 @@ class OneByOne:
 
 @dataclass(frozen=True, slots=True)
 class InProcessWorkers(OneByOne):
-    """This process, too, which shows how far it is."""
+    """This process, too, which shows how far it is; where tasks are mostly machine code, in as many threads."""
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
     ) -> list[Outcome[Result]]:
-        """Run *task* on one range after the other."""
-        return run_here(ranges, task, discard)
+        """Run *task* on ranges, as many at once as the workers are wide."""
+        return list(run_here(ranges, task, discard, self._threads))
+
+    def in_turn(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object], threads: int
+    ) -> Generator[Outcome[Result]]:
+        """Yield the outcomes that chain, each as soon as those before it; *threads* read the next ranges meanwhile."""
+        return run_here(ranges, task, discard, threads)
 
     def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
-        """Run *task* on one item after the other."""
+        """Run *task* on items, as many at once as the workers are wide."""
         results: list[Result] = []
         with shown(Work(label, len(items), "parts"), lambda: len(results)):
-            results.extend(map(task, items))
+            results.extend(ahead(task, items, self._threads) if self._threads else map(task, items))
         return results
+
+    @property
+    def _threads(self) -> int:
+        return self.width if self.width > 1 else 0
 
 
 class DelegatingWorkers:

@@ -140,7 +140,8 @@ class QueueBuilder:
 
     def _between_losses(self, units: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
         """Cut *units* where the log has lost something between two of them."""
-        if not units.size:
+        if not self._lost.size or not units.size:
+            yield units
             return
         losses = np.searchsorted(self._lost[:, 0], units["physical_offset"])
         cuts = (np.flatnonzero(np.diff(losses)) + 1).tolist()
@@ -149,6 +150,8 @@ class QueueBuilder:
 
     def _leave_out(self, units: NDArray[np.void]) -> Iterator[QueueBytes]:
         """Yield blanks up to the first of *units*, as many as the log can have lost since the last unit, at most."""
+        if not self._lost.size or not units.size:
+            return
         last, first = int(self._state[_LAST_OFFSET]), int(units["physical_offset"][0])
         since = self._lost[(self._lost[:, 0] > last) & (self._lost[:, 0] < first)]
         most = int((since[:, 1] - since[:, 0]).sum()) // MIN_RECORD_SIZE

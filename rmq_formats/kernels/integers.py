@@ -5,6 +5,7 @@ Compiled code has no bounds checks. Every kernel trusts `0 <= start <= end <= bu
 before they use it, and the functions then stay inside. Buffers are one-dimensional arrays of uint8.
 """
 
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 Sizes = NDArray[np.int32]
 
-_SIGN_16 = 1 << 15
-_SIGN_32 = 1 << 31
+_I16, _I32, _U32, _I64 = (Struct(f">{code}") for code in "hiIq")
 
 
 def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - whatever has a buffer
@@ -45,15 +45,14 @@ def number_at(numbers: NDArray[Any], at: int) -> int:
     return int(np.int64(numbers[np.uintp(at)]))
 
 
+def _unpacked(layout: Struct, buffer: Bytes, at: int) -> int:
+    return int(layout.unpack_from(buffer.data, int(np.uintp(at)))[0])
+
+
 @loads(bits=32, signed=False)
 def read_u32(buffer: Bytes, at: int) -> int:
     """Return four bytes as an unsigned integer."""
-    return (
-        (byte_at(buffer, at) << 24)
-        | (byte_at(buffer, at + 1) << 16)
-        | (byte_at(buffer, at + 2) << 8)
-        | byte_at(buffer, at + 3)
-    )
+    return _unpacked(_U32, buffer, at)
 
 
 @loads(bits=8, signed=True)
@@ -65,20 +64,19 @@ def read_i8(buffer: Bytes, at: int) -> int:
 @loads(bits=16, signed=True)
 def read_i16(buffer: Bytes, at: int) -> int:
     """Return two bytes as a signed integer."""
-    value = (byte_at(buffer, at) << 8) | byte_at(buffer, at + 1)
-    return (value ^ _SIGN_16) - _SIGN_16
+    return _unpacked(_I16, buffer, at)
 
 
 @loads(bits=32, signed=True)
 def read_i32(buffer: Bytes, at: int) -> int:
     """Return four bytes as a signed integer."""
-    return (read_u32(buffer, at) ^ _SIGN_32) - _SIGN_32
+    return _unpacked(_I32, buffer, at)
 
 
 @loads(bits=64, signed=True)
 def read_i64(buffer: Bytes, at: int) -> int:
     """Return eight bytes as a signed integer."""
-    return (read_i32(buffer, at) << 32) | read_u32(buffer, at + 4)
+    return _unpacked(_I64, buffer, at)
 
 
 @stores(bits=32)

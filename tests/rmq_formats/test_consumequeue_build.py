@@ -12,6 +12,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import parse_properties
@@ -336,3 +337,21 @@ def test_the_builder_counts_what_did_not_go_where_it_should(queue_offset: int, m
     )
 
     assert (builder.misplaced, builder.skipped) == (misplaced, skipped)
+
+
+@pytest.mark.parametrize(
+    ("lost", "blanks"), [(((10, 1010),), 6), (((10, 300), (700, 1010)), 6), (((10, 300),), 0), (((1020, 9000),), 0)]
+)
+def test_units_are_blanks_for_as_many_records_as_the_log_can_have_lost(
+    lost: tuple[tuple[int, int], ...], blanks: int
+) -> None:
+    """Of three units, one is before the loss, one after it at offset 7, and one follows; a file has five of them."""
+    name = QueueName(QueueKind.PLAIN, "T", 0)
+    units = [ExpectedUnit(name, number, place, 10, 1, 1) for number, place in ((0, 0), (7, 1010), (8, 1020))]
+    builder = QueueBuilder(QueueKind.PLAIN, 100, (*QueueRules().releases, (1015, RELEASES[-1])), lost)
+    made = b"".join(data for _, data in filled(builder, [units, []]))
+
+    blank = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+    first, second, third = (UNIT.pack(unit.physical_offset, 10, 1) for unit in units)
+    assert made.rstrip(b"\0") == (first + blank * blanks + second + third).rstrip(b"\0")
+    assert builder.blanks == blanks

@@ -1,6 +1,6 @@
 """Something that happens to a store at a certain moment of a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -24,6 +24,12 @@ class Meanwhile(OneByOne):
         self.happens()
         return OneByOne.ranges(self, ranges, task, discard)
 
+    def in_turn(
+        self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object], threads: int
+    ) -> Generator[Outcome[T]]:
+        self.happens()
+        return OneByOne.in_turn(self, ranges, task, discard, threads)
+
 
 @dataclass(frozen=True, slots=True)
 class BetweenRanges(OneByOne):
@@ -32,11 +38,19 @@ class BetweenRanges(OneByOne):
     happens: Callable[[Range], object] = id
 
     def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
+        return OneByOne.ranges(self, ranges, self._preceded(task), discard)
+
+    def in_turn(
+        self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object], threads: int
+    ) -> Generator[Outcome[T]]:
+        return OneByOne.in_turn(self, ranges, self._preceded(task), discard, threads)
+
+    def _preceded(self, task: Task[T]) -> Task[T]:
         def with_it(range_: Range, pieces: Iterator[Records | Piece]) -> T:
             self.happens(range_)
             return task(range_, pieces)
 
-        return OneByOne.ranges(self, ranges, with_it, discard)
+        return with_it
 
 
 def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:

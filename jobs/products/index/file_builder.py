@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
@@ -38,6 +37,7 @@ Write = Callable[[int, Buffer], object]
 # The number of the first of some entries, the entries, and the keys that they were, where the log has these.
 Note = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 HASHED_AT_ONCE = 8 << 20
+MOST_PARTS = 8  # of a file: more have little to do beside its hash, which is computed by one
 HASHED_NEAR = 1 << 18  # of a file in memory: what is larger is copied farther than the processor's cache
 
 
@@ -162,23 +162,56 @@ def build_file(work: tuple[str, IndexRecipe, int], *, directory: str, options: M
 
 
 def _build_local(name: str, recipe: IndexRecipe, directory: Path, parts: int) -> BuiltFile:
-    attempt = directory / f".{name}.attempt-{uuid4()}"
-    descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        header = make(recipe, partial(_write_and_flush, descriptor), parts)
-        os.ftruncate(descriptor, recipe.geometry.file_size)
-        digest = hash_file(lambda position, length: os.pread(descriptor, length, position), HASHED_NEAR)
-        os.fsync(descriptor)
-        attempt.rename(directory / name)
-        place = _place(os.fstat(descriptor))
-    except BaseException:
-        with suppress(FileNotFoundError):
-            attempt.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-    flush_directory(directory)
-    return BuiltFile(name, recipe.geometry.file_size, digest, header, gethostname(), place)
+    with Attempt(directory, recipe.geometry) as attempt:
+        header = make(recipe, attempt.write, parts)
+        attempt.finish()
+        return attempt.named(name, header)
+
+
+class Attempt:
+    """An index file without a name; its `with` block deletes it if it has none by then."""
+
+    def __init__(self, directory: Path, geometry: Geometry) -> None:
+        self._directory = directory
+        self._size = geometry.file_size
+        self._path = directory / f".attempt-{uuid4()}"
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._is_open = True
+        self._sha256 = ""
+        self._place: tuple[int, ...] = ()
+
+    def __enter__(self) -> Self:
+        """Do nothing: the file is there."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave no file without a name."""
+        self._close()
+        self._path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            os.close(self._descriptor)
+
+    def write(self, position: int, block: Buffer) -> None:
+        """Write a block; the disk begins to write it, too."""
+        write_all(self._descriptor, position, block)
+        start_flush(self._descriptor, position, memoryview(block).nbytes)
+
+    def finish(self) -> None:
+        """Give the file its size, read it back for its hash, and close it once the disk has it."""
+        os.ftruncate(self._descriptor, self._size)
+        self._sha256 = hash_file(lambda position, length: os.pread(self._descriptor, length, position), HASHED_NEAR)
+        os.fsync(self._descriptor)
+        self._place = _place(os.fstat(self._descriptor))
+        self._close()
+
+    def named(self, name: str, header: IndexHeader) -> BuiltFile:
+        """Give a finished file its name; one that has it is replaced."""
+        self._path.rename(self._directory / name)
+        flush_directory(self._directory)
+        return BuiltFile(name, self._size, self._sha256, header, gethostname(), self._place)
 
 
 def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
@@ -199,11 +232,6 @@ def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) ->
 
 def _place(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _write_and_flush(descriptor: int, position: int, block: Buffer) -> None:
-    write_all(descriptor, position, block)
-    start_flush(descriptor, position, memoryview(block).nbytes)
 
 
 def write_all(descriptor: int, position: int, block: Buffer) -> None:

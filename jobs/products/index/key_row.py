@@ -10,16 +10,18 @@ Whoever needs the keys of a run again takes them from a scratch file, or decodes
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
+from jobs.store.chain import Outcome
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, holes
 from jobs.store.retention import ListedLog, read_from, read_what_stays
@@ -59,6 +61,7 @@ class RangeKeys(NamedTuple):
     last_keyed: int | None  # of the last one with keys
     places: dict[int, KeyPlace]  # of the messages asked about; in this run's own numbers
     damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
+    held: NDArray[np.void] | None = None  # the keys, where no file has them
 
     @property
     def damage(self) -> int:
@@ -239,9 +242,14 @@ def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratc
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
     log = log.narrow()
     outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file))
+    return row_of(ScratchKeys(scratch), log, outcomes)
+
+
+def row_of(source: KeySource, log: ListedLog, outcomes: Sequence[Outcome[RangeKeys]]) -> KeyRow:
+    """Return the row of the ranges of a log that were read; *source* has its keys."""
     start = read_from(log, outcomes)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
-    return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start, gaps)
+    return KeyRow(source, tuple(outcome.payload for outcome in outcomes), start, gaps)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -254,16 +262,50 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def collect_range(
-    range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...]
+def collect_range(  # noqa: PLR0913 - what there is
+    range_: Range,
+    pieces: Iterator[Records | Piece],
+    *,
+    rules: Rules,
+    scratch: Scratch,
+    asked: tuple[int, ...] = (),
+    held: int = 0,
 ) -> RangeKeys:
-    """Write the keys of one range to a scratch file."""
+    """Collect the keys of one range: in memory where there are at most as many as *held*, else in a scratch file."""
     name = f"{range_.start_offset:020d}-{uuid4()}.keys"
-    with scratch.create(name) as file:
-        collector = KeyCollector(rules, asked, write=file.write)
+    with ExitStack() as files:
+        pile = _Pile(np.empty(held, PACKED_KEY), lambda: files.enter_context(scratch.create(name)))
+        collector = KeyCollector(rules, asked, write=pile.add)
         for item in pieces:
             collector.add(item)
-    return collector.span(name)
+    return collector.span(name)._replace(held=pile.held)
+
+
+class _Pile:
+    """Keys of one range in memory, or all of them in a file once there is no more *room*."""
+
+    def __init__(self, room: NDArray[np.void], create: Callable[[], BinaryIO]) -> None:
+        self._room = room
+        self._count = 0
+        self._create = create
+        self._file: BinaryIO | None = None
+
+    def add(self, keys: NDArray[np.void]) -> None:
+        """Take the next keys of the log."""
+        end = self._count + len(keys)
+        if self._file is None and end <= len(self._room):
+            self._room[self._count : end].view(np.uint8)[:] = keys.view(np.uint8)
+            self._count = end
+            return
+        if self._file is None:
+            self._file = self._create()
+            self._file.write(self._room[: self._count].view(np.uint8).data)
+        self._file.write(keys.view(np.uint8).data)
+
+    @property
+    def held(self) -> NDArray[np.void] | None:
+        """The keys that are in memory."""
+        return self._room[: self._count] if self._file is None else None
 
 
 class KeyCollector:
@@ -274,7 +316,7 @@ class KeyCollector:
         rules: Rules,
         asked: Sequence[int] = (),
         from_offset: int = 0,
-        write: Callable[[memoryview], object] | None = None,
+        write: Callable[[NDArray[np.void]], object] | None = None,
     ) -> None:
         """Begin; *asked* ascends, and *write* takes packed keys."""
         self._table = RuleTable.of(rules)
@@ -309,7 +351,7 @@ class KeyCollector:
             self._last_keyed = int(block.keys["physical_offset"][-1])
             self._keys += len(block.keys)
             if self._write is not None:
-                self._write(block.keys.view(np.uint8).data)
+                self._write(block.keys)
         for offset in starts:
             self._places.setdefault(offset, KeyPlace(self._keys, 0))
 

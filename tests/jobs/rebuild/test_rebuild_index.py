@@ -1,7 +1,9 @@
 """`rebuild-index`: a store's index files from its log."""
 
+import errno
 import hashlib
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import click
 import pytest
 
 from jobs.console.exit_codes import ExitCode
+from jobs.products.index import row_files
 from jobs.products.index.file_builder import BuiltFile, check_built
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
@@ -23,6 +26,8 @@ from jobs.verbs import rebuild_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.layout import IndexHeader, decode_header
 from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
+from tests.rmq_formats.builders import STORED, a_record
+from tests.support.broker import Broker, some_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -247,6 +252,47 @@ def test_however_the_log_is_cut_the_files_are_the_same(
     rebuild(request, SparkWorkers(spark))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
+
+
+@pytest.mark.parametrize(("cores", "held"), [(1, 1 << 19), (4, 1 << 19), (4, 7), (1, 0)])
+@pytest.mark.parametrize("range_size", [1 << 30, 2048, 1024])
+def test_one_process_makes_the_same_files_on_all_cores_with_keys_in_memory_or_not(  # noqa: PLR0913, PLR0917 - cases
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores: int, held: int
+) -> None:
+    monkeypatch.setattr(row_files, "_HELD", held)
+    monkeypatch.setattr("jobs.store.retention._NARROW", 512)
+    monkeypatch.setattr("jobs.products.index.key_row.KEYS_AT_ONCE", 3)
+    monkeypatch.setattr("rmq_formats.indexfile.build.LEAST_DIVIDED", 2)
+    monkeypatch.setattr("jobs.launch.engine.cores", lambda: cores)
+    rebuild(RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size), OneByOne())
+
+    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+@pytest.mark.parametrize("files", [1, 2, 6])
+def test_files_that_are_full_at_the_end_of_the_log_are_followed_by_an_empty_one(tmp_path: Path, files: int) -> None:
+    """A message asks for a file before anyone looks at its keys; here the last message has none."""
+    without_keys = a_record(properties={}, store_timestamp=STORED + 60)
+    Broker(tmp_path / "store").append([*some_records(60), without_keys])
+    wanted = Wanted(10, 120 // files + 1, "5.3.3")
+    result = rebuilt(tmp_path / "store", tmp_path / "out", wanted)
+    rebuilt(tmp_path / "store", tmp_path / "by scratch files", wanted, lost_only=True)
+
+    assert [file.keys for file in result.files] == [120 // files] * files + [0]
+    assert names_in(tmp_path / "out") == names_in(tmp_path / "by scratch files")
+    assert files_in(tmp_path / "out") == files_in(tmp_path / "by scratch files")
+
+
+def test_a_rebuild_that_fails_leaves_no_file(golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="the disk is broken"):
+        rebuilt(golden("b533-base"), tmp_path / "out")
+
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_relative_directory_is_one_of_this_process(

@@ -68,7 +68,7 @@ def test_other_errors_of_s3_stay_what_they_are() -> None:
 def test_inspecting_a_bucket_without_credentials_is_no_damage(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("jobs.storage.s3_storage", lambda _: ObjectStorage(Denied(DENIED[0])))
+    monkeypatch.setattr("jobs.storage.s3.s3_storage", lambda _: ObjectStorage(Denied(DENIED[0])))
 
     outcome = runner(capfd)("inspect", "s3a://bucket/store")
 

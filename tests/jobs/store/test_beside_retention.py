@@ -12,11 +12,12 @@ from jobs.console.exit_codes import ExitCode
 from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_ends import _look_at_all
+from jobs.store.ranges import Range
 from jobs.store.workers import OneByOne, Workers
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf, release_of
-from tests.support.meanwhile import Meanwhile, followed
+from tests.support.meanwhile import BetweenRanges, Meanwhile, followed
 from tests.support.stores import segments_of
 
 NAME = "b551-base"
@@ -104,12 +105,22 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_index_files_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("offset", [0, 8192, 16384])
+def test_index_files_are_those_of_the_log_that_is_left(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    """Also where keys of a deleted segment are in an index file already."""
+    monkeypatch.setattr("jobs.launch.engine.cores", lambda: 1)
+
+    def happens(range_: Range) -> None:
+        if range_.start_offset >= offset:
+            expire(store)
+
     for out, workers in (
-        (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),
+        (tmp_path / "meanwhile", BetweenRanges(happens=happens)),
         (tmp_path / "before", OneByOne()),
     ):
-        request = rebuilding.RebuildIndexRequest(str(store), str(out))
+        request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
         result = rebuilding.rebuild(request, workers)
         assert result.exit_code is ExitCode.CLEAN
 
