@@ -41,7 +41,7 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
     naming = FileNaming(manifest.store_id, manifest.run)
     saved = []
     for table in WRITTEN_BY_RUNS:
-        spared = newest_rows(lake) if table is RUNS else ()
+        spared = spared_rows(lake) if table is RUNS else ()
         saved.append(compact(lake, table, many=MANY, of=naming, spared=spared))
     if manifest.run % _RUNS_BETWEEN_VACUUMS == 0:
         is_any_at_work = any(unfinished(lake, store) for store in known_stores(lake))
@@ -93,11 +93,12 @@ def expect_many_commits(lake: Lake, every_s: float) -> None:
             writer_of(snapshot).set_properties(snapshot, short)
 
 
-def newest_rows(lake: Lake) -> tuple[str, ...]:
+def spared_rows(lake: Lake) -> tuple[str, ...]:
     """
-    Return how the files of each store's newest run are called in `runs`.
+    Return how those files of `runs` are called that no merge touches: each store's newest run, and its registration.
 
-    They stay as they are: whoever looks whether a commit was its own looks for its file.
+    Whoever looks whether a commit was its own looks for its file. And each run asks for all registrations: in a merged
+    file they would be read among hundreds of thousands of rows.
     """
     snapshot = open_table(lake, RUNS.name)
     newest: dict[str, int] = {}
@@ -105,4 +106,4 @@ def newest_rows(lake: Lake) -> tuple[str, ...]:
         store_id, run = path[:_ID_LENGTH], path[_ID_LENGTH + 1 :].partition("-")[0]
         if run.isdigit():
             newest[store_id] = max(newest.get(store_id, 0), int(run))
-    return tuple(f"{store_id}-{run}-" for store_id, run in newest.items())
+    return tuple(f"{store_id}-{number}-" for store_id, run in newest.items() for number in (0, run))
