@@ -105,6 +105,18 @@ PROGRAMS: dict[str, Program] = {
         small=("--release", RELEASE, "--seconds", "15"),
         tiny=("--release", RELEASE, "--rates", "50", "--seconds", "5"),
     ),
+    "long-following": Program(
+        "long_following",
+        full=("--steps", "300", "--every", "0.1", "--faster", "45"),
+        small=("--steps", "100", "--every", "0"),
+        tiny=("--steps", "2", "--every", "0"),
+    ),
+    "long-following-year": Program(
+        "long_following",
+        full=("--steps", "4380", "--every", "0.72", "--faster", "10000", "--pace", "7200"),
+        small=("--steps", "100", "--every", "0", "--faster", "10000", "--pace", "7200"),
+        tiny=("--steps", "2", "--every", "0"),
+    ),
     "commits": Program("commits", small=("--commits", "5"), tiny=("--commits", "1", "--files", "1")),
     "inflation": Program("inflation", small=("--runs", "1"), tiny=("--messages", "100", "--runs", "1")),
     "memory": Program("memory", small=("64",), tiny=("8",)),

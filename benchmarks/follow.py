@@ -207,6 +207,7 @@ def measure(folder: Path, rate: int, seconds: float, every: str, release: str | 
         "commits": reader.commits,
         "visible_after_s": {"p50": round(at[49], 2), "p95": round(at[94], 2), "p99": round(at[98], 2)},
         "cores": round(used / seconds, 2),
+        "cpu_s_a_commit": round(used / max(reader.commits, 1), 2),
         "load": round(os.getloadavg()[0], 1),  # of the machine by then, this and other work
         **({"sends": felt} if felt else {}),
         "samples": reader.samples,

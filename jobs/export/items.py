@@ -91,16 +91,20 @@ class LogItem:
         yield table_rows(batch, self.range.base_offset, self.broker).select(columns)
 
 
-def table_rows(batch: pa.RecordBatch, segment: int, broker: str, store_id: str | None = None) -> pa.RecordBatch:
-    """Return records as rows of the table `messages`, by default of a store that no lake knows."""
+def table_rows(
+    batch: pa.RecordBatch, segment: int, broker: str, store_id: str | None = None, columns: Sequence[str] | None = None
+) -> pa.RecordBatch:
+    """Return records as rows of the table `messages`, or some columns, by default of a store that no lake knows."""
     constants = {"broker": broker, "store_id": store_id, "segment": segment}
-    columns = [
+    plain = STORED_MESSAGES.plain_schema
+    schema = plain if columns is None else pa.schema([plain.field(name) for name in columns])
+    values = [
         pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows)
         if field.name in constants
         else batch.column(field.name).cast(field.type)
-        for field in STORED_MESSAGES.plain_schema
+        for field in schema
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=STORED_MESSAGES.plain_schema)
+    return pa.RecordBatch.from_arrays(values, schema=schema)
 
 
 def times_of(reader: StoreReader, ranges: Sequence[Range]) -> list[tuple[int | None, int | None]]:

@@ -153,6 +153,7 @@ class Follower:
         """Do runs whenever something may be new; hold the store's lock from the first one on."""
         place: _Place | None = None
         is_kept = False
+        tables = set[str]()  # that have a commit of this process
         looked = before = 0.0
         waits_since: float | None = None  # the look before the one that found something
         # After an error the lock keeps its note: what is left over is swept.
@@ -167,11 +168,13 @@ class Follower:
                     waits_since = None
                     snapshots.renew()
                     for summary in steps(self.request, self.workers):
-                        if not is_kept and summary.store_id is not None:
+                        if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
                             lake = Lake(normalise(self.request.lake), self.workers.options)
-                            stack.enter_context(kept(lake, summary.store_id))
+                            if not is_kept:
+                                stack.enter_context(kept(lake, summary.store_id))
+                                is_kept = True
                             expect_many_commits(lake, self.pace.every_s)
-                            is_kept = True
+                            tables |= summary.versions.keys()
                         place, looked = _Place.after(summary, self.request, self.workers, place), began
                         yield summary
                         self.alive()

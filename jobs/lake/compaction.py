@@ -175,12 +175,14 @@ def _of_run(stored: Iterable[StoredFile], spared: tuple[str, ...], store_id: str
     mine = [file for file in _mergeable(stored, spared) if _store(file).startswith(store_id)]
     # Files merge once the smaller ones weigh as much as the largest of the group: each merge of a byte at least doubles
     # the file that it is in, so that a byte is rewritten about log2(LARGE / first size) times, not once a run.
-    largest = count = total = 0
+    largest = count = weight = total = 0
     for number, size in enumerate(sorted(file.size for file in mine), 1):
-        if size <= total:
-            largest, count = size, number
         total += size
-    return list(_groups(file for file in mine if file.size <= largest)) if count >= many else []
+        if 2 * size <= total:
+            largest, count, weight = size, number, total
+    if count < many and weight < SMALL:
+        return []
+    return list(_groups(file for file in mine if file.size <= largest))
 
 
 def _name(of: FileNaming | None) -> str:

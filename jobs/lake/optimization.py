@@ -11,7 +11,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import commit_prepared, known_stores, unfinished
 from jobs.lake.table_file import Action
 from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS, Table
-from jobs.lake.upkeep import newest_rows
+from jobs.lake.upkeep import spared_rows
 from jobs.storage.locations import normalise
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
@@ -40,7 +40,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inf
         return inflate(lake, table, lambda work: workers.map(work, inflate_file, "inflating bodies"), dry_run=dry_run)
 
     if dry_run:
-        newest = newest_rows(lake)
+        newest = spared_rows(lake)
         return [
             estimate(lake, table, newest if table is RUNS else ())._replace(inflated=inflated(table))
             for table in WRITTEN_BY_RUNS
@@ -56,7 +56,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inf
 
     saved = []
     for table in WRITTEN_BY_RUNS:
-        spared = newest_rows(lake) if table is RUNS else ()
+        spared = spared_rows(lake) if table is RUNS else ()
         merged = compact(lake, table, spared=spared, merge=merge)
         if table.sorted_by is not None:
             merged = merged.and_then(cluster(lake, table, merge))

@@ -102,9 +102,13 @@ def spark_session(
     spark_options: Sequence[str] | None = None,
     record_classes: bool = True,
     half: bool = False,
+    lasting: bool = False,
 ) -> SparkSession:
     """
     Return the session of this process: the one that has begun to start, or one that is started where none runs.
+
+    *lasting*: the JVM itself will work on rows for minutes, as queries and streams do. Else it only schedules what
+    Python computes, and compiles its code for a fast start: rows then take it twice the time.
 
     Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves the
     other half of this machine's cores alone, unless the user has said which master to use. A driver that spark-submit
@@ -115,7 +119,7 @@ def spark_session(
     with shown(Work(_STARTING)):
         if _starting:
             return _made_active(_starting.pop().result())
-        _start(app_name, spark_options, record_classes=record_classes, half=half)
+        _start(app_name, spark_options, record_classes=record_classes, half=half, lasting=lasting)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
@@ -134,13 +138,14 @@ def _made_active(session: SparkSession) -> SparkSession:
     return session
 
 
-def _start(
+def _start(  # noqa: PLR0913 - all that differs between sessions
     app_name: str,
     spark_options: Sequence[str] | None,
     *,
     record_classes: bool,
     half: bool,
     warm: str | None = None,
+    lasting: bool = False,
 ) -> None:
     """Start a JVM where this process has none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -155,7 +160,8 @@ def _start(
     spark.check_master(spark_options)
     s3 = "RMQ_LAKE_S3" in os.environ
     public, secret = without_secrets(spark_options)
-    _start_jvm(app_name, spark.submission(public, s3=s3, record=record_classes, warm=warm), secret)
+    submitted = spark.submission(public, s3=s3, record=record_classes, warm=warm, lasting=lasting)
+    _start_jvm(app_name, submitted, secret)
 
 
 def close(*, succeeded: bool) -> None:

@@ -27,7 +27,7 @@ _MASTER_SECONDS = 5  # for a connection, where a firewall drops what it does not
 DEFAULT_MASTER = "local[*,4]"
 
 # A JVM that schedules what Python computes, for seconds: one collector thread, and code compiled fast, not well.
-_SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_ONE_COLLECTOR, _COMPILED_FAST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 # Of memory what it needs: a heap that grows (the JVM begins with a 64th of the machine's memory, and new objects walk
 # through a third of that once), and the class archive as it lies on disk: at another place every page that has an
 # address in it is a copy.
@@ -49,12 +49,17 @@ class Submission(NamedTuple):
 
 
 def submission(
-    spark_options: Sequence[str], *, s3: bool = False, record: bool = True, warm: str | None = None
+    spark_options: Sequence[str],
+    *,
+    s3: bool = False,
+    record: bool = True,
+    warm: str | None = None,
+    lasting: bool = False,
 ) -> Submission:
     """
     Find and fetch the JARs, and return spark-submit's arguments: the user's options over ours.
 
-    *warm* names the module of the tasks, which local workers share.
+    *warm* names the module of the tasks, which local workers share. *lasting*: see `session.spark_session`.
     """
     java_home = find_java_home()
     spark_home = jars.spark_home()
@@ -64,7 +69,8 @@ def submission(
         "JAVA_HOME": str(java_home),
         "PYTHONSAFEPATH": "1",  # a worker does not import from the directory that it was started in
         "SPARK_HOME": str(spark_home),
-        "SPARK_LAUNCHER_OPTS": " ".join(_SHORT_LIVED),  # of the small JVM that only puts the command together
+        # Of the small JVM that only puts the command together.
+        "SPARK_LAUNCHER_OPTS": f"{_ONE_COLLECTOR} {_COMPILED_FAST}",
     }
     local = is_local(spark_options)
     options = _with_defaults(spark_options)
@@ -75,6 +81,7 @@ def submission(
     recording = None
     if local:
         flags, recording = _jvm_flags(java_home, spark_home, record=record)
+        flags += [] if lasting else [_COMPILED_FAST]
         environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))
         # Each of a JVM's many threads would keep what it has freed of large columns to itself; YARN sets it, too.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
@@ -179,7 +186,7 @@ def _jvm_flags(
         flag, recording = "-Xshare:auto", None
     # The JVM talks about its archive on standard output, which is the data's.
     flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag]
-    return [*flags, *_SHORT_LIVED, *_SMALL], recording
+    return [*flags, _ONE_COLLECTOR, *_SMALL], recording
 
 
 def _appended(flags: Sequence[str], given: str) -> str:

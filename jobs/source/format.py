@@ -10,8 +10,10 @@ The format `rocketmq-store`: a store's messages as rows, in those columns of the
 Rows are Arrow batches from the same compiled scan that fills the lake.
 """
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -23,6 +25,7 @@ from jobs.source.batch import RocketmqReader
 from jobs.source.options import NAME, Wanted
 from jobs.source.stream import RocketmqStreamReader
 from jobs.storage.locations import normalise
+from rmq_formats.errors import UnsupportedFormat
 
 _EARLIER_NAME = "rocketmq"
 
@@ -62,15 +65,24 @@ class RocketmqDataSource(DataSource):
         """Return the columns of the table `messages`, but for those of inflated bodies."""
         return from_arrow_schema(STORED_MESSAGES.plain_schema)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> RocketmqReader:
         """Return the reader of one store."""
-        del schema
-        return RocketmqReader(Wanted.of(dict(self.options)))
+        return RocketmqReader(self._wanted(schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> RocketmqStreamReader:
         """Return the reader of one store's new messages."""
-        del schema
-        return RocketmqStreamReader(Wanted.of(dict(self.options)))
+        return RocketmqStreamReader(self._wanted(schema))
+
+    def _wanted(self, schema: StructType) -> Wanted:
+        """Read the options; the columns are those of *schema*, which a user may have given."""
+        there = {field.name: field.dataType for field in self.schema()}
+        for field in schema:
+            if field.name not in there:
+                raise UnsupportedFormat(f"schema: {field.name} is no column of messages")
+            types = there[field.name].simpleString(), field.dataType.simpleString()
+            if types[0] != types[1]:
+                raise UnsupportedFormat(f"schema: {field.name} is {types[0]}, not {types[1]}")
+        return replace(Wanted.of(dict(self.options)), columns=tuple(schema.fieldNames()))
 
 
 class EarlierDataSource(RocketmqDataSource):

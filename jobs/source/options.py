@@ -53,6 +53,7 @@ class Wanted:
     batch_size: int = _BATCH_SIZE
     poll_s: float = _POLL_S
     file_system: Mapping[str, str] | None = None
+    columns: tuple[str, ...] | None = None  # Spark tells a source of Python no others than those of a given schema
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -98,6 +99,11 @@ class Wanted:
     def stream_part(self) -> int:
         """How many bytes one task of a micro-batch reads, about."""
         return self.partition_size or _STREAM_PART
+
+    @property
+    def with_body(self) -> bool:
+        """Whether bodies are wanted."""
+        return self.selection.with_body and (self.columns is None or "body" in self.columns)
 
     @property
     def has_bounds(self) -> bool:

@@ -54,13 +54,13 @@ def rows_of(partition: RangePartition, wanted: Wanted) -> Iterator[pa.RecordBatc
 def _rows(item: Records, partition: RangePartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     selection, writer, range_ = wanted.selection, partition.writer, partition.range
     for group, parser in parts_by_release(item, writer.rules):
-        batch, bad = message_batch(group, parser, with_body=selection.with_body, takes=selection.takes_or_all)
+        batch, bad = message_batch(group, parser, with_body=wanted.with_body, takes=selection.takes_or_all)
         if bad and wanted.mode == FAILFAST:
             raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
         if wanted.has_bounds:
             batch = _within_bounds(batch, wanted)
         if batch.num_rows:
-            yield table_rows(batch, range_.base_offset, writer.broker, writer.store_id)
+            yield table_rows(batch, range_.base_offset, writer.broker, writer.store_id, wanted.columns)
 
 
 def _within_bounds(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:

@@ -37,6 +37,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne, WorkersOnDemand
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import NotAStore
+from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import raw_rows, rows_of
 
@@ -103,6 +104,18 @@ def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None
     assert raw_rows(tmp_path / "lake") == expected(placed)
     assert whole.messages == sum(step.messages for step in story.steps) == len(placed) + 5  # 5 were cut off again
     assert whole.exit_code is ExitCode.DAMAGE  # that rows were superseded is said
+
+
+def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+
+    def rot() -> None:
+        broker.append([a_record()._replace(body_crc=0), a_record()])
+
+    Story(Stop(), [lambda: None, rot]).run(request(broker))
+    kept = {name: DeltaTable(tmp_path / "lake" / name).metadata().configuration for name in ("messages", "quarantine")}
+    assert {(of[LOG_KEPT], of[FILES_KEPT]) for of in kept.values()} == {("interval 60 minutes",) * 2}
 
 
 def test_index_entries_are_chained_as_separate_runs_chain_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from deltalake.exceptions import CommitFailedError
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import commit as commits
-from jobs.lake import upkeep
+from jobs.lake import compaction, upkeep
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
-from jobs.lake.compaction import Group, compact, merge_group
+from jobs.lake.compaction import Group, Saved, compact, merge_group
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.optimization import NotALake, optimize
@@ -257,9 +257,34 @@ def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path)
 
     assert sum(before) == len(raw_rows(lake)) == 14 * 3
     assert len(DeltaTable(lake / "messages").file_uris()) < 6 + 2
-    assert len(DeltaTable(lake / "runs").file_uris()) < 2 * 6 + 4
+    files = DeltaTable(lake / "runs").file_uris()
+    assert len(files) < 2 * 6 + 4
+    assert sum("-0-registered-" in file for file in files) == 1  # which every run reads: alone, it stays small
     assert {row["state"] for row in rows_of(lake, "runs", "time")} == {"registered", "prepared", "done"}
     assert leftovers(lake) == []
+
+
+def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen runs of 100,000 messages were merged by one step: six seconds, in which no reader saw anything new."""
+    merged: list[list[Saved]] = []
+
+    def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
+        merged.append([one for one in upkeep.keep_up(lake, manifest) if one.merged])
+        return []
+
+    small = 60_000  # bytes: of some runs
+    monkeypatch.setattr("jobs.ingest.commit.keep_up", keep_up)
+    monkeypatch.setattr(upkeep, "SMALL", small)
+    monkeypatch.setattr(compaction, "SMALL", small)
+    list(incremental(tmp_path, 32))
+    found = [{one.table: one.bytes_before for one in of_run} for of_run in merged]
+
+    sizes = [of_run["messages"] for of_run in found if "messages" in of_run]
+    assert len(sizes) >= 3
+    assert max(sizes) < 2 * small
+    assert all("index_entries" not in of_run for of_run in found if "messages" in of_run)
 
 
 def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path: Path) -> None:

@@ -49,6 +49,13 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     assert "127.0.0.1" == told.environment["SPARK_LOCAL_IP"]
 
 
+def test_a_session_that_lasts_compiles_its_code_well() -> None:
+    quick, lasting = (set(jvm_flags(submission([], record=False, lasting=is_lasting))) for is_lasting in (False, True))
+
+    assert {"-XX:TieredStopAtLevel=1"} == quick - lasting
+    assert set() == lasting - quick
+
+
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="each worker imports by itself there")
 def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not() -> None:
     local = submission([], record=False, warm="jobs.products.loaded")

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 from jobs.lake.tables import STORED_MESSAGES
 from jobs.source.batch import RocketmqReader
-from jobs.source.format import register
+from jobs.source.format import RocketmqDataSource, register
 from jobs.source.options import Wanted
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
@@ -64,6 +66,34 @@ def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq:
     assert offsets[20:] == _offsets(rocketmq(store, fromTime=middle.store_timestamp))
     assert {None} == {row.body for row in rocketmq(store, body="false").select("body").collect()}
     assert offsets[::2] == _offsets(rocketmq(store).where("topic = 'Orders'"))
+
+
+def test_a_given_schema_has_its_columns_alone_made(tmp_path: Path, spark: "SparkSession") -> None:
+    store = write_store(tmp_path / "store", stored([Sent(topic="Orders", body=b"a body", tags="paid")]))
+    source = RocketmqDataSource({"path": str(store)})
+    expected = [{"tags": "paid", "topic": "Orders"}]
+    some = StructType().add("tags", "string").add("topic", "string")
+
+    batch, stream = source.reader(some), source.streamReader(some)
+    ends = stream.initialOffset(), stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    for reader, parts in ((batch, batch.partitions()), (stream, stream.partitions(*ends))):
+        assert expected == [row for part in parts for rows in reader.read(part) for row in rows.to_pylist()]
+
+    register(spark)
+    frame = spark.read.format("rocketmq-store").schema(some).load(str(store))
+    assert expected == frame.toArrow().to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "reason"),
+    [
+        ("body", "string", "schema: body is binary, not string"),
+        ("tag", "string", "schema: tag is no column of messages"),
+    ],
+)
+def test_a_given_schema_has_columns_of_messages_in_their_types(name: str, type_: str, reason: str) -> None:
+    with pytest.raises(UnsupportedFormat, match=reason):
+        RocketmqDataSource({"path": "x"}).reader(StructType().add(name, type_))
 
 
 def test_partitions_of_any_size_read_every_record_once(tmp_path: Path, rocketmq: Callable[..., "DataFrame"]) -> None:
