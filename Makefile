@@ -43,7 +43,7 @@ test-fast: environment ## Formats as their readable modules have them, and the c
 	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)
 
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
-	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 2 -m "($(SLOW)) and not campaign" $(ARGS)
+	$(PYTHON) -m pytest $(WORKERS) --maxprocesses 3 -m "($(SLOW)) and not campaign" $(ARGS)
 
 test-released: environment ## Every command, recipe and notebook cell that the pages show, in the environment that users get
 	$(PYTHON) -m pytest -m released $(ARGS)
