@@ -1,7 +1,6 @@
 """Segments of the log under a name that is not theirs: their records belong where the log has no file."""
 
-from collections.abc import Iterator
-from contextlib import suppress
+from functools import cached_property
 from typing import NamedTuple
 
 from jobs.store.queue_files import queues_of_files
@@ -11,6 +10,7 @@ from rmq_formats.commitlog.layout import RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import FormatError
+from rmq_formats.layout import Read
 from rmq_formats.store import name_of_offset
 
 _PLACE = RECORD[0].offset("physical_offset")
@@ -29,23 +29,39 @@ class Misnamed(NamedTuple):
         return f"its records are those of {name_of_offset(self.right)}, which is missing: the file has a wrong name"
 
 
-def misnamed_segments(store: Store) -> Iterator[Misnamed]:
-    """
-    Yield segments that begin with the record of an offset at which a segment is missing, or of one before the log.
+class WrongNames:
+    """Tells segments of a store that have another name than their records."""
 
-    Two witnesses say the same: the record, with its CRC, and the gap or its unit. One changed bit would contradict one
-    of them, and the unit contradicts a segment of another log.
-    """
-    size, start = usual_size(store.segments), store.start_offset
-    missing = {hole.start for hole in holes(store.segments)}
-    for segment in store.segments if missing or start else ():
-        with suppress(FormatError, OSError), store.open(segment) as file:
-            right = int.from_bytes(file.read(_PLACE, 8))
-            if right in missing or (right < start and right % size == 0):
-                first = decode_record(bytes(file.read(0, min(segment.size, _LONGEST_RECORD))))
-                is_named = _is_named(first, store)
-                if has_right_body_crc(first) and (is_named or (is_named is None and right in missing)):
-                    yield Misnamed(segment, right)
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @cached_property
+    def _missing(self) -> frozenset[int]:
+        return frozenset(hole.start for hole in holes(self._store.segments))
+
+    @cached_property
+    def _size(self) -> int:
+        return usual_size(self._store.segments)
+
+    def of(self, segment: Segment, read: Read) -> Misnamed | None:
+        """
+        Return the right name of a segment whose beginning is no record of its own place; None where nothing proves one.
+
+        It begins with the record of an offset at which a segment is missing, or of one before the log. Two witnesses
+        say the same: the record, with its CRC, and the gap or its unit. One changed bit would contradict one of them,
+        and the unit contradicts a segment of another log.
+        """
+        right = int.from_bytes(read(_PLACE, 8))
+        is_missing = right in self._missing
+        if not is_missing and not (right < self._store.start_offset and self._size and right % self._size == 0):
+            return None
+        try:
+            first = decode_record(bytes(read(0, min(segment.size, _LONGEST_RECORD))))
+        except FormatError:
+            return None
+        is_named = _is_named(first, self._store)
+        is_proven = is_missing if is_named is None else is_named
+        return Misnamed(segment, right) if is_proven and has_right_body_crc(first) else None
 
 
 def _is_named(record: MessageRecord, store: Store) -> bool | None:

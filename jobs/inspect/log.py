@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from jobs.diagnosis.misnamed_segments import misnamed_segments
+from jobs.diagnosis.misnamed_segments import Misnamed, WrongNames
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import WalkedPiece, walk
@@ -84,7 +84,7 @@ class LogInspector:
         self._see = see
         self._progress = progress
         self._topics: Counter[str] = Counter()
-        self._misnamed = list(misnamed_segments(store))
+        self._wrong_names = WrongNames(store)
         self._report = LogReport(start_offset=store.start_offset)
 
     def inspect(self, *, deep: bool) -> LogReport:
@@ -96,9 +96,6 @@ class LogInspector:
             self._report.segments.append(report)
             if newest is None or segment.base_offset > newest:
                 report.end = "made ahead of need"
-                continue
-            if any(one.segment is segment for one in self._misnamed):
-                report.end = "misnamed"
                 continue
             with self._problems.noted(segment.location):
                 self._inspect_segment(segment, report, is_newest=segment.base_offset == newest, deep=deep)
@@ -117,8 +114,11 @@ class LogInspector:
             report.framing = framing_of(reader.read, segment.readable, segment.base_offset)
             log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing, reader.next_written)
             is_walked = deep or is_newest
-            self._look_at_head(log, report, is_walked=is_walked)
-            if is_walked:
+            wrong_name = self._look_at_head(segment, log, report, is_walked=is_walked)
+            if wrong_name is not None:
+                report.end = "misnamed"
+                self._problems.damage(report.file, wrong_name.text)
+            elif is_walked:
                 start = 0 if deep else self._newest_known_record(log)
                 self._walk(log, report, start, final=not is_newest)
             else:
@@ -127,15 +127,19 @@ class LogInspector:
                 text = f"{place.size} bytes cannot be read: {place.reason}"
                 self._problems.damage(report.file, text, segment.base_offset + place.position)
 
-    def _look_at_head(self, log: SegmentBytes, report: SegmentReport, *, is_walked: bool) -> None:
+    def _look_at_head(
+        self, segment: Segment, log: SegmentBytes, report: SegmentReport, *, is_walked: bool
+    ) -> Misnamed | None:
+        """Look at the first records of a segment; return its right name if they are of another place."""
         if log.size == 0:
             self._problems.note(report.file, "is empty")
         elif log.stated_end(0) is None:
             try:
                 record = log.record_at(0)
             except FormatError as error:
-                if is_walked:  # a walk tells more
-                    return
+                wrong_name = self._wrong_names.of(segment, log.read)
+                if wrong_name is not None or is_walked:  # a walk tells more
+                    return wrong_name
                 if _is_blank(log):
                     text = "zeros at start and end, though a later segment is written: lost, or that one is misnamed"
                     self._problems.gap(report.file, text, log.base_offset)
@@ -145,6 +149,7 @@ class LogInspector:
                 report.first_store_timestamp = record.store_timestamp
                 for sampled in records_from(log._replace(size=min(log.size, _SAMPLED))):
                     self._see(sampled)
+        return None
 
     def _newest_known_record(self, log: SegmentBytes) -> int:
         """Return the position of the newest record of this segment that a queue or index file names, else 0."""
@@ -210,8 +215,6 @@ class LogInspector:
                 self._problems.damage(segment.location, f"cut short: {text}")
             elif segment.size != usual:
                 self._problems.note(segment.location, text)
-        for one in self._misnamed:
-            self._problems.damage(one.segment.location, one.text)
         for hole in holes(segments):
             location, position = hole.place(segments)
             why = f"no segment {name_of_offset(hole.start)}" if position is None else "the file was cut short"

@@ -96,7 +96,10 @@ def _of_log(store: str, groups: Sequence[Group]) -> Steps:
     export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
     misnamed = _of(groups, LOG, {MISNAMED_SEGMENT})
     words = "A segment has a wrong name. With the broker stopped, give it its own, and verify again:"
-    yield Step(words, tuple(_renaming(store, group.cause) for group in misnamed)), misnamed
+    yield (
+        Step(words, tuple(_renaming(store, one.cause) for one in misnamed if "://" not in store + one.cause.file)),
+        misnamed,
+    )
     missing, before = _of(groups, LOG, {GAP, LOST_END}), _of(groups, LOG, {LOST_START})
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
     words = f"Part of the log is missing. Put the segment back {copy} its messages, for repair or export:"
@@ -123,8 +126,9 @@ def _of_log(store: str, groups: Sequence[Group]) -> Steps:
 
 
 def _renaming(store: str, misnamed: Finding) -> str:
-    file = misnamed.file if "://" in misnamed.file or misnamed.file.startswith("/") else f"{store}/{misnamed.file}"
-    return f"mv -n {file} {file.rpartition('/')[0]}/{misnamed.expected}"
+    folder, _, name = misnamed.file.rpartition("/")
+    place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # the log may lie elsewhere
+    return f"mv -n {place}/{name} {place}/{misnamed.expected}"
 
 
 def _of_queues(groups: Sequence[Group], database: Step | None) -> Steps:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jobs.diagnosis.broker_start import doubtful_length
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
-from jobs.diagnosis.misnamed_segments import Misnamed, misnamed_segments
+from jobs.diagnosis.misnamed_segments import Misnamed, WrongNames
 from jobs.lake.findings import (
     DAMAGED_RANGE,
     GAP,
@@ -26,7 +26,7 @@ from jobs.store.beside_broker import broker_process
 from jobs.store.log_ends import has_lost_end, lost_start, newest_known
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import Hole, cut_short, holes
-from jobs.store.store import Store
+from jobs.store.store import Segment, Store
 from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
 from jobs.verify.findings import PartReport
 from rmq_formats.broker_conf import BrokerConf
@@ -41,7 +41,7 @@ UNCHECKED_FIELDS = (
 )
 UNCHECKED = f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"
 Lost = tuple[int, int, str]  # from one offset to another, by the finding of this title
-_ZEROS = "(magic 00000000 "
+_ZEROS = "magic 00000000 "
 _NEVER_WRITTEN = "undecided: zeroed, or never written, and what is behind it is of another log"
 _ELSEWHERE = "physical_offset"  # the reason for records that name another place
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
@@ -68,12 +68,16 @@ class LostRanges:
         return finding.following(title) if title else finding
 
 
-def doubted_zeros(findings: Iterable[Finding], followed: Container[str], store: Store) -> Iterator[Finding]:
+def doubted_zeros(
+    findings: Iterable[Finding], followed: Container[str], checks: Sequence[RangeCheck], store: Store
+) -> Iterator[Finding]:
     """Yield *findings*; zeros up to a file's end that no unit or entry leads into may never have been anything else."""
-    ends = {str(segment.end) for segment in store.segments}
+    ends = {segment.end for segment in store.segments}
+    pieces = (piece for check in checks for piece in check.damaged)
+    tails = {piece.offset for piece in pieces if piece.reason.startswith(_ZEROS) and piece.end in ends}
     for one in findings:
-        is_tail = one.kind == DAMAGED_RANGE and _ZEROS in one.cause and one.found.rpartition(" ")[2] in ends
-        yield one._replace(cause=_NEVER_WRITTEN) if is_tail and one.title not in followed else one
+        is_doubted = one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed
+        yield one._replace(cause=_NEVER_WRITTEN) if is_doubted else one
 
 
 class LogFindings(NamedTuple):
@@ -120,44 +124,53 @@ def log_findings(
 
 def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[Lost]]:
     """Return the findings on the records of a log, and those of its offsets that have no record any more."""
-    findings: list[Finding] = []
-    lost: list[Lost] = []
     pieces = [piece for check in checks for piece in check.damaged]
-    misnamed: dict[int, str] = {}  # the finding's title, by either end of a gap that a wrong name makes
-    for one in misnamed_segments(store):
-        start, end = one.segment.base_offset, one.segment.end
-        finding = _misnamed(one, store)
-        findings.append(finding)
-        pieces = [piece for piece in pieces if not start <= piece.offset < end]
-        lost.append((_start_of_zeros(pieces, start), end, finding.title))
-        lost.append((one.right, one.right + one.segment.size, finding.title))
-        misnamed |= {one.right: finding.title, start: finding.title}
+    findings, lost = _of_wrong_names(pieces, store)
+    wrong_names = LostRanges(lost)
     for hole in holes(store.segments):
-        title = misnamed.get(hole.start) or misnamed.get(hole.end)
-        finding = _gap(hole, store)
-        findings.append(finding if title is None else finding.following(title))
-        if title is not None:
-            lost.append((_start_of_zeros(pieces, hole.start), hole.end, title))
-            continue
         cut = next((piece for piece in pieces if piece.end == hole.start), None)
-        lost.append((cut.offset if cut else hole.start, hole.end, finding.title))
+        finding = wrong_names.attributed(_gap(hole, store))
+        findings.append(finding)
+        lost.append((cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
-    starts = {segment.base_offset for segment in store.segments}
-    foreign = {piece.offset for piece in pieces if piece.offset in starts and piece.reason.startswith(_ELSEWHERE)}
     for piece in pieces:
-        finding = _damaged(piece, store, foreign)
+        finding = _damaged(piece, store)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding.title))
     findings += (_changed(one, store) for check in checks for one in check.wrong)
     return findings, lost
 
 
-def _start_of_zeros(pieces: list[Piece], end: int) -> int:
-    """Take pieces that lead up to *end* out of *pieces*: what was not written yet when a wrong name came after it."""
-    while piece := next((piece for piece in pieces if piece.end == end), None):
-        pieces.remove(piece)
-        end = piece.offset
-    return end
+def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], list[Lost]]:
+    """
+    Return the findings of segments under a wrong name, and the offsets that are lost by it.
+
+    Pieces that follow from it are taken out of *pieces*: those of such a segment, and what leads up to its name, which
+    was not written yet.
+    """
+    findings: list[Finding] = []
+    lost: list[Lost] = []
+    names = WrongNames(store)
+    gaps = {hole.end: hole.start for hole in holes(store.segments)}
+    for segment in _damaged_from_the_start(pieces, store):
+        with suppress(OSError), store.open(segment) as file:
+            wrong = names.of(segment, file.read)
+            if wrong is not None:
+                finding = _misnamed(wrong, store)
+                findings.append(finding)
+                pieces[:] = [piece for piece in pieces if not segment.base_offset <= piece.offset < segment.end]
+                start = gaps.get(segment.base_offset, segment.base_offset)
+                while before := next((piece for piece in pieces if piece.end == start), None):
+                    pieces.remove(before)
+                    start = before.offset
+                lost.append((start, segment.end, finding.title))
+                lost.append((wrong.right, wrong.right + segment.size, finding.title))
+    return findings, lost
+
+
+def _damaged_from_the_start(pieces: Iterable[Piece], store: Store) -> list[Segment]:
+    starts = {piece.offset for piece in pieces}
+    return [segment for segment in store.segments if segment.base_offset in starts]
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:
@@ -228,14 +241,13 @@ def _misnamed(one: Misnamed, store: Store) -> Finding:
     return Finding(LOG, MISNAMED_SEGMENT, file, 0, "name", *names, one.text, log_offset=one.right)
 
 
-def _damaged(piece: Piece, store: Store, foreign: Container[int]) -> Finding:
-    """Return the finding of a piece; *foreign* are the offsets of segments whose records are of another place."""
+def _damaged(piece: Piece, store: Store) -> Finding:
     file, position = _place(piece.offset, store)
     is_unreadable = piece.reason == IO_ERROR
     cause = "these bytes are no record: overwritten, zeroed, or bits changed"
     if is_unreadable:
         cause = "the disk returns an error for these bytes"
-    elif piece.offset in foreign:
+    elif not position and piece.reason.startswith(_ELSEWHERE):
         cause = "these records are of another place: the file is of another log, or has a wrong name"
     reason = f" ({piece.reason})" if piece.reason else ""
     return Finding(

@@ -137,7 +137,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     for part in (read.queues.report, index):
         part.findings = [log.lost.attributed(one) for one in doubted(part.findings, foreign, read.store)]
     followed = {one.follows for part in parts.values() for one in part.findings}
-    log.report.findings = list(doubted_zeros(log.report.findings, followed, read.store))
+    log.report.findings = list(doubted_zeros(log.report.findings, followed, checks, read.store))
     start = None
     walked = walked_log(checks, read.queues.log_end)._replace(queue_stops=read.queues.stops)
     if broker_process(store.root) is None:

@@ -292,6 +292,24 @@ def test_a_segment_under_a_wrong_name_is_one_cause_and_the_command_that_mends_it
     assert verified(store).severity is Severity.HEALTHY
 
 
+def test_the_command_for_a_wrong_name_can_be_pasted_wherever_the_log_is(store: Path, tmp_path: Path) -> None:
+    log = (store / "commitlog").rename(tmp_path / "the log's")
+    right = sorted(log.iterdir())[1]
+    wrong = right.rename(log / "65536".zfill(20))
+    verdict = verify(VerifyRequest(str(store), commitlog=[str(log)]), OneByOne())
+
+    (command,) = (line for line in text_of(verdict).splitlines() if line.lstrip().startswith("mv -n "))
+    assert shlex.split(command)[2:] == [str(wrong), str(right)]
+
+
+def test_empty_segments_have_no_right_name(store: Path) -> None:
+    segments(store)[0].unlink()
+    for segment in segments(store):
+        segment.write_bytes(b"")
+
+    assert verified(store).exit_code is not ExitCode.CLEAN
+
+
 def test_a_segment_of_another_place_with_a_damaged_first_record_has_no_other_name(store: Path) -> None:
     wrong = segments(store)[1].rename(store / "commitlog" / "65536".zfill(20))
     overwrite(wrong, 90, b"\xff\xff")
