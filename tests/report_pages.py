@@ -23,10 +23,10 @@ from jobs.report.output import write_report
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import unpack
+from tests.support.browser import chromium
 from tests.support.stores import flip
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1280, 768, 390)
 _TALLEST = 1200  # pixels of a page that a picture shows
 _LOG_BYTE = 21_000  # of a record's body, in the second segment
@@ -49,8 +49,6 @@ def reports(folder: Path) -> Iterator[Report]:
 
 
 def photograph(page: Path, picture: Path, width: int, *, dark: bool = False, height: int = _TALLEST) -> None:
-    if CHROMIUM is None:
-        raise FileNotFoundError("no Chromium is installed: apt-get install chromium")
     # A window is never narrower than some 500 pixels: a frame is.
     frame = page.with_name(f"frame-{width}.html")
     frame.write_text(
@@ -59,7 +57,7 @@ def photograph(page: Path, picture: Path, width: int, *, dark: bool = False, hei
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(
             [
-                CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                 "--disable-background-networking", "--hide-scrollbars", f"--user-data-dir={profile}",
                 f"--window-size={width},{height}", f"--screenshot={picture}",
                 *["--blink-settings=preferredColorScheme=0"] * dark, frame.as_uri(),

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from tests.support.waiting import wait_until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_NONE = "no Chromium is installed: apt-get install chromium"
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(_CHROMIUM is None, reason=_NONE)
 _LOADED = 240.0  # seconds of a busy machine
 
 
@@ -133,13 +136,17 @@ async def _connected(address: str) -> WebSocketClientConnection:
     return await websocket_connect(address, max_message_size=1 << 28)
 
 
+def chromium() -> str:
+    if _CHROMIUM is None:
+        raise FileNotFoundError(_NONE)
+    return _CHROMIUM
+
+
 @contextmanager
 def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        raise FileNotFoundError("no Chromium is installed: apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions",
+            chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions",
             "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
             f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank",
         ]  # fmt: skip

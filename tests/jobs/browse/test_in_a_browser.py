@@ -13,15 +13,11 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from tests.golden import unpack
-from tests.support.browser import CHROMIUM, Browser, browser
+from tests.support.browser import Browser, browser, needs_chromium
 from tests.support.pages import Pages, served
 from tests.support.published import axe
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, needs_chromium]
 VIEWS = ("/", "/messages", "/messages?topic=T1", "/topics", "/groups", "/unfinished")
 _OF_WEIGHT = "document, {resultTypes: ['violations']}"
 

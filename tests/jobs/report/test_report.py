@@ -24,10 +24,10 @@ from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, placed
+from tests.support.browser import chromium, needs_chromium
 from tests.support.stores import flip, segments_of
 
 HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class _Tags(HTMLParser):
@@ -164,15 +164,14 @@ def test_a_command_is_not_broken_inside_an_option(golden: StoreOf, tmp_path: Pat
 
 
 @pytest.mark.browser
+@needs_chromium
 @pytest.mark.parametrize("width", [1200, 500])
 @pytest.mark.parametrize("kind", ["real", "hostile"])
 def test_a_browser_shows_the_page_without_an_error(golden: StoreOf, tmp_path: Path, width: int, kind: str) -> None:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed: apt-get install chromium")
     store = golden("b551-base") if kind == "real" else _hostile_store(tmp_path / "store")
     write_report(tmp_path, _ingested(store, tmp_path / "lake"))
     command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
         f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},1200", "--dump-dom",
         (tmp_path / "report.html").as_uri(),
