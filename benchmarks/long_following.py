@@ -122,7 +122,7 @@ class Readers:
 
 
 def by_table(lake: Path) -> dict[str, dict[str, float]]:
-    """Return what the newest version of each table has, and how long it takes to open it."""
+    """Return the amounts in the newest version of each table, and the time to open it."""
     found = {}
     for table in WRITTEN_BY_RUNS:
         if not (lake / table.name / "_delta_log").is_dir():

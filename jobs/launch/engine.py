@@ -67,7 +67,7 @@ def cores() -> int:
 
 
 def usable_cores(*, half: bool) -> int:
-    """Return how many cores a run may use; *half*: the others are a broker's."""
+    """Return the number of cores for a run; with *half* the others are left to a broker."""
     return max(cores() // 2, 1) if half else cores()
 
 

@@ -65,7 +65,7 @@ def begin_session(app_name: str, *, half: bool, warm: str) -> None:
 
     def start() -> None:
         try:
-            _start(app_name, None, record_classes=True, half=half, warm=warm)
+            _start(app_name, None, spark.JvmUse(warm=warm), half=half)
             if _jvms and _jvms[-1].is_local:
                 _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
                 _warming[-1].start()
@@ -119,7 +119,7 @@ def spark_session(
     with shown(Work(_STARTING)):
         if _starting:
             return _made_active(_starting.pop().result())
-        _start(app_name, spark_options, record_classes=record_classes, half=half, lasting=lasting)
+        _start(app_name, spark_options, spark.JvmUse(record_classes, lasts=lasting), half=half)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
@@ -138,15 +138,7 @@ def _made_active(session: SparkSession) -> SparkSession:
     return session
 
 
-def _start(  # noqa: PLR0913 - all that differs between sessions
-    app_name: str,
-    spark_options: Sequence[str] | None,
-    *,
-    record_classes: bool,
-    half: bool,
-    warm: str | None = None,
-    lasting: bool = False,
-) -> None:
+def _start(app_name: str, spark_options: Sequence[str] | None, use: spark.JvmUse, *, half: bool) -> None:
     """Start a JVM where this process has none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         _ship_code()
@@ -160,8 +152,7 @@ def _start(  # noqa: PLR0913 - all that differs between sessions
     spark.check_master(spark_options)
     s3 = "RMQ_LAKE_S3" in os.environ
     public, secret = without_secrets(spark_options)
-    submitted = spark.submission(public, s3=s3, record=record_classes, warm=warm, lasting=lasting)
-    _start_jvm(app_name, submitted, secret)
+    _start_jvm(app_name, spark.submission(public, use, s3=s3), secret)
 
 
 def close(*, succeeded: bool) -> None:
@@ -278,4 +269,5 @@ def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
         held.clear()
         tracebacks = 0
         yield line
-    yield from held
+    if not all(line.startswith(_TRACEBACK) for line in held):  # else a worker ended in its first word
+        yield from held

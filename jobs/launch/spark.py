@@ -48,19 +48,19 @@ class Submission(NamedTuple):
     recording: Recording | None  # of the class archive, to be ended with the JVM
 
 
-def submission(
-    spark_options: Sequence[str],
-    *,
-    s3: bool = False,
-    record: bool = True,
-    warm: str | None = None,
-    lasting: bool = False,
-) -> Submission:
-    """
-    Find and fetch the JARs, and return spark-submit's arguments: the user's options over ours.
+class JvmUse(NamedTuple):
+    """What a JVM of this machine is for, which decides its flags."""
 
-    *warm* names the module of the tasks, which local workers share. *lasting*: see `session.spark_session`.
-    """
+    records_classes: bool = True  # leaves an archive of its classes, where later ones have none yet
+    warm: str | None = None  # the module of the tasks, which local workers share
+    lasts: bool = False  # works on rows itself, for minutes; else it schedules what Python computes, for seconds
+
+
+_SCHEDULES = JvmUse()
+
+
+def submission(spark_options: Sequence[str], use: JvmUse = _SCHEDULES, *, s3: bool = False) -> Submission:
+    """Find and fetch the JARs, and return spark-submit's arguments: the user's options over ours."""
     java_home = find_java_home()
     spark_home = jars.spark_home()
     sections = ("delta", "s3") if s3 else ("delta",)
@@ -74,14 +74,14 @@ def submission(
     }
     local = is_local(spark_options)
     options = _with_defaults(spark_options)
-    if local and warm is not None and worker_daemon.IS_SAFE:
-        environment[worker_daemon.MODULE] = warm
+    if local and use.warm is not None and worker_daemon.IS_SAFE:
+        environment[worker_daemon.MODULE] = use.warm
         options = ["--conf", f"spark.python.daemon.module={worker_daemon.__name__}", *options]
     options = _with_files(options, "--jars", own_jars)
     recording = None
     if local:
-        flags, recording = _jvm_flags(java_home, spark_home, record=record)
-        flags += [] if lasting else [_COMPILED_FAST]
+        flags, recording = _jvm_flags(java_home, spark_home, record=use.records_classes)
+        flags += [] if use.lasts else [_COMPILED_FAST]
         environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))
         # Each of a JVM's many threads would keep what it has freed of large columns to itself; YARN sets it, too.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")

@@ -53,10 +53,10 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
     home = Path(environment.get("HOME") or "~").expanduser()
     section = profile if profile == "default" else f"profile {profile}"
     files = (
-        (environment.get("AWS_CONFIG_FILE") or home / ".aws" / "config", section),
-        (environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials", profile),
+        (Path(environment.get("AWS_CONFIG_FILE") or home / ".aws" / "config"), section),
+        (Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials"), profile),
     )
-    if not any(os.path.exists(path) for path, _ in files):  # noqa: PTH110 - a text or a path
+    if not any(path.exists() for path, _ in files):
         return {}
     from configparser import ConfigParser  # nobody pays for its import who has no such files
     from configparser import Error as ConfigError

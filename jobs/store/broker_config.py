@@ -84,7 +84,7 @@ class BrokerConfig(NamedTuple):
 
     @property
     def progress(self) -> Iterator[Progress]:
-        """Yield how far each reader is in each queue."""
+        """Yield each reader's next offset in each queue."""
         for kind, group, topic, offsets, place in self.readers:
             yield from (Progress(kind, group, topic, *one, place) for one in unpacked(offsets))
 

@@ -57,7 +57,7 @@ def rules_of_files(
 
 
 def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:
-    """Return how many of the files the best rules explain, and these."""
+    """Return the rules that explain the most files, after the number of these files."""
     eras = [era for era in ERAS if any(is_alike(era, candidate) for candidate in candidates)]
     known = [rules_of((0, era)) for era in eras]
     fitting = [[look.fits(rules) for rules in known] for look in looks]

@@ -239,7 +239,7 @@ class KeyRow:
 
 def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, asked: Sequence[int] = ()) -> KeyRow:
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
-    task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
+    task = partial(collect_range, rules=rules, room=KeyRoom(scratch), asked=tuple(sorted(set(asked))))
     log = log.narrow()
     outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file))
     return row_of(ScratchKeys(scratch), log, outcomes)
@@ -262,19 +262,20 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def collect_range(  # noqa: PLR0913 - what there is
-    range_: Range,
-    pieces: Iterator[Records | Piece],
-    *,
-    rules: Rules,
-    scratch: Scratch,
-    asked: tuple[int, ...] = (),
-    held: int = 0,
+class KeyRoom(NamedTuple):
+    """Where the keys of a range go: into memory where there are at most as many as *held*, else into a scratch file."""
+
+    scratch: Scratch
+    held: int = 0
+
+
+def collect_range(
+    range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, room: KeyRoom, asked: tuple[int, ...] = ()
 ) -> RangeKeys:
-    """Collect the keys of one range: in memory where there are at most as many as *held*, else in a scratch file."""
+    """Collect the keys of one range."""
     name = f"{range_.start_offset:020d}-{uuid4()}.keys"
     with ExitStack() as files:
-        pile = _Pile(np.empty(held, PACKED_KEY), lambda: files.enter_context(scratch.create(name)))
+        pile = _Pile(np.empty(room.held, PACKED_KEY), lambda: files.enter_context(room.scratch.create(name)))
         collector = KeyCollector(rules, asked, write=pile.add)
         for item in pieces:
             collector.add(item)

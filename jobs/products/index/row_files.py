@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.index.file_builder import MOST_PARTS, Attempt, BuiltFile
-from jobs.products.index.key_row import KeyBlock, KeyRow, RangeKeys, RowPart, ScratchKeys, collect_range, row_of
+from jobs.products.index.key_row import (
+    KeyBlock,
+    KeyRoom,
+    KeyRow,
+    RangeKeys,
+    RowPart,
+    ScratchKeys,
+    collect_range,
+    row_of,
+)
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome
 from jobs.store.retention import ListedLog
@@ -69,7 +78,7 @@ class RowFiles:
     def fill(self, workers: OneByOne, log: ListedLog, scratch: Scratch) -> KeyRow | None:
         """Put all keys of a log into files and return their row; None if retention deletes what has been read."""
         log = log.narrow()
-        task = partial(collect_range, rules=self._rules, scratch=scratch, asked=(), held=_HELD)
+        task = partial(collect_range, rules=self._rules, room=KeyRoom(scratch, _HELD))
         outcomes: list[Outcome[RangeKeys]] = []
         with closing(workers.in_turn(log.ranges, task, lambda span: scratch.delete(span.file), self._cores)) as read:
             for outcome in read:

@@ -21,6 +21,7 @@ ERROR = "12:00 ERROR DAGScheduler: no space"
     [
         (("WARNING: Using incubator modules: jdk.incubator.vector", ERROR), (ERROR,)),
         ((*LATE, ERROR, *LATE), (ERROR,)),
+        ((ERROR, BEGIN), (ERROR,)),  # its worker was ended in the first word
         ((BEGIN, BEGIN, FRAME, FRAME, LATE[-1], FRAME, "ConnectionResetError: [Errno 104]", ERROR), (ERROR,)),
         *(
             (lines, lines)

@@ -15,7 +15,7 @@ from jobs.launch import class_archive, jars, places, spark, worker_daemon
 from jobs.launch.class_archive import use_or_record
 from jobs.launch.errors import SetupError
 from jobs.launch.java import find_java_home
-from jobs.launch.spark import Submission, submission
+from jobs.launch.spark import JvmUse, Submission, submission
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def jvm_flags(told: Submission) -> list[str]:
 
 def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     """Plain local[*] gives a task one attempt: a killed worker would end the run."""
-    told = submission([], record=False)
+    told = submission([], JvmUse(records_classes=False))
 
     assert ["local[*,4]"] == values(told, "--master")
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(told, "--properties-file")]
@@ -50,7 +50,9 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
 
 
 def test_a_session_that_lasts_compiles_its_code_well() -> None:
-    quick, lasting = (set(jvm_flags(submission([], record=False, lasting=is_lasting))) for is_lasting in (False, True))
+    quick, lasting = (
+        set(jvm_flags(submission([], JvmUse(records_classes=False, lasts=is_lasting)))) for is_lasting in (False, True)
+    )
 
     assert {"-XX:TieredStopAtLevel=1"} == quick - lasting
     assert set() == lasting - quick
@@ -58,13 +60,13 @@ def test_a_session_that_lasts_compiles_its_code_well() -> None:
 
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="each worker imports by itself there")
 def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not() -> None:
-    local = submission([], record=False, warm="jobs.products.loaded")
-    cluster = submission(["--master", "yarn"], record=False, warm="jobs.products.loaded")
+    local = submission([], JvmUse(records_classes=False, warm="jobs.products.loaded"))
+    cluster = submission(["--master", "yarn"], JvmUse(records_classes=False, warm="jobs.products.loaded"))
 
     assert "jobs.products.loaded" == local.environment[worker_daemon.MODULE]
     assert ["spark.python.daemon.module=jobs.launch.worker_daemon"] == values(local, "--conf")
     assert worker_daemon.MODULE not in cluster.environment
-    assert [] == values(cluster, "--conf") == values(submission([], record=False), "--conf")
+    assert [] == values(cluster, "--conf") == values(submission([], JvmUse(records_classes=False)), "--conf")
 
 
 def test_no_master_at_the_address_is_one_line_at_once() -> None:
@@ -86,7 +88,7 @@ def test_one_of_several_masters_is_enough() -> None:
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
 def test_the_users_master_is_the_only_one_and_settings_come_after_ours(options: Sequence[str]) -> None:
-    told = submission(options, record=False)
+    told = submission(options, JvmUse(records_classes=False))
 
     assert "local[*,4]" not in told.arguments
     assert told.is_local
@@ -107,14 +109,17 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
 
 def test_jars_of_the_user_are_added_to_deltas() -> None:
     """spark-submit takes the last list alone."""
-    told = submission(["--jars", "mine.jar"], record=False)
+    told = submission(["--jars", "mine.jar"], JvmUse(records_classes=False))
 
     names = [Path(path).name for path in values(told, "--jars")[-1].split(",")]
     assert ["io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar", "mine.jar"] == names
 
 
 def test_the_jars_of_s3_come_only_when_they_are_needed() -> None:
-    without, with_s3 = submission([], record=False), submission([], s3=True, record=False)
+    without, with_s3 = (
+        submission([], JvmUse(records_classes=False)),
+        submission([], JvmUse(records_classes=False), s3=True),
+    )
 
     assert "hadoop-aws" not in values(without, "--jars")[-1]
     assert "hadoop-aws" in values(with_s3, "--jars")[-1]
@@ -145,7 +150,7 @@ def test_a_collector_of_the_user_replaces_ours(monkeypatch: pytest.MonkeyPatch) 
     """Two collectors are an error that ends the JVM before it begins."""
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC -Dmine=1")
 
-    flags = jvm_flags(submission([], record=False))
+    flags = jvm_flags(submission([], JvmUse(records_classes=False)))
 
     assert ["-XX:+UseG1GC"] == [flag for flag in flags if flag.endswith("GC")]
     assert "-Dmine=1" == flags[-1]

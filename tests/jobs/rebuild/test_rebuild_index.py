@@ -254,11 +254,12 @@ def test_however_the_log_is_cut_the_files_are_the_same(
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
 
 
-@pytest.mark.parametrize(("cores", "held"), [(1, 1 << 19), (4, 1 << 19), (4, 7), (1, 0)])
+@pytest.mark.parametrize("cores_and_held", [(1, 1 << 19), (4, 1 << 19), (4, 7), (1, 0)])
 @pytest.mark.parametrize("range_size", [1 << 30, 2048, 1024])
-def test_one_process_makes_the_same_files_on_all_cores_with_keys_in_memory_or_not(  # noqa: PLR0913, PLR0917 - cases
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores: int, held: int
+def test_one_process_makes_the_same_files_on_all_cores_with_keys_in_memory_or_not(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores_and_held: tuple[int, int]
 ) -> None:
+    cores, held = cores_and_held
     monkeypatch.setattr(row_files, "_HELD", held)
     monkeypatch.setattr("jobs.store.retention._NARROW", 512)
     monkeypatch.setattr("jobs.products.index.key_row.KEYS_AT_ONCE", 3)
