@@ -49,7 +49,7 @@ class Submission(NamedTuple):
 
 
 class JvmUse(NamedTuple):
-    """What a JVM of this machine is for, which decides its flags."""
+    """The work of a JVM of this machine, which decides its flags."""
 
     records_classes: bool = True  # leaves an archive of its classes, where later ones have none yet
     warm: str | None = None  # the module of the tasks, which local workers share

@@ -263,7 +263,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class KeyRoom(NamedTuple):
-    """Where the keys of a range go: into memory where there are at most as many as *held*, else into a scratch file."""
+    """The place of a range's keys: memory where there are at most as many as *held*, else a scratch file."""
 
     scratch: Scratch
     held: int = 0
