@@ -16,6 +16,8 @@ from shutil import rmtree
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import numpy as np
+
 from jobs.rebuild.unit_files import UnitFile, read_units, write_units
 from jobs.storage.local import flush_directory
 from jobs.storage.scratch import Scratch
@@ -31,6 +33,7 @@ from rmq_formats.store import name_of_offset
 EXTENSION = "consumequeue_ext"
 ATTEMPT = ".attempt-"
 _SHOWN = 3
+_HELD_UNITS = 1 << 20  # some 30 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +129,29 @@ def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) 
     attempt = Path(recipe.directory) / f"{ATTEMPT}{uuid4()}"
     queues: dict[QueueName, _Queue] = {}
     try:
-        for unit_file in ranges:
-            for name, units in read_units(recipe.scratch, unit_file, group):
+        for some in _together(recipe.scratch, group, ranges):
+            for name, parts in some.items():
                 queue = queues.get(name)
                 if queue is None:
-                    queue = queues[name] = _Queue(recipe, name, attempt)
-                queue.append(units)
+                    queue = queues[name] = _Queue(recipe, name, attempt / str(len(queues)))
+                queue.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
         return [queues[name].finish() for name in sorted(queues)]
     finally:
         rmtree(attempt, ignore_errors=True)
+
+
+def _together(scratch: Scratch, group: int, ranges: Sequence[UnitFile]) -> Iterator[dict[QueueName, list[Units]]]:
+    """Yield the units of a group's queues, of many ranges at once: each time is a write to each queue."""
+    held: dict[QueueName, list[Units]] = {}
+    count = 0
+    for unit_file in ranges:
+        for name, units in read_units(scratch, unit_file, group):
+            held.setdefault(name, []).append(units)
+            count += units.size
+        if count >= _HELD_UNITS:
+            yield held
+            held, count = {}, 0
+    yield held
 
 
 class _Queue:
@@ -151,7 +168,8 @@ class _Queue:
         self._extension_files: _Files | None = None
         if recipe.ext_file_size is not None and name.kind is QueueKind.PLAIN:
             self._extension = ExtBuilder(recipe.ext_file_size)
-            self._extension_files = _Files(attempt, extension_folder_of(name), recipe.ext_file_size)
+            extension = attempt.with_name(f"{attempt.name}-{EXTENSION}")
+            self._extension_files = _Files(extension, extension_folder_of(name), recipe.ext_file_size)
         self._first: int | None = None
         self._units = 0
         self._last = 0
@@ -209,7 +227,7 @@ def extension_folder_of(name: QueueName) -> str:
 class _Files:
     """The files of one folder: written front to back, hashed as they are written."""
 
-    attempt: Path
+    attempt: Path  # where they are until all are whole
     folder: str
     size: int
     _paths: dict[int, str] = field(default_factory=dict)
@@ -245,10 +263,9 @@ class _Files:
     def _path(self, base: int) -> str:
         path = self._paths.get(base)
         if path is None:
-            folder = self.attempt / self.folder
             if not self._paths:
-                folder.mkdir(parents=True, exist_ok=True)
-            path = self._paths[base] = str(folder / name_of_offset(base))
+                self.attempt.mkdir(parents=True, exist_ok=True)
+            path = self._paths[base] = str(self.attempt / name_of_offset(base))
         return path
 
     def finish(self, directory: Path, bases: Sequence[int] = ()) -> list[BuiltFile]:
@@ -267,7 +284,7 @@ class _Files:
             path = f"{self.folder}/{name_of_offset(base)}"
             built.append(BuiltFile(path, self.size, self._written.get(base, 0), digest))
         if built:
-            flush_directory(self.attempt / self.folder)
+            flush_directory(self.attempt)
             self._move(directory)
         return built
 
@@ -280,7 +297,7 @@ class _Files:
 
     def _rename(self, target: Path) -> None:
         try:
-            (self.attempt / self.folder).rename(target)
+            self.attempt.rename(target)
         except OSError as error:
             if target.is_dir():
                 raise FileExistsError(str(target)) from error

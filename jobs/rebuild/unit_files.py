@@ -49,7 +49,8 @@ def write_units(scratch: Scratch, packed: PackedUnits, groups: int) -> UnitFile:
         members[group_of(name, groups)].append((name, place))
     file = f"units-{uuid4()}"
     sections = []
-    position = 0
+    position, size = 0, PACKED_UNIT.itemsize
+    data = packed.units.view(np.uint8).data
     with scratch.create(file) as sink:
         for group in members:
             names = json.dumps([[*name, place.stop - place.start] for name, place in group]).encode()
@@ -57,8 +58,8 @@ def write_units(scratch: Scratch, packed: PackedUnits, groups: int) -> UnitFile:
             sections.append(Section(position, len(names), units))
             sink.write(names)
             for _, place in group:
-                sink.write(packed.units[place].view(np.uint8).data)
-            position += len(names) + units * PACKED_UNIT.itemsize
+                sink.write(data[place.start * size : place.stop * size])
+            position += len(names) + units * size
     return UnitFile(file, tuple(sections), int(packed.units.size))
 
 

@@ -8,6 +8,7 @@ leave what is rare (a queue seen for the first time, a batch, a record that appe
 
 from collections.abc import Iterator
 from itertools import pairwise
+from threading import local
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,6 +54,8 @@ _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
 _TEXT_ROOM = 1 << 17  # more than the text of any property can take
 _ANY = (1 << 63) - 1
+_MOST_MET = 1 << 16  # queues: a log of garbage may name any number
+_THREAD = local()
 
 
 class PackedUnits(NamedTuple):
@@ -83,7 +86,7 @@ class UnitCollector:
         self._rules = rules
         self._delays = np.array(rules.delays_ms, np.int64)
         self._default_delay = delay_ms(1, ())
-        self._queues = _Queues(frozenset() if rules.in_rocksdb else rules.batch_topics)
+        self._queues = _queues_met(frozenset() if rules.in_rocksdb else rules.batch_topics)
         self._tags = _Tags(are_wanted=with_tags)
         self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would be in memory twice
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
@@ -155,25 +158,37 @@ class UnitCollector:
 
     def finish(self) -> PackedUnits:
         """Return the collected units, queue by queue."""
-        names, ranks = self._queues.sorted()
         blocks = (*self._full, self._units[:, : self._count])
+        names = self._queues.names
         counts = np.zeros(len(names), np.int64)
         for block in blocks:
-            counts[ranks] += np.bincount(block[kernels.QUEUE], minlength=len(names))
-        starts = np.concatenate([[0], np.cumsum(counts)])
+            counts += np.bincount(block[kernels.QUEUE], minlength=len(names))
+        present = sorted(np.flatnonzero(counts).tolist(), key=names.__getitem__)
+        ranks = np.zeros(len(names), np.int64)
+        ranks[present] = np.arange(len(present))
+        starts = np.concatenate([[0], np.cumsum(counts[present])])
         units = np.empty(int(starts[-1]), PACKED_UNIT)
         tag_numbers = np.empty(units.size if self._tags.are_wanted else 0, np.int32)
         places = starts[:-1].copy()
         for block in blocks:
             kernels.group(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
-        return PackedUnits(names, starts, units, tag_numbers, self._tags.texts())
+        return PackedUnits([names[number] for number in present], starts, units, tag_numbers, self._tags.texts())
+
+
+def _queues_met(batch_topics: frozenset[str]) -> "_Queues":
+    """Return the queues of this thread's ranges: entering one takes as long as collecting hundreds of units."""
+    met: _Queues | None = getattr(_THREAD, "met", None)
+    if met is None or met.batch_topics != batch_topics or len(met.names) > _MOST_MET:
+        met = _THREAD.met = _Queues(batch_topics)
+    return met
 
 
 class _Queues:
-    """The queues of a range and their numbers, in a table that grows."""
+    """Queues and their numbers, in a table that grows."""
 
     def __init__(self, batch_topics: frozenset[str]) -> None:
-        self._batch_topics = batch_topics
+        self.batch_topics = batch_topics
+        self.names: list[QueueName] = []  # by number
         self._numbers: dict[QueueName, int] = {}
         self._known = 0
         self._names_end = 0
@@ -185,15 +200,10 @@ class _Queues:
 
     def number(self, name: QueueName) -> int:
         """Return the number of a queue, a new one if it was not seen before."""
-        return self._numbers.setdefault(name, len(self._numbers))
-
-    def sorted(self) -> tuple[list[QueueName], Integers]:
-        """Return the queues in the order of their names, and by number the place of each in it."""
-        names = sorted(self._numbers)
-        places = np.empty(len(names), np.int64)
-        for place, name in enumerate(names):
-            places[self._numbers[name]] = place
-        return names, places
+        number = self._numbers.setdefault(name, len(self.names))
+        if number == len(self.names):
+            self.names.append(name)
+        return number
 
     def enter_record(self, buffer: Bytes, start: int) -> None:
         """Enter the queue of a record."""
@@ -208,7 +218,7 @@ class _Queues:
             return
         reading = kernels.SCHEDULED if topic == SCHEDULE_TOPIC else kernels.ORDINARY
         kind = QueueKind.PLAIN
-        if topic in self._batch_topics:
+        if topic in self.batch_topics:
             reading, kind = kernels.BATCHED, QueueKind.BATCH
         self._make_room(len(raw))
         start, end = self._names_end, self._names_end + len(raw)

@@ -9,10 +9,13 @@ decides.
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum, unique
+from threading import local
+from unittest.mock import patch
 
 from rmq_formats.commitlog.layout import INNER_MESSAGE, PROPERTIES_LENGTH
 from rmq_formats.commitlog.record import InnerMessage, MessageRecord
 from rmq_formats.commitlog.scan import Records
+from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
 from rmq_formats.consumequeue.ext import ExtUnit, address_of, decode_ext_unit, offset_of_number
 from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_END_SIZE, EXT_UNIT, UNIT
@@ -214,7 +217,8 @@ def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
 
 
 def pack_units(records: Records, rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:
-    """Return the units of one group of records."""
-    collector = UnitCollector(rules, with_tags=with_tags)
+    """Return the units of one group of records, with no queue met before."""
+    with patch.object(collect, "_THREAD", local()):
+        collector = UnitCollector(rules, with_tags=with_tags)
     collector.add(records)
     return collector.finish()

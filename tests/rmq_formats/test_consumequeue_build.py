@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records
+from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
@@ -240,6 +241,22 @@ def test_more_records_than_the_table_has_rows_are_all_collected() -> None:
     log = placed(a_record(b"", queue_offset=n) for n in range(5000))
 
     assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+
+
+@pytest.mark.parametrize("most", [0, 2, 1 << 16])
+def test_a_range_has_its_own_queues_whatever_ranges_of_the_thread_had(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues that were met before are known; of a log of garbage not without an end."""
+    monkeypatch.setattr(collect, "_MOST_MET", most)
+    records = [a_record(b"", topic=topic, queue_id=number) for topic in ("B", "A", "C") for number in (1, 0)]
+    for some in ([0, 1, 2, 0], [5, 4], [3, 1, 5], [2]):
+        log = list(placed(records[number] for number in some))
+        collector = UnitCollector(QueueRules())
+        collector.add(group(log))
+        packed, expected = collector.finish(), in_queues(log, QueueRules())
+        assert packed.names == sorted(expected)
+        assert unpacked(packed) == expected
 
 
 def test_a_range_without_records_has_no_queues() -> None:
