@@ -207,7 +207,8 @@ def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.Rec
     """Yield the segment's rows, with the columns by which they are judged."""
     for file in work.files:
         for batch in _readable(work, MESSAGES, file, unreadable, JUDGED):
-            yield batch.filter(_wanted(work, batch))
+            wanted = _wanted(work, batch)
+            yield batch if pc.all(wanted, skip_nulls=False).as_py() else batch.filter(wanted)  # no copy of all bodies
 
 
 def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, Any]]:
