@@ -13,6 +13,7 @@ from jobs.query.store_source import StoreSource
 from jobs.store.known import ASSUMED, Known
 from jobs.store.release import QUICK, Writers, known_writers
 from jobs.store.store import list_store, log_directories, read_broker_conf
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 
@@ -55,9 +56,7 @@ def open_store(place: StorePlace, progress: Progress) -> Iterator[tuple[Source, 
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
         release, note = (place.release, None) if place.release else _seeming_release(reader)
-        source = StoreSource(
-            reader, release, through_log=place.through_log, progress=progress, delay_levels=conf.delay_level
-        )
+        source = StoreSource(reader, release, place.through_log, progress, conf.delay_level or DEFAULT_DELAY_LEVELS)
         if note:
             source.notes.append(note)
         yield source, place.broker or conf.broker_name or broker_name(reader.topic_config)

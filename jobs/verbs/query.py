@@ -383,8 +383,8 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
     """
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
+    from jobs.query.listing.of_source import listing_of
     from jobs.query.story import timeline
-    from jobs.query.story.of_source import evidence_of
     from jobs.query.story.text import story_lines, story_object
 
     with _opened(options) as (source, _):
@@ -394,7 +394,7 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
             else timeline.by_key(source, topic or "", key)
         )
         printer = options.printer
-        for told in timeline.stories(evidence_of(source), answer.messages):
+        for told in timeline.stories(listing_of(source).evidence, answer.messages):
             if printer.as_json:
                 printer.object("story", story_object(told))
             else:

@@ -53,14 +53,14 @@ class StoreEvidence:
     def place(self, message: Message) -> Place:
         """Return the segment that holds a copy, and the position in it."""
         offset = message.record.physical_offset
-        segment = self._reader.segment_for(offset)
+        segment = self._reader.store.segment_at(offset)
         if segment is None:
             return Place("commitlog", offset)
         return Place(self._relative(segment.location), offset - segment.base_offset)
 
     def queues(self, message: Message) -> list[QueueFact]:
         """Return the unit that each queue has for a copy."""
-        return [self._queue_fact(expected) for expected in expected_units(message.record, self.source.queue_rules)]
+        return [self._queue_fact(expected) for expected in expected_units(message.record, self.source.rules)]
 
     def _queue_fact(self, expected: ExpectedUnit) -> QueueFact:
         name = expected.queue
