@@ -40,7 +40,7 @@ from jobs.lake.superseded import Superseded, move_rows, rewritten, tables_rewrit
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.lake.writers import Rewrite, writer_of
-from jobs.store.range_reader import Fingerprint
+from jobs.store.record_places import Fingerprint
 from jobs.store.selection import CHOSEN, TopicChoices
 
 MANIFEST_VERSION = 1

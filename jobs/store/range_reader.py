@@ -9,6 +9,7 @@ import numpy as np
 from jobs.storage.locations import is_local
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
+from jobs.store.record_places import Fingerprint
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import WINDOW, Records, scan
@@ -19,14 +20,6 @@ SETTLING = "stored too recently"
 _MOST_LOOKS = 3  # at one place
 _SLICE = 256 << 10  # bytes of a second look that are held at once
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
-
-
-class Fingerprint(NamedTuple):
-    """Which bytes are at an offset: a store is known by these, never by its path."""
-
-    offset: int
-    size: int
-    sha256: str
 
 
 class Seen(NamedTuple):
@@ -208,8 +201,7 @@ class RangeReader:
     def _fingerprints(self) -> tuple[Fingerprint, ...]:
         if not self._records:
             return ()
-        offset, data = self._tail
-        return *self._firsts[:2], Fingerprint(offset, len(data), sha256(data).hexdigest())
+        return *self._firsts[:2], Fingerprint.of(*self._tail)
 
 
 def _fingerprint(group: Records, start: int, end: int) -> Fingerprint:

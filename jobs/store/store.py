@@ -6,9 +6,11 @@ We list ourselves: Spark's listing drops legal topics such as `_a` and `.x`, and
 
 import errno
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -86,7 +88,9 @@ class Store:
 
     def segment_at(self, offset: int) -> Segment | None:
         """Return the segment that holds an offset of the log; None before, after and between them."""
-        return next((one for one in self.segments if 0 <= offset - one.base_offset < one.readable), None)
+        number = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
+        found = self.segments[number] if number >= 0 else None
+        return found if found and offset < found.base_offset + found.readable else None
 
     def below(self, location: str | None) -> str:
         """Return the path of a file, or folder, below the store's root."""
