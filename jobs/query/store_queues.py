@@ -1,6 +1,6 @@
 """Messages of a store by their place in a queue: through ConsumeQueue files, or the log where these are not there."""
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -175,14 +175,11 @@ class StoreQueues(StoreView):
         return is_known or (self._is_lost(topic) and len(self._log.of(topic)) > 0)
 
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> int:
-        def reaches(number: int) -> bool:
-            unit = queue.unit(number)
-            return not isinstance(unit, BatchUnit) or unit.base_offset + unit.batch_count > queue_offset
-
         first, end = self.reader.unit_range(queue)
-        low = bisect_left(range(end), 1, first, key=reaches)
-        unit = queue.unit(low)
-        return low if isinstance(unit, BatchUnit) and unit.base_offset <= queue_offset else -1
+        at = batch_position(queue, queue_offset, end)
+        unit = queue.unit(at) if at >= first else None
+        holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
+        return at if holds else -1
 
     def _queue(self, topic: str, queue_id: int) -> StoredQueue | None:
         return None if self.through_log else self.reader.queues.get((topic, queue_id))
@@ -207,3 +204,13 @@ class StoreQueues(StoreView):
         if is_known:
             self.say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
         return is_known
+
+
+def batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
+    """Return the position of a batch queue's last unit that begins no later than a number; without one, start - 1."""
+
+    def base(position: int) -> int:
+        unit = queue.unit(position)
+        return unit.base_offset if isinstance(unit, BatchUnit) else MAX_TIME
+
+    return bisect_right(range(end), queue_offset, queue.start, key=base) - 1
