@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result as Outcome
-from jobs.console.severity import Severity, worst_met
+from jobs.console.severity import Judged, Severity, worst_met
 from jobs.diagnosis.file_faults import Content, FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
 from jobs.launch.engine import usable_cores
@@ -108,7 +107,7 @@ class ComparedSurvivor:
 
 
 @dataclass(slots=True)
-class Result:
+class Result(Judged):
     """The outcome of a rebuild."""
 
     store: str
@@ -145,11 +144,6 @@ class Result:
             damage=self.damaged_bytes or (self.replaced and not installed),
             contradiction=self.contradictions,
         )
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """A survivor that contradicts weighs more than damage."""
-        return self.severity.exit_code
 
     def result(self, seconds: float, *, installed: bool = False) -> Outcome:
         """Return the result line; *installed*: the files are in the store."""

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_met
+from jobs.console.severity import Judged, Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
@@ -66,7 +65,7 @@ class RestoreRequest:
 
 
 @dataclass(slots=True)
-class Summary:
+class Summary(Judged):
     """The files that were made, and the parts that the lake could not give back."""
 
     lake: str
@@ -96,11 +95,6 @@ class Summary:
     def severity(self) -> Severity:
         """The worst severity that was met; only `verify` can say that a store is healthy."""
         return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code: a missing part is a gap; the rest is restored all the same."""
-        return self.severity.exit_code
 
     def result(self, seconds: float) -> Result:
         """Return the result line of the run."""
