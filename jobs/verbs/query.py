@@ -154,26 +154,21 @@ _place_options = bundled(
 def _opened(options: QueryOptions) -> Iterator[tuple[Source, str | None]]:
     """Open the store or the lake; also give the broker's name, where it is known."""
     options.check()
-    release = options.known_release()
-    if options.lake is not None:
-        from jobs.query.lake_source import open_lake
+    from jobs.query.open_source import SourcePlace, open_place
 
-        yield open_lake(options.lake, options.broker, release, through_log=options.through_log), options.broker
-        return
-    from jobs.query.open_store import StorePlace, open_store
-
-    place = StorePlace(
-        options.store or "",
+    place = SourcePlace(
+        options.store,
+        options.lake,
         options.commitlog,
         options.broker_conf,
         options.broker,
-        release,
+        options.known_release(),
         options.geometry,
         options.through_log,
     )
     with (
         closing(LateProgress("searching the log")) as searched,
-        open_store(place, silent if options.quiet else searched) as opened,
+        open_place(place, silent if options.quiet else searched) as opened,
     ):
         yield opened
 
