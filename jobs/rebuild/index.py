@@ -17,7 +17,7 @@ from typing import NamedTuple
 from jobs.console.amounts import counted
 from jobs.console.result import Result as Outcome
 from jobs.console.severity import Judged, Severity, worst_met
-from jobs.diagnosis.file_faults import Content, FileFault, file_fault
+from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
 from jobs.launch.engine import usable_cores
 from jobs.products.index.explanation import Explained, Verdict, explain
@@ -48,6 +48,7 @@ from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import OneByOne, Workers
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader
+from rmq_formats.layout import Content
 
 MANIFEST = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.diagnosis.file_faults import Content, FileFault, file_fault
+from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.records import may_be_other_tags
@@ -36,6 +36,7 @@ from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
+from rmq_formats.layout import Content
 from rmq_formats.store import name_of_offset
 
 # What is no fault of a queue's file: its record is lost in the log, or its topic was deleted.

@@ -25,8 +25,9 @@ from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.compare import Part
-from rmq_formats.indexfile.geometry import IndexBytes, other_slots
+from rmq_formats.indexfile.geometry import other_slots
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.layout import Content
 from rmq_formats.release import Rules
 
 FEW_BITS = 64
@@ -288,7 +289,7 @@ def _judge(
 def _other_slots(real: RealFile, recipe: IndexRecipe) -> int | None:
     try:
         with recipe.storage.open(real.location) as file:
-            return other_slots(IndexBytes(real.size, file.read), recipe.geometry)
+            return other_slots(Content(real.size, file.read), recipe.geometry)
     except FileNotFoundError:
         return None  # retention has deleted it meanwhile
 

@@ -24,7 +24,6 @@ from jobs.query.mqadmin.text import (
     queue_header,
     queue_unit,
     time_text,
-    topic_status_header,
     topic_status_row,
 )
 from jobs.query.mqadmin.traces import message_traces
@@ -196,7 +195,7 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
         if unit and printer.as_json:
             printer.object("unit", {"topic": topic, "queue_id": queue_id, "queue_offset": index, **unit._asdict()})
         elif unit:
-            printer.out(queue_unit(index, unit._asdict()))
+            printer.out(queue_unit(index, unit))
     return context.finish()
 
 
@@ -233,7 +232,7 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
     if not source.has_topic(topic):
         return context.refuse(reasons.unknown_topic(source, topic))
     if not printer.as_json:
-        printer.out(topic_status_header())
+        printer.out(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
     for row in sorted(_status_rows(topic, context)):
         if printer.as_json:
             limits = {"min_offset": row.offsets.minimum, "max_offset": row.offsets.maximum}
@@ -241,7 +240,7 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
             printer.object("queue", {**queue, **limits, "updated": row.stored})
         else:
             updated = time_text(row.stored, printer.zone) if row.stored > 0 else ""
-            printer.out(topic_status_row(row.broker, row.queue_id, row.offsets, updated))
+            printer.out(topic_status_row(row.broker, row.queue_id, *row.offsets, updated))
     if source.release.prints_put_tps and not printer.as_json:
         printer.out("\nTopic Put TPS: 0.0\n")  # nobody puts into a store at rest
     return context.finish()
