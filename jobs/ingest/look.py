@@ -136,8 +136,7 @@ def _manifests(lake: Lake) -> Iterator[dict[str, Any]]:
             newest[store_id] = run, [*(names if run == number else []), info.name]
     for run, names in newest.values():
         _require(len(names) == 1)  # of two, one has lost
-        with lake.open(f"{_MANIFESTS}/{names[0]}") as file:
-            manifest = json.loads(bytes(file.read(0, file.size)))
+        manifest = json.loads(lake.read(f"{_MANIFESTS}/{names[0]}"))
         _require(manifest["version"] == 1 and manifest["run"] == run)
         yield manifest
 
@@ -164,8 +163,7 @@ def _holds(store: Store, one: Fingerprint) -> bool:
 
 
 def _read(store: Store, segment: Segment, offset: int, size: int) -> bytes:
-    with store.open(segment) as file:
-        return bytes(file.read(offset - segment.base_offset, size))
+    return store.read(segment, offset - segment.base_offset, size)
 
 
 def _check_chain(store: Store, manifest: dict[str, Any]) -> None:

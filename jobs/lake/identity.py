@@ -73,10 +73,8 @@ def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
     segment = store.segment_at(fingerprint.offset)
     if segment is None:
         return None
-    position = fingerprint.offset - segment.base_offset
     try:
-        with store.open(segment) as file:
-            data = bytes(file.read(position, fingerprint.size))
+        data = store.read(segment, fingerprint.offset - segment.base_offset, fingerprint.size)
     except FileNotFoundError:  # retention deletes while we look
         return None
     except OSError as error:

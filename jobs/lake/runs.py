@@ -193,8 +193,7 @@ def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
     """Read the manifest of a run at a path below the lake."""
     location = lake.locate(path)
     try:
-        with lake.open(path) as file:
-            return Manifest.from_json(bytes(file.read(0, file.size)))
+        return Manifest.from_json(lake.read(path))
     except FileNotFoundError as error:
         reason = f"{location}: this manifest of run {run} is missing; without it this store cannot continue"
         raise OSError(reason) from error

@@ -158,7 +158,7 @@ class StoreReader:
     @cached_property
     def epochs(self) -> tuple[Epoch, ...]:
         """The epochs of a broker in controller mode; none of any other."""
-        return read_epochs(self.store, lambda file: bytes(self.file(file.location).read(0, file.size)))
+        return read_epochs(self.store)
 
     @property
     def takeover_text(self) -> str:

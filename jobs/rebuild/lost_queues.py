@@ -163,7 +163,7 @@ class _Judge:
         """Classify the store's own file by comparing it with the file that the log gives."""
         if real is None:
             return _MISSING
-        content, own = (self.out / file.path).read_bytes(), _content(real, self.store)
+        content, own = (self.out / file.path).read_bytes(), self.store.read(real, 0, real.size)
         if not _is_extension(file):
             made, stored = (_units(data, queue.name) for data in (content, own))
             size = min(made.size, stored.size)
@@ -343,11 +343,6 @@ def _leads_beyond(difference: Difference, joined: JoinResult) -> bool:
     """Return whether the difference is at the queue's end and points after the log's end."""
     is_last = difference.position + difference.times >= joined.ends[difference.queue]
     return difference.kind is DifferenceKind.BEHIND_LOG and is_last
-
-
-def _content(file: StoredFile, store: Store) -> bytes:
-    with store.open(file) as reader:
-        return bytes(reader.read(0, file.size))
 
 
 def _units(data: bytes, name: QueueName) -> Units:

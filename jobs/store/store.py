@@ -78,6 +78,10 @@ class Store:
         """Open a file of the store for reading."""
         return self.storage.open(file.location)
 
+    def read(self, file: Located, position: int, length: int) -> bytes:
+        """Return the bytes at *position* of a file of the store; fewer only at its end."""
+        return self.storage.read(file.location, position, length)
+
     def other_file(self, path: str) -> StoredFile | None:
         """Return the file at a path below the root, if it is there and none of log, queues or index."""
         return next((file for file in self.other_files if file.about.path == path), None)

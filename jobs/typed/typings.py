@@ -139,8 +139,7 @@ def newest_typing(lake: Lake) -> Typing | None:
         raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
     location = lake.locate(found[0]["manifest"])
     try:
-        with lake.open(found[0]["manifest"]) as file:
-            return Typing.from_json(bytes(file.read(0, file.size)))
+        return Typing.from_json(lake.read(found[0]["manifest"]))
     except FileNotFoundError as error:
         raise OSError(f"{location}: this manifest is missing; without it no topic can be typed any further") from error
     except _NOT_OURS as error:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
 from jobs.products.index.placement import Anchor
-from jobs.store.store import Store
+from jobs.store.store import Store, StoredFile
 from rmq_formats.indexfile.file import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
@@ -131,15 +131,12 @@ class Survivor:
 
 def real_files(store: Store) -> list[RealFile]:
     """Return the index files of a store with their headers; one too short for a header has an empty one."""
-    return [
-        _real_file(file.about.path.rpartition("/")[2], file.location, file.size, store) for file in store.index_files
-    ]
+    return [_real_file(file, store) for file in store.index_files]
 
 
-def _real_file(name: str, location: str, size: int, store: Store) -> RealFile:
-    with store.storage.open(location) as file:
-        data = file.read(0, HEADER.size)
-    return RealFile(name, location, size, decode_header(bytes(data).ljust(HEADER.size, b"\0")))
+def _real_file(file: StoredFile, store: Store) -> RealFile:
+    header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
+    return RealFile(file.about.path.rpartition("/")[2], file.location, file.size, header)
 
 
 def refusal(real: RealFile, geometry: Geometry) -> str | None:
