@@ -1,7 +1,6 @@
 """Read one range of the log: its pieces, and the facts by which the driver chains it with the ranges around it."""
 
 from collections.abc import Generator
-from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -169,7 +168,7 @@ class RangeReader:
         self._see(
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
-        new = _fingerprint(group, first, first + int(group.sizes[0]))
+        new = Fingerprint.of(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)
         # Kept: the first record of the range and of its last two groups; `_fingerprints` gives the first and the last
         # but one, and hashes the tail itself. The beginning outlives a cut-back of the end, the end outlives retention.
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
@@ -202,7 +201,3 @@ class RangeReader:
         if not self._records:
             return ()
         return *self._firsts[:2], Fingerprint.of(*self._tail)
-
-
-def _fingerprint(group: Records, start: int, end: int) -> Fingerprint:
-    return Fingerprint(group.base_offset + start, end - start, sha256(group.buffer[start:end].data).hexdigest())

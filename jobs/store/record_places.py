@@ -12,6 +12,7 @@ from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.errors import FormatError
+from rmq_formats.layout import Buffer
 
 _WINDOW = 1 << 20
 _TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = (
@@ -27,7 +28,7 @@ class Fingerprint(NamedTuple):
     sha256: str
 
     @classmethod
-    def of(cls, offset: int, data: bytes) -> Self:
+    def of(cls, offset: int, data: Buffer) -> Self:
         """Return the fingerprint of bytes."""
         return cls(offset, len(data), sha256(data).hexdigest())
 

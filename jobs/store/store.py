@@ -149,12 +149,12 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
         root,
         segments_of(logs),
         tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
-        tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=_index_order)),
+        tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=lambda file: file.about.path)),
         tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
         storage,
         tuple(commitlog),
     )
-    if not (store.segments or store.queue_files or store.index_files or _looks_like_store(store)):
+    if not (store.segments or store.queue_files or store.index_files or store.of_kind(FileKind.CHECKPOINT)):
         lacking = "no commitlog, consumequeue, index or checkpoint in it"
         if any(file.about.kind in TIER_KINDS for file in files):
             raise IsTierError(
@@ -220,14 +220,3 @@ def segments_of(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
-
-
-def _index_order(file: StoredFile) -> str:
-    return file.about.path
-
-
-def _looks_like_store(store: Store) -> bool:
-    return bool(store.of_kind(FileKind.CHECKPOINT))
-
-
-__all__ = ["Located", "Segment", "Store", "StoredFile", "list_store"]
