@@ -28,7 +28,7 @@ from jobs.lake.tables import INDEX_ENTRIES
 from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file, write_all
 from jobs.products.index.kept_slots import OpenFile, keep, take
 from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
-from jobs.products.index.placement import Anchor, Kind, RowShape, plan_all, plan_lost
+from jobs.products.index.placement import Kind, RowShape, plan_all, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
 from jobs.products.product import Output
 from jobs.store.ranges import Range
@@ -155,7 +155,7 @@ class _Maker:
         planned = plan_lost(log, capacity, anchors) if anchors else plan_all(log, capacity)
         places = sorted(
             [(plan.after, 1, plan.start, plan.end, None) for plan in planned if plan.kind is not Kind.OPEN or plan.end]
-            + [(number, 0, *_span(anchor), survivors[number]) for number, anchor in enumerate(anchors)],
+            + [(number, 0, anchor.start, anchor.end, survivors[number]) for number, anchor in enumerate(anchors)],
             key=lambda place: (place[0], place[1], place[2]),
         )
         for ordinal, (_, _, start, end, survivor) in enumerate(places):
@@ -172,10 +172,6 @@ class _Maker:
         storage = self._store.storage
         recipe = IndexRecipe(opening.geometry, opening.rules, self._source, parts, previous, storage=storage)
         return EntryWork(ordinal, recipe, self._source.ranges)
-
-
-def _span(anchor: Anchor) -> tuple[int, int]:
-    return anchor.start, anchor.end
 
 
 def write(work: EntryWork, *, output: Output) -> EntryRows:

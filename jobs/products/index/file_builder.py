@@ -291,23 +291,19 @@ def compare_file(recipe: IndexRecipe) -> Compared:
 
 
 def _slots_in_use(file: Reader, geometry: Geometry) -> int:
-    position, end = geometry.slot_position(0), geometry.entries_position
-    count = 0
-    while position < end:
-        data = np.frombuffer(file.read(position, min(HASHED_AT_ONCE, end - position)), np.uint8)
-        if not data.size:
-            break
-        count += int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4")))
-        position += data.size
-    return count
+    blocks = _blocks(file, geometry.slot_position(0), geometry.entries_position)
+    return sum(int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4"))) for data in blocks)
 
 
 def _not_zero(file: Reader, position: int, end: int) -> int:
-    count = 0
+    return sum(int(np.count_nonzero(data)) for data in _blocks(file, position, end))
+
+
+def _blocks(file: Reader, position: int, end: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes from *position* to *end*, or to the file's own end, some at a time."""
     while position < end:
         data = np.frombuffer(file.read(position, min(HASHED_AT_ONCE, end - position)), np.uint8)
         if not data.size:
-            break
-        count += int(np.count_nonzero(data))
+            return
+        yield data
         position += data.size
-    return count

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import RealFile
@@ -95,24 +95,20 @@ class Survivor:
     def skips(self) -> list[Skip]:
         """Keys that the broker did not put into the file, between two that it did."""
         found = []
-        (before, end), *_ = runs = self._runs
-        for seam, stop in runs[1:]:
+        for (before, end), (seam, _) in pairwise(self._runs):
             reached = before.start + (before.keys if before.is_lost else end - before.entry)
             if seam.start > reached:
                 found.append(Skip(seam.entry, reached, seam.start - reached))
-            before, end = seam, stop
         return found
 
     @property
     def repeats(self) -> list[Seam]:
         """The entry from which keys repeat that the file has already, after a restart."""
-        found = []
-        (before, end), *_ = runs = self._runs
-        for seam, stop in runs[1:]:
-            if not before.is_lost and not seam.is_lost and seam.start < before.start + end - before.entry:
-                found.append(seam)
-            before, end = seam, stop
-        return found
+        return [
+            seam
+            for (before, end), (seam, _) in pairwise(self._runs)
+            if not before.is_lost and not seam.is_lost and seam.start < before.start + end - before.entry
+        ]
 
     def parts(self, row: KeyRow) -> list[RowPart]:
         """Return the keys that the log has of the file, in the order of its entries, and its own where it has none."""
