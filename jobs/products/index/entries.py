@@ -25,12 +25,13 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES
-from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file, write_all
+from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file
 from jobs.products.index.kept_slots import OpenFile, keep, take
 from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
 from jobs.products.index.placement import Kind, RowShape, plan_all, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
 from jobs.products.product import Output
+from jobs.storage.local import write_all
 from jobs.store.ranges import Range
 from jobs.store.store import Store
 from rmq_formats.indexfile.build import FileBuilder, RuleTable

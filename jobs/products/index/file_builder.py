@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, KeySource, RowPart
 from jobs.storage import AnyStorage, storage_of
-from jobs.storage.local import flush_directory, start_flush
+from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable
@@ -202,7 +202,7 @@ class Attempt:
     def finish(self) -> None:
         """Give the file its size, read it back for its hash, and close it once the disk has it."""
         os.ftruncate(self._descriptor, self._size)
-        self._sha256 = hash_file(lambda position, length: os.pread(self._descriptor, length, position), HASHED_NEAR)
+        self._sha256 = sha256_of(self._path)
         os.fsync(self._descriptor)
         self._place = _place(os.fstat(self._descriptor))
         self._close()
@@ -232,14 +232,6 @@ def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) ->
 
 def _place(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def write_all(descriptor: int, position: int, block: Buffer) -> None:
-    """Write a block in full."""
-    view = memoryview(block).cast("B")
-    while view.nbytes:
-        written = os.pwrite(descriptor, view, position)
-        view, position = view[written:], position + written
 
 
 def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASHED_AT_ONCE) -> str:
