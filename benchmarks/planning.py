@@ -20,8 +20,8 @@ from jobs.lake.runs import KnownStore, Manifest, thinned
 from jobs.lake.table_file import Action
 from jobs.storage.model import FileInfo
 from jobs.store.queue_files import stored_queues
-from jobs.store.range_reader import Fingerprint
 from jobs.store.ranges import describe, holes, plan_ranges
+from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store, list_store
 from rmq_formats.store import name_of_offset
 

@@ -7,12 +7,24 @@ A `Layout` is a list of fields in file order. The scalar modules unpack it, the 
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from rmq_formats.errors import CorruptData, NeedMoreData
 
 Buffer = bytes | bytearray | memoryview
 Read = Callable[[int, int], Buffer]  # the bytes at a position; short only at the end
+
+
+class Content(NamedTuple):
+    """The bytes of a file: their number, and the function that reads some of them."""
+
+    size: int
+    read: Read
+
+    @classmethod
+    def of(cls, data: Buffer) -> Self:
+        """Return bytes as the content of a file."""
+        return cls(len(data), lambda position, length: data[position : position + length])
 
 
 class Field(NamedTuple):

@@ -8,15 +8,11 @@ from shlex import quote
 
 from jobs.console.program import program
 from jobs.launch.arguments import file_system_options
-from jobs.query.lake_source import open_lake
 from jobs.query.lake_tables import LakeTables
 from jobs.query.listing.model import Listing
-from jobs.query.listing.of_lake import LakeListing
 from jobs.query.listing.of_source import listing_of
-from jobs.query.log_search import silent
-from jobs.query.open_store import StorePlace, open_store
+from jobs.query.open_source import SourcePlace, open_place
 from rmq_formats.errors import NotAStore
-from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 
 
@@ -30,8 +26,6 @@ class Place:
     broker: str | None = None
     release: str | None = None
     is_lake: bool = False
-    through_log: bool = False
-    geometry: Geometry | None = None
 
     def recognised(self) -> "Place":
         """Return the place as a store or as a lake, which has a table of messages."""
@@ -68,11 +62,7 @@ class Place:
 def opened(place: Place) -> Iterator[Listing]:
     """Open a store or a lake."""
     release = Release.of(place.release) if place.release else None
-    if place.is_lake:
-        yield LakeListing(open_lake(place.location, place.broker, release))
-        return
-    store = StorePlace(
-        place.location, place.commitlog, place.broker_conf, place.broker, release, place.geometry, place.through_log
-    )
-    with open_store(store, silent) as (source, _):
+    store, lake = (None, place.location) if place.is_lake else (place.location, None)
+    asked = SourcePlace(store, lake, place.commitlog, place.broker_conf, place.broker, release)
+    with open_place(asked) as (source, _):
         yield listing_of(source)

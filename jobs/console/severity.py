@@ -4,6 +4,7 @@ How serious a fact is: the one vocabulary of all verbs, reports and exit codes.
 A verb that looks at several things says the worst of them (`worst_of`), in the word and the colour that the others use.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from enum import Enum
 
@@ -72,6 +73,22 @@ _COLOURS = {
     Severity.CONTRADICTION: "magenta",
     Severity.NOT_ACCESSIBLE: "bright_black",
 }
+
+
+class Judged:
+    """The result of a command, as serious as the worst that it met."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def severity(self) -> Severity:
+        """The worst severity met."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of the command: what was found, not whether its work was done."""
+        return self.severity.exit_code
 
 
 def worst_of(severities: Iterable[Severity]) -> Severity:

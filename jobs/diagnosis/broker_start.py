@@ -367,8 +367,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     deleted = []
     for file in store.index_files:
         try:
-            with store.open(file) as reader:
-                header = decode_header(bytes(reader.read(0, HEADER.size)))
+            header = decode_header(store.read(file, 0, HEADER.size))
         except FormatError:
             continue  # a broker gives a short file its length, and takes what it has for the header
         if header.end_timestamp > checkpoint.index_timestamp:

@@ -15,8 +15,7 @@ def checkpoint_of(store: Store) -> Checkpoint | None:
     stored = checkpoint_file(store)
     if stored is None:
         return None
-    with store.open(stored) as file:
-        try:
-            return decode_checkpoint(bytes(file.read(0, CHECKPOINT_SIZE)))
-        except FormatError:
-            return None
+    try:
+        return decode_checkpoint(store.read(stored, 0, CHECKPOINT_SIZE))
+    except FormatError:
+        return None

@@ -6,13 +6,11 @@ be wrong. A flipped bit, zeros, a cut or an extension leave all other bytes as t
 replacement. A record that changed shows otherwise: units move, and an entry hangs in another slot's chain.
 """
 
-from collections.abc import Callable
 from enum import StrEnum, unique
-from typing import NamedTuple
 
 import numpy as np
 
-from rmq_formats.layout import Buffer
+from rmq_formats.layout import Content
 
 _AT_ONCE = 8 << 20
 
@@ -26,18 +24,6 @@ class FileFault(StrEnum):
     HEADER = "the header was overwritten"
     CUT = "cut short"
     LONGER = "longer than it was"
-
-
-class Content(NamedTuple):
-    """The bytes of a file: their number, and the function that reads some of them."""
-
-    size: int
-    read: Callable[[int, int], Buffer]
-
-    @classmethod
-    def of(cls, data: bytes) -> "Content":
-        """Return bytes as the content of a file."""
-        return cls(len(data), lambda position, length: data[position : position + length])
 
 
 def file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFault | None:

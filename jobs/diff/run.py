@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Judged, Severity, worst_of
 from jobs.diff.segment import CHANGED, DIFFERENT, ONLY_IN_STORE, TWICE, DiffWork, Run, diff_segment
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
@@ -56,7 +55,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(slots=True)
-class DiffSummary:
+class DiffSummary(Judged):
     """The result of a comparison: its figures, and the differences."""
 
     store: str
@@ -78,11 +77,6 @@ class DiffSummary:
         found += [Severity.DAMAGE] if self.lost else []
         found += [Severity.NOT_VERIFIED] if self.incomplete else []
         return worst_of(found)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code: 4 for other records at the same place, 3 for records that a side has lost."""
-        return self.severity.exit_code
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""

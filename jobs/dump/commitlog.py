@@ -125,7 +125,7 @@ def _offset_of_first_record(file: DumpFile, header_size: int) -> int:
     return offset if 0 <= offset < 1 << 62 else 0
 
 
-_PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")
+_PHYSICAL_OFFSET = HEAD.index("physical_offset")
 
 
 def _start(segment: SegmentBytes, offset: int) -> int:

@@ -9,9 +9,10 @@ from jobs.dump.items import DumpRequest, Item, layout_fields, time_text
 from jobs.dump.siblings import listed
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.geometry import IndexBytes, find_geometries, stated_geometry
+from rmq_formats.indexfile.geometry import find_geometries, stated_geometry
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import Hop, IndexReader
+from rmq_formats.layout import Content
 from rmq_formats.store import FileKind, is_index_name
 
 _AT_ONCE = 1 << 16
@@ -33,7 +34,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
     """Return the number of slots and entries of the file: as given, or as its own numbers allow."""
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
-    index_bytes = IndexBytes(file.size, file.read)
+    index_bytes = Content(file.size, file.read)
     stated = stated_geometry([index_bytes], request.hash_slots, request.index_num)
     if stated is not None:
         return stated.geometry
@@ -52,7 +53,7 @@ def _geometry_beside(file: DumpFile, request: DumpRequest) -> Geometry | None:
     with ExitStack() as stack:
         names = [name for name, _ in listed(file) if is_index_name(name) and name != file.name]
         opened = [stack.enter_context(open_file(f"{folder}/{name}")) for name in names[:_BESIDE]]
-        others = [IndexBytes(other.size, other.read) for other in opened]
+        others = [Content(other.size, other.read) for other in opened]
         stated = stated_geometry(others, request.hash_slots, request.index_num)
     return stated.geometry if stated else None
 

@@ -18,7 +18,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
-from jobs.query.open_store import seeming_writers
+from jobs.query.open_source import seeming_writers
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.sources import LATER

@@ -118,7 +118,7 @@ def times_of(reader: StoreReader, ranges: Sequence[Range]) -> list[tuple[int | N
 
 
 def _first_record_at(reader: StoreReader, range_: Range) -> int:
-    segment = reader.segment_for(range_.base_offset)
+    segment = reader.store.segment_at(range_.base_offset)
     return range_.base_offset + (reader.framing(segment).header_size if segment else 0)
 
 

@@ -224,8 +224,7 @@ class _Place:
             if base_offset is not None and base_offset < self.to_offset <= base_offset + size:
                 at = self.to_offset - base_offset
                 before = min(at, _AROUND_END)
-                with self.storage.open(location) as file:
-                    data = bytes(file.read(at - before, before + min(_AROUND_END, size - at)))
+                data = self.storage.read(location, at - before, before + min(_AROUND_END, size - at))
                 return data[:before], data[before:]
         return b"", b""
 

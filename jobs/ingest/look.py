@@ -12,9 +12,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from hashlib import sha256
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.lake import Lake
@@ -22,6 +21,7 @@ from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
 from jobs.store.ranges import plan_ranges, written_size
+from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection, TopicChoices
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
@@ -35,16 +35,6 @@ _ZEROS = 4096  # bytes after the last record that must be unwritten
 _LARGEST_MESSAGE = 16 << 20
 _LONGEST_WALK = 64 << 20
 _MOST_QUEUE_FILES = 10_000  # beyond, tasks look at queues side by side
-
-
-class _Fingerprint(NamedTuple):
-    offset: int
-    size: int
-    sha256: str
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size
 
 
 class _Doubt(Exception):
@@ -146,8 +136,7 @@ def _manifests(lake: Lake) -> Iterator[dict[str, Any]]:
             newest[store_id] = run, [*(names if run == number else []), info.name]
     for run, names in newest.values():
         _require(len(names) == 1)  # of two, one has lost
-        with lake.open(f"{_MANIFESTS}/{names[0]}") as file:
-            manifest = json.loads(bytes(file.read(0, file.size)))
+        manifest = json.loads(lake.read(f"{_MANIFESTS}/{names[0]}"))
         _require(manifest["version"] == 1 and manifest["run"] == run)
         yield manifest
 
@@ -162,20 +151,19 @@ def _has_fingerprints(store: Store, manifest: dict[str, Any]) -> bool:
     return True
 
 
-def _fingerprints(store: Store, manifest: dict[str, Any]) -> list[_Fingerprint]:
+def _fingerprints(store: Store, manifest: dict[str, Any]) -> list[Fingerprint]:
     """Return the fingerprints of records that retention has not deleted, ascending."""
-    found = sorted(_Fingerprint(*one) for one in manifest["fingerprints"])
+    found = sorted(Fingerprint(*one) for one in manifest["fingerprints"])
     return [one for one in found if one.offset >= store.start_offset]
 
 
-def _holds(store: Store, one: _Fingerprint) -> bool:
+def _holds(store: Store, one: Fingerprint) -> bool:
     segment = store.segment_at(one.offset)
-    return segment is not None and sha256(_read(store, segment, one.offset, one.size)).hexdigest() == one.sha256
+    return segment is not None and one.is_of(_read(store, segment, one.offset, one.size))
 
 
 def _read(store: Store, segment: Segment, offset: int, size: int) -> bytes:
-    with store.open(segment) as file:
-        return bytes(file.read(offset - segment.base_offset, size))
+    return store.read(segment, offset - segment.base_offset, size)
 
 
 def _check_chain(store: Store, manifest: dict[str, Any]) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from jobs.console.amounts import counted, size_text
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_met
+from jobs.console.severity import Judged, Severity, worst_met
 from jobs.products.registry import NAMES, Product
 from jobs.store.request import StoreRequest
 from jobs.store.selection import Selection
@@ -52,7 +51,7 @@ class IngestRequest(StoreRequest):
 
 
 @dataclass(slots=True)
-class Summary:
+class Summary(Judged):
     """The summary of a run, for people and as JSON."""
 
     store: str
@@ -117,11 +116,6 @@ class Summary:
             damage=self.quarantined or self.superseded,
             contradiction=self.contradictions,
         )
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code of the findings; the run is done all the same."""
-        return self.severity.exit_code
 
     @property
     def bytes(self) -> int:

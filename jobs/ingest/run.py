@@ -35,7 +35,7 @@ from jobs.products.product import (
     Output,
     RangePass,
     Run,
-    StartedProduct,
+    Started,
     files_of,
 )
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
@@ -206,7 +206,7 @@ class _Run:
     def _output(self) -> Output:
         return Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
 
-    def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct]:
+    def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[Started[Any]]:
         """Start every product before the log is read: each unit that it sees now then has its record in the log."""
         request = self.request
         writers = known_releases(self.store, request.release)

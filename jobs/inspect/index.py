@@ -75,8 +75,8 @@ def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport
     report = IndexReport()
     headers: dict[str, IndexHeader] = {}
     for file in store.index_files:
-        with problems.noted(file.location), store.open(file) as reader:
-            header = decode_header(bytes(reader.read(0, HEADER.size)))
+        with problems.noted(file.location):
+            header = decode_header(store.read(file, 0, HEADER.size))
             headers[file.location] = header
             report.files.append(IndexFileReport(file.location, file.size, *header))
     _take_geometry(report, store)

@@ -1,18 +1,20 @@
 """The whole look at a store: all parts, in the order in which one tells the next where to look."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 
 from jobs.diagnosis.broker_start import shallow_outcome
 from jobs.inspect.dispatch import SampledQueues, compare_index
 from jobs.inspect.index import inspect_index
-from jobs.inspect.left_over import note_left_over
 from jobs.inspect.log import LogInspector
-from jobs.inspect.lost_ends import note_lost_ends
 from jobs.inspect.problems import Problems
-from jobs.inspect.queues import inspect_queues
+from jobs.inspect.queues import drop_left_over, inspect_queues
 from jobs.inspect.report import StoreReport
-from jobs.inspect.state import inspect_state, topics_of
+from jobs.inspect.state import StateReport, inspect_state, topics_of
 from jobs.launch.arguments import file_system_options
+from jobs.store.epochs import Leftovers
+from jobs.store.log_ends import lost_ends
+from jobs.store.record_places import segment_bytes
 from jobs.store.release import Marks, writers_of
 from jobs.store.store import Store, list_store
 from rmq_formats.broker_conf import BrokerConf
@@ -44,12 +46,12 @@ def inspect_store(
     log = LogInspector(store, problems, known, see, passed, state.epochs).inspect(deep=deep)
     report = StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
     if len(state.epochs) > 1:
-        note_left_over(store, report)
+        _note_left_over(store, report)
     sampled.compare(queues, topics_of(store, problems), problems)
     is_closed = state.process is None and state.abort is None
     compare_index(store, index, problems, log.end_offset if is_closed else None)
     if is_closed:
-        note_lost_ends(store, report)
+        _note_lost_ends(store, report)
     if state.process is None:
         report.start = _start(store, report, conf)
     return report
@@ -66,3 +68,49 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
         file = next(one.file for one in reversed(report.log.segments) if one.base_offset <= start.cuts_at)
         report.problems.damage(file, "the broker would cut the log here, at its next start", start.cuts_at)
     return start
+
+
+def _note_left_over(store: Store, report: StoreReport) -> None:
+    """Note units and index entries of messages that a promotion took back: a broker leaves them, they are no damage."""
+    state, index, log, problems = report.state, report.index, report.log, report.problems
+    epoch = state.epochs[-1]
+    since = f"epoch {epoch.number} begins at offset {epoch.start_offset}"
+    with ExitStack() as stack, problems.noted(store.root):
+        units = drop_left_over(report.queues, store, _is_left_over(store, state, stack))
+        if units:
+            text = f"{units} units at the ends of queues are of messages that a promotion took back: {since}"
+            problems.note(store.root, text)
+    if log.end_offset is not None and index.last_offset is not None and index.last_offset >= log.end_offset:
+        text = (
+            f"index files name messages up to offset {index.last_offset}, after the end of the log at "
+            f"{log.end_offset}, and may lack those that the new master stored ({since})"
+        )
+        problems.note(store.root, text)
+
+
+def _is_left_over(store: Store, state: StateReport, stack: ExitStack) -> Callable[[int], bool]:
+    leftovers = Leftovers(
+        state.epochs, lambda segment: segment_bytes(segment, stack.enter_context(store.open(segment)))
+    )
+
+    def is_left_over(offset: int) -> bool:
+        segment = store.segment_at(offset)
+        return segment is not None and leftovers.has(segment, offset)
+
+    return is_left_over
+
+
+def _note_lost_ends(store: Store, report: StoreReport) -> None:
+    """Note bytes that are missing before the first segment and after the last record."""
+    problems, index, log = report.problems, report.index, report.log
+    if not store.segments:
+        if not report.state.log_folders and (report.queues.queues or index.files):
+            text = "no segment: the log lies elsewhere (--commitlog, --broker-conf), or all of it was deleted"
+            problems.gap(f"{store.root}/commitlog", text)
+        return
+    indexed = () if index.last_offset is None else (index.last_offset,)
+    newest = max([*report.queues.known_records(), *indexed], default=-1)
+    with suppress(OSError):  # said where queues and index files were looked at
+        for lost in lost_ends(store, newest, log.end_offset):
+            is_start = lost.end == store.start_offset
+            problems.gap(store.segments[0 if is_start else -1].location, lost.text)

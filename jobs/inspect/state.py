@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from jobs.inspect.inventory import FolderReport, take_inventory
 from jobs.inspect.problems import Problems
 from jobs.store.beside_broker import broker_process
+from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE
 from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
 from jobs.store.rocksdb_state import RocksState, rocksdb_state
@@ -62,7 +63,7 @@ class StateReport:
 def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport:
     """Read checkpoint and abort, and ask for the lock."""
     report = StateReport(folders=take_inventory(store))
-    report.epochs = read_epochs(store, lambda file: _read(store, file.location, file.size))
+    report.epochs = read_epochs(store)
     with problems.noted(store.root):
         report.process = broker_process(store.root)
     for mark in marks_of_files(store):
@@ -70,13 +71,13 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     for file in store.other_files:
         if file.about.kind is FileKind.ABORT:
             with problems.noted(file.location):
-                report.abort = _read(store, file.location, _SMALL).decode("latin-1")
+                report.abort = store.read(file, 0, _SMALL).decode("latin-1")
         elif file.about.path == "brokerIdentity":
             with problems.noted(file.location):
-                report.replica = _read(store, file.location, _SMALL).decode("utf-8", "replace")
+                report.replica = store.read(file, 0, _SMALL).decode("utf-8", "replace")
         elif file.about.kind is FileKind.CHECKPOINT:
             with problems.noted(file.location):
-                report.checkpoint = decode_checkpoint(_read(store, file.location, CHECKPOINT_SIZE))._asdict()
+                report.checkpoint = decode_checkpoint(store.read(file, 0, CHECKPOINT_SIZE))._asdict()
             if file.size != CHECKPOINT_SIZE:
                 problems.note(file.location, f"{file.size} bytes instead of {CHECKPOINT_SIZE}")
     if report.process is not None:
@@ -94,10 +95,10 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
 
 def topics_of(store: Store, problems: Problems) -> Mapping[str, object] | None:
     """Return the topics of the broker's `config/topics.json`; None where there is no such file, or it is unreadable."""
-    file = store.other_file("config/topics.json")
+    file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:
         with problems.noted(file.location):
-            topics = decode_config(_read(store, file.location, file.size)).get("topicConfigTable")
+            topics = decode_config(store.read(file, 0, file.size)).get(TOPIC_TABLE)
             return topics if isinstance(topics, dict) else None
     return None
 
@@ -117,11 +118,6 @@ def _rocks_report(state: RocksState) -> RocksReport:
     times = [row.delivery_ms for row in state.timers]
     due = min(times, default=None), max(times, default=None)
     return RocksReport(state.index_rows, len(state.transactions), oldest, len(times), *due)
-
-
-def _read(store: Store, location: str, length: int) -> bytes:
-    with store.storage.open(location) as reader:
-        return bytes(reader.read(0, length))
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:

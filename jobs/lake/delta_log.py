@@ -110,10 +110,9 @@ def _parquet_actions(lake: Lake, path: str) -> Iterator[LogAction]:
 
 
 def _lines(lake: Lake, path: str) -> Iterator[LogAction]:
-    with lake.open(path) as file:
-        for line in bytes(file.read(0, file.size)).splitlines():
-            if line.strip():
-                yield json.loads(line)
+    for line in lake.read(path).splitlines():
+        if line.strip():
+            yield json.loads(line)
 
 
 def _replay(actions: Iterable[LogAction], found: Descriptors) -> None:

@@ -14,9 +14,9 @@ import pyarrow.dataset as ds
 
 from jobs.lake.commit import chosen, committed_transaction, open_table, put_transactions, rows
 from jobs.lake.features import refuse_features
+from jobs.lake.integrity import committed_by
 from jobs.lake.lake import Lake
 from jobs.lake.runs import DONE, PREPARED, REGISTERED, REGISTRY, Manifest, done_app, manifest_at
-from jobs.lake.superseded import tables_rewritten
 from jobs.lake.tables import PRODUCED, RUNS, TABLES, Table
 
 _OFFSET = "physical_offset"
@@ -91,7 +91,7 @@ def _of_tables(lake: Lake, store: _Store) -> Iterator[Lost]:
         return
     newest = manifest_at(lake, store.manifest, store.prepared)
     before = newest.tables_before or {}
-    own = {*newest.tables, *(tables_rewritten(before) if newest.superseded else ())}
+    own = committed_by(newest)
     for table in PRODUCED:
         number = store.prepared if table.name in own and store.done == store.prepared else before.get(table.name, 0)
         known = committed_transaction(lake, table.name, store.store_id)

@@ -22,13 +22,14 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from jobs.lake.commit import chosen, open_table, rows
-from jobs.lake.identity import compare, segment_at
+from jobs.lake.identity import compare
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
-from jobs.store.range_reader import Fingerprint, RangeReader
+from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
@@ -62,7 +63,7 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
     if known.newest is None:
         return None
     agreed, differs = compare(known, store)[1:]
-    agreed_end = _end(agreed[-1]) if agreed else 0
+    agreed_end = agreed[-1].end if agreed else 0
     before = _boundary_before(agreed, store) if differs is None else None
     if differs is not None:
         why = f"bytes at {differs} are not those read before"
@@ -82,15 +83,11 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
 
 def _boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
     """Return a known boundary some way before the last of the fingerprints, in its segment; None without any."""
-    segment = segment_at(agreed[-1].offset, store.segments) if agreed else None
+    segment = store.segment_at(agreed[-1].offset) if agreed else None
     if segment is None:
         return None
-    known = [_end(one) for one in agreed if segment.base_offset < _end(one) <= agreed[-1].offset - _LARGEST_MESSAGE]
+    known = [one.end for one in agreed if segment.base_offset < one.end <= agreed[-1].offset - _LARGEST_MESSAGE]
     return known[-1] if known else segment.base_offset
-
-
-def _end(fingerprint: Fingerprint) -> int:
-    return fingerprint.offset + fingerprint.size
 
 
 def leads_to(offset: int, start: int, store: Store) -> bool:

@@ -6,13 +6,10 @@ same one, be it a copy, a slave or a moved disk. One that has other bytes at all
 called. Where fingerprints do not decide, the rows of the lake are fingerprints too.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from enum import Enum, unique
 from functools import cached_property
-from hashlib import sha256
-from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow.dataset as ds
@@ -22,9 +19,10 @@ from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, known_logs, known_stores, register
 from jobs.lake.tables import MESSAGES
-from jobs.store.range_reader import Fingerprint, RangeReader
+from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
-from jobs.store.store import Segment, Store
+from jobs.store.record_places import Fingerprint
+from jobs.store.store import Store
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import is_unreadable
@@ -64,7 +62,7 @@ def compare(known: KnownStore, store: Store) -> Comparison:
     if not other:
         return Comparison(Likeness.SAME if same else Likeness.UNKNOWN, tuple(same))
     # Whoever cuts off a log deletes the files after the cut: what differs in a file before one that agrees has rotted.
-    last = segment_at(same[-1].offset, store.segments) if same else None
+    last = store.segment_at(same[-1].offset) if same else None
     differs = next((one.offset for one in other if last is None or one.offset >= last.base_offset), None)
     agreed = tuple(one for one in same if differs is None or one.offset < differs)
     return Comparison(Likeness.PARTLY if same else Likeness.OTHER, agreed, differs)
@@ -72,13 +70,11 @@ def compare(known: KnownStore, store: Store) -> Comparison:
 
 def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
     """Return whether the store has these bytes; None when it has none there any more, or not yet, or not readable."""
-    segment = segment_at(fingerprint.offset, store.segments)
+    segment = store.segment_at(fingerprint.offset)
     if segment is None:
         return None
-    position = fingerprint.offset - segment.base_offset
     try:
-        with store.open(segment) as file:
-            data = bytes(file.read(position, fingerprint.size))
+        data = store.read(segment, fingerprint.offset - segment.base_offset, fingerprint.size)
     except FileNotFoundError:  # retention deletes while we look
         return None
     except OSError as error:
@@ -87,14 +83,7 @@ def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
         return None  # a sector that was readable once: it says nothing of whose it is
     if not any(data):
         return None  # not written yet: a slave that lags behind
-    return sha256(data).hexdigest() == fingerprint.sha256
-
-
-def segment_at(offset: int, segments: Sequence[Segment]) -> Segment | None:
-    """Return the segment that holds *offset*, if one does."""
-    number = bisect_right(segments, offset, key=attrgetter("base_offset")) - 1
-    found = segments[number] if number >= 0 else None
-    return found if found and offset < found.base_offset + found.readable else None
+    return fingerprint.is_of(data)
 
 
 def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> KnownStore | None:
@@ -199,4 +188,4 @@ def _first_records(store: Store) -> Iterator[tuple[Fingerprint, MessageRecord]]:
                 at, size = int(group.positions[0]), int(group.sizes[0])
                 raw = bytes(group.buffer[at : at + size])
                 offset = group.base_offset + at
-                yield Fingerprint(offset, size, sha256(raw).hexdigest()), decode_record(raw, 0, offset)
+                yield Fingerprint.of(offset, raw), decode_record(raw, 0, offset)

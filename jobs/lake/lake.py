@@ -34,6 +34,11 @@ class Lake:
         """Open a file for reading."""
         return storage_of(self.location, self.options).open(self.locate(path))
 
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        with self.open(path) as file:
+            return bytes(file.read(0, file.size))
+
     def arrow_file(self, path: str) -> "NativeFile":
         """Open a file for pyarrow's own readers."""
         return arrow_file(self.locate(path), self.options)

@@ -14,12 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
@@ -35,12 +32,11 @@ from jobs.lake.commit import (
 )
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile
-from jobs.lake.superseded import Superseded, move_rows, rewritten, tables_rewritten
+from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.lake.writers import Rewrite, writer_of
-from jobs.store.range_reader import Fingerprint
+from jobs.store.record_places import Fingerprint
 from jobs.store.selection import CHOSEN, TopicChoices
 
 MANIFEST_VERSION = 1
@@ -197,8 +193,7 @@ def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
     """Read the manifest of a run at a path below the lake."""
     location = lake.locate(path)
     try:
-        with lake.open(path) as file:
-            return Manifest.from_json(bytes(file.read(0, file.size)))
+        return Manifest.from_json(lake.read(path))
     except FileNotFoundError as error:
         reason = f"{location}: this manifest of run {run} is missing; without it this store cannot continue"
         raise OSError(reason) from error
@@ -289,28 +284,12 @@ def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     number = committed_transaction(lake, RUNS.name, app)
     if read_manifest(lake, of.store_id, of.run) != of:
         raise HeldByOtherError(_who_prepared(lake, of))
-    change = rewritten(lake, RUNS, _PreparedRow(of.store_id, of.run), (of.store_id, of.run))
+    prepared = Obsolete({"store_id": of.store_id, "run": of.run, "state": PREPARED})
+    change = rewritten(lake, RUNS, [prepared], (of.store_id, of.run))
     try:
         _append_prepared(lake, manifest, _Once((app, number + 1), change))
     except TransactionTakenError as error:
         raise HeldByOtherError(_who_prepared(lake, of)) from error
-
-
-class _PreparedRow(NamedTuple):
-    """The row by which a run is prepared."""
-
-    store_id: str
-    run: int
-
-    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which row this is."""
-        values = {"store_id": self.store_id, "run": self.run, "state": PREPARED}
-        equal = [pc.equal(rows.column(name), value) for name, value in values.items()]
-        return pc.fill_null(reduce(pc.and_, equal), fill_value=False)
-
-    def may_be_in(self, file: StoredFile) -> bool:
-        """Return whether a file may have it."""
-        return file.may_hold(self.store_id) and file.low("run", self.run) <= self.run <= file.high("run", self.run)
 
 
 class _Once(NamedTuple):
@@ -365,14 +344,15 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     """Commit what a prepared run wrote, table by table, and mark it done; whatever is committed already stays so."""
     transaction = (manifest.store_id, manifest.run)
     note = {"store_id": manifest.store_id, "run": str(manifest.run)}
-    superseded = manifest.superseded
-    if superseded is not None:
-        move_rows(lake, superseded, transaction, note)
+    gone = []
+    if manifest.superseded is not None:
+        move_rows(lake, manifest.superseded, transaction, note)
+        gone = [manifest.superseded.rows]
     versions = {}
     changed = tables_rewritten(manifest.tables_before or {})
     for table in PRODUCED:
         actions = manifest.tables.get(table.name, ())
-        change = rewritten(lake, table, superseded, transaction) if superseded and table.name in changed else None
+        change = rewritten(lake, table, gone, transaction) if gone and table.name in changed else None
         if table.name not in manifest.tables and change is None:
             continue
         with suppress(TransactionTakenError):  # somebody else committed it

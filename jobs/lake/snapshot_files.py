@@ -64,9 +64,9 @@ class StoredFile(NamedTuple):
         value: T | None = self.highest.get(column)
         return otherwise if value is None else value
 
-    def may_hold(self, store_id: str) -> bool:
-        """Return whether rows of this store may be in the file."""
-        return self.low("store_id", store_id) <= store_id <= self.high("store_id", store_id)
+    def may_have(self, column: str, value: Any) -> bool:  # noqa: ANN401 - of the column's type
+        """Return whether rows with this value in a column may be in the file."""
+        return bool(self.low(column, value) <= value <= self.high(column, value))
 
 
 def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[StoredFile]:

@@ -9,10 +9,11 @@ Which files hold them is asked of the table when the commit is made, not of the 
 files may hold the same rows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from functools import reduce
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,14 +31,23 @@ from jobs.storage.locations import is_local
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 
 
-class Obsolete(Protocol):
-    """Rows that a commit takes out of a table."""
+class Obsolete(NamedTuple):
+    """Rows that a commit takes out of a table: those with such values in its columns, from an offset of the log on."""
+
+    values: Mapping[str, Any]
+    from_offset: int | None = None  # None: wherever they are
 
     def of_table(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are."""
+        """Return which rows these are; a row without one of these values is another engine's."""
+        conditions = [pc.equal(rows.column(name), value) for name, value in self.values.items()]
+        if self.from_offset is not None:
+            conditions.append(pc.greater_equal(rows.column("physical_offset"), self.from_offset))
+        return pc.fill_null(reduce(pc.and_, conditions), fill_value=False)
 
     def may_be_in(self, file: StoredFile) -> bool:
         """Return whether a file may have some, by Delta's log."""
+        reaches = self.from_offset is None or file.high("physical_offset", self.from_offset) >= self.from_offset
+        return reaches and all(file.may_have(*named) for named in self.values.items())
 
 
 class Superseded(NamedTuple):
@@ -49,18 +59,10 @@ class Superseded(NamedTuple):
     to_offset: int  # the rows reached up to here
     why: str = ""
 
-    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are; a row without store or offset is another engine's."""
-        found = pc.and_(
-            pc.equal(rows.column("store_id"), self.store_id),
-            pc.greater_equal(rows.column("physical_offset"), self.from_offset),
-        )
-        return pc.fill_null(found, fill_value=False)
-
-    def may_be_in(self, file: StoredFile) -> bool:
-        """Return whether a file may have some of them."""
-        reaches = bool(file.high("physical_offset", self.to_offset) >= self.from_offset)
-        return reaches and file.may_hold(self.store_id)
+    @property
+    def rows(self) -> Obsolete:
+        """The rows themselves."""
+        return Obsolete({"store_id": self.store_id}, self.from_offset)
 
 
 def tables_rewritten(before: Mapping[str, int]) -> frozenset[str]:
@@ -76,7 +78,7 @@ def refuse_vectors(lake: Lake, superseded: Superseded) -> None:
     """Raise `UnsupportedTableError` where rows would have to be taken out of files that cannot be replaced there."""
     for name in () if is_local(lake.location) else (*_REWRITTEN, TRACES.name):
         snapshot = open_table(lake, name)
-        if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, superseded)):
+        if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, [superseded.rows])):
             location = lake.locate(name)
             raise UnsupportedTableError(
                 f"{location}: {NO_VECTORS}, and the log holds other records from {superseded.from_offset} on; nothing "
@@ -94,7 +96,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
         return  # they are missing from there: they were copied before
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
-    touched = _touched(lake, snapshot, superseded)
+    touched = _touched(lake, snapshot, [superseded.rows])
     rows = with_their_columns(snapshot, MESSAGES)
     theirs = rows.columns[len(MESSAGES.columns) :]
     moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs))
@@ -104,7 +106,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
         with TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants) as file:
             for stored in touched:
                 for batch in batches(lake, rows, stored):
-                    file.write(batch.filter(superseded.of_table(batch)))
+                    file.write(batch.filter(superseded.rows.of_table(batch)))
             return file.close()
 
     action = written_again(rows, write)
@@ -113,9 +115,9 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
 
 
 def rewritten(
-    lake: Lake, table: Table, obsolete: Obsolete, transaction: tuple[str, int]
+    lake: Lake, table: Table, obsolete: Sequence[Obsolete], transaction: tuple[str, int]
 ) -> Callable[[DeltaTable], Rewrite]:
-    """Return how a commit takes obsolete rows out of *table*."""
+    """Return how a commit takes obsolete rows, of one kind or of several, out of *table*."""
     naming = FileNaming(*transaction)
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
@@ -127,7 +129,8 @@ def rewritten(
             def write(rows: Table, stored: StoredFile = stored, name: str = naming.name("kept")) -> Action | None:
                 with TableFile(lake, rows, name, {}) as file:
                     for batch in batches(lake, rows, stored):
-                        file.write(batch.filter(pc.invert(obsolete.of_table(batch))))
+                        gone = reduce(pc.or_, (one.of_table(batch) for one in obsolete))
+                        file.write(batch.filter(pc.invert(gone)))
                     return file.close()
 
             action = written_again(theirs, write)
@@ -137,7 +140,9 @@ def rewritten(
     return rewrite
 
 
-def _touched(lake: Lake, snapshot: DeltaTable, obsolete: Obsolete, table: Table | None = None) -> list[StoredFile]:
+def _touched(
+    lake: Lake, snapshot: DeltaTable, obsolete: Sequence[Obsolete], table: Table | None = None
+) -> list[StoredFile]:
     """Return the files that may hold obsolete rows, in the order of the log."""
-    found = [file for file in files(lake, snapshot, table) if obsolete.may_be_in(file)]
+    found = [file for file in files(lake, snapshot, table) if any(one.may_be_in(file) for one in obsolete)]
     return sorted(found, key=lambda file: int(file.low("physical_offset", 0)))

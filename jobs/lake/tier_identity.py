@@ -13,8 +13,9 @@ from jobs.lake.identity import Likeness, holds
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, known_stores, register
-from jobs.store.range_reader import Fingerprint, RangeReader
+from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from jobs.store.tier import TierQueue
 

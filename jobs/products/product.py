@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import pyarrow as pa
 
@@ -139,21 +139,6 @@ class Finished:
         found = [action for action in actions if action is not None]
         if found:
             self.files.setdefault(table.name, []).extend(found)
-
-
-class StartedProduct(Protocol):
-    """A product in a run, whatever its collectors make."""
-
-    @property
-    def from_offset(self) -> int:
-        """The offset from which the product needs the log."""
-
-    @property
-    def collector(self) -> NewCollector[object]:
-        """The function that makes the collector of a range."""
-
-    def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:
-        """Settle what no range's task could settle; of each range's results, *number* is this product's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.products.broker_state import has_changed
 from jobs.store.config_files import config_files
@@ -17,7 +17,7 @@ from jobs.store.store import Store
 from rmq_formats.store import FileKind
 
 if TYPE_CHECKING:
-    from jobs.products.product import Run, StartedProduct, State
+    from jobs.products.product import Run, Started, State
 
 
 HasAllOf = Callable[[Store, "State", Selection], bool]
@@ -56,9 +56,9 @@ class Product:
     is_of_last_step: bool = False  # of a run in steps: it speaks of the store as it is once all of the log is read
     has_all_of: HasAllOf = lambda *_: True  # beside the log, by its state; cheap
 
-    def start(self, run: "Run", state: "State | None") -> "StartedProduct":
+    def start(self, run: "Run", state: "State | None") -> "Started[Any]":
         """Look at the store before the log is read; *state* is what the last run left."""
-        started: StartedProduct = import_module(self.module).start(run, state)
+        started: Started[Any] = import_module(self.module).start(run, state)
         return started
 
 

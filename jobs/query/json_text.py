@@ -84,9 +84,9 @@ def reason_object(reason: Reason) -> dict[str, object]:
     return {"reason": str(reason.kind), "text": reason.text}
 
 
-def line(kind: str, value: Mapping[str, object], *, ascii_only: bool = False) -> str:
-    """Return one line of the output; *ascii_only* where a terminal must not see what texts from a store hold."""
-    return json.dumps({"version": VERSION, "type": kind, **value}, ensure_ascii=ascii_only) + "\n"
+def line(kind: str, value: Mapping[str, object]) -> str:
+    """Return one line of the output."""
+    return "".join(pieces(kind, value))
 
 
 def pieces(kind: str, value: Mapping[str, object]) -> Iterator[str]:

@@ -49,13 +49,13 @@ class LakeSource:
         self.notes: list[str] = []
         self.lacking: list[str] = []
         self._through_log = through_log
-        self._tables = tables
+        self.tables = tables
         self._broker = broker
         self.store_id: str | None = None
         self.release = release or self._guessed_release()
 
     def _guessed_release(self) -> Release:
-        newest = self._tables.newest_offset
+        newest = self.tables.newest_offset
         rows = self._rows(f"physical_offset >= {newest - _SAMPLED_BYTES}", f"LIMIT {_SAMPLED}")
         records = [_record(row) for row in rows]
         return detect_eras(mark for record in records for mark in record_marks(record))[-1].highest
@@ -66,23 +66,32 @@ class LakeSource:
         narrowed.store_id = store_id
         return narrowed
 
-    def _where(self, *conditions: str) -> str:
+    def condition(self, *conditions: str) -> str:
+        """Return *conditions* as SQL, and that of the broker and the store, where one is named."""
         whose = [f"broker = {text(self._broker)}"] if self._broker else []
         whose += [f"store_id = {text(self.store_id)}"] if self.store_id else []
         return " AND ".join((*whose, *conditions)) or "TRUE"
 
     def _rows(self, condition: str, rest: str = "") -> list[dict[str, Any]]:
-        return self._tables.rows(f"SELECT * FROM {MESSAGES} WHERE {self._where(condition, _OURS)} {rest}")  # noqa: S608 - texts are quoted
+        return self.tables.rows(f"SELECT * FROM {MESSAGES} WHERE {self.condition(condition, _OURS)} {rest}")  # noqa: S608 - texts are quoted
 
     def _messages(self, *conditions: str, rest: str = "ORDER BY physical_offset DESC") -> Iterator[Message]:
         """Yield messages: first their places, from narrow columns alone, then the rows at these places."""
-        places = self._tables.rows(
-            f"SELECT store_id, physical_offset FROM {MESSAGES} WHERE {self._where(*conditions)} {rest}"  # noqa: S608 - quoted
+        return self._at_places_of(
+            f"SELECT store_id, physical_offset FROM {MESSAGES} WHERE {self.condition(*conditions)} {rest}"  # noqa: S608 - quoted
         )
-        return self._at_places([(place["store_id"], place["physical_offset"]) for place in places])
 
-    def _at_places(self, places: Sequence[tuple[str, int]]) -> Iterator[Message]:
+    def _at_places_of(self, sql: str) -> Iterator[Message]:
+        """Yield the messages at the places that a query names."""
+        places = [(row["store_id"], row["physical_offset"]) for row in self.tables.rows(sql)]
         return (message for _, message in self.placed(places))
+
+    def _of_entries(self, *conditions: str) -> Iterator[Message]:
+        """Yield the messages that index entries lead to, newest first, each once."""
+        return self._at_places_of(
+            f"SELECT DISTINCT store_id, physical_offset FROM {INDEX_ENTRIES} "  # noqa: S608 - texts are quoted
+            f"WHERE {self.condition(*conditions)} ORDER BY physical_offset DESC"
+        )
 
     def placed(self, places: Sequence[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], Message]]:
         """Yield the messages at places (store id and physical offset), each with its place."""
@@ -106,15 +115,6 @@ class LakeSource:
             self._say("this lake was made without bodies")
         return Message(_record(row), self.release, row["store_id"])
 
-    @property
-    def tables(self) -> LakeTables:
-        """The tables that are asked."""
-        return self._tables
-
-    def condition(self, *conditions: str) -> str:
-        """Return *conditions* and that of the broker, where one is named, as SQL."""
-        return self._where(*conditions)
-
     # keys
 
     def under_unique_key(self, unique_key: str) -> Iterator[Message]:
@@ -123,9 +123,9 @@ class LakeSource:
 
     def superseded(self, condition: str) -> Iterator[Message]:
         """Yield the messages that their broker took back, of those that a condition holds for."""
-        if self._tables.has(SUPERSEDED):
-            where = self._where(condition, _OURS)
-            rows = self._tables.rows(f"SELECT * FROM {SUPERSEDED} WHERE {where}")  # noqa: S608 - callers quote
+        if self.tables.has(SUPERSEDED):
+            where = self.condition(condition, _OURS)
+            rows = self.tables.rows(f"SELECT * FROM {SUPERSEDED} WHERE {where}")  # noqa: S608 - callers quote
             yield from map(self._message, rows)
 
     def taken_back(self, text_: str) -> Iterator[Message]:
@@ -147,8 +147,9 @@ class LakeSource:
             return self._messages(f"uniq_key = {text(key)}", *of_topic)
         if kind is KeyKind.TAG:
             return self._messages(f"tags = {text(key)}", *of_topic)
-        if not self._through_log and self._tables.has_index_entries:
-            return self._indexed(topic, key, window)
+        if not self._through_log and self.tables.has_index_entries:
+            key_hash = index_key_hash(key_text(topic, key))
+            return self._of_entries(f"key_hash = {key_hash}", of_topic[0], f"key = {text(key)}", *window)
         if not self._through_log:
             self._say("the lake has no table index_entries: every message's keys are looked at")
         return self._messages(f"array_has(keys, {text(key)})", *of_topic)
@@ -156,25 +157,12 @@ class LakeSource:
     def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         self.asked_of(topic)
-        if self._through_log or not self._tables.has_index_entries:
+        if self._through_log or not self.tables.has_index_entries:
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return
         key_hash = index_key_hash(key_text(topic, key))
-        places = self._tables.rows(
-            f"SELECT DISTINCT store_id, physical_offset FROM {INDEX_ENTRIES} "  # noqa: S608 - texts are quoted
-            f"WHERE {self._where(f'key_hash = {key_hash}', *_window(begin, end))} ORDER BY physical_offset DESC"
-        )
-        for message in self._at_places([(place["store_id"], place["physical_offset"]) for place in places]):
+        for message in self._of_entries(f"key_hash = {key_hash}", *_window(begin, end)):
             yield from [message] * entries_under(message, key_hash)
-
-    def _indexed(self, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
-        key_hash = index_key_hash(key_text(topic, key))
-        conditions = (f"key_hash = {key_hash}", f"topic = {text(topic)}", f"key = {text(key)}", *window)
-        places = self._tables.rows(
-            f"SELECT DISTINCT store_id, physical_offset FROM {INDEX_ENTRIES} "  # noqa: S608 - texts are quoted
-            f"WHERE {self._where(*conditions)} ORDER BY physical_offset DESC"
-        )
-        return self._at_places([(place["store_id"], place["physical_offset"]) for place in places])
 
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
         """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
@@ -200,9 +188,9 @@ class LakeSource:
 
     def place(self, physical_offset: int) -> Reason:
         """Return the reason why no message begins at an offset."""
-        before = self._tables.rows(
+        before = self.tables.rows(
             f"SELECT physical_offset, total_size, offset_msg_id FROM {MESSAGES} "  # noqa: S608 - numbers alone
-            f"WHERE {self._where(f'physical_offset < {physical_offset}')} ORDER BY physical_offset DESC LIMIT 1"
+            f"WHERE {self.condition(f'physical_offset < {physical_offset}')} ORDER BY physical_offset DESC LIMIT 1"
         )
         covered = self.coverage()
         if physical_offset < covered.first_offset or not before:
@@ -224,9 +212,9 @@ class LakeSource:
         """Return which offsets a queue holds; None when there is no such queue."""
         self.asked_of(topic)
         conditions = (f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT)
-        row = self._tables.rows(
+        row = self.tables.rows(
             f"SELECT min(queue_offset) AS first, max(queue_offset) AS last FROM {MESSAGES} "  # noqa: S608 - quoted
-            f"WHERE {self._where(*conditions)}"
+            f"WHERE {self.condition(*conditions)}"
         )[0]
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
 
@@ -266,14 +254,14 @@ class LakeSource:
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that have messages."""
         self.asked_of(topic)
-        condition = self._where(f"topic = {text(topic)}", _WITH_UNIT)
-        return sorted(self._tables.values("queue_id", condition))
+        condition = self.condition(f"topic = {text(topic)}", _WITH_UNIT)
+        return sorted(self.tables.values("queue_id", condition))
 
     # the lake as a whole
 
     @cached_property
     def _chosen(self) -> list[TopicChoices | str]:
-        return list(self._tables.chosen(self._where()))
+        return list(self.tables.chosen(self.condition()))
 
     def asked_of(self, topic: str | None, *, is_search: bool = False) -> None:
         """
@@ -293,12 +281,12 @@ class LakeSource:
     def topics(self) -> frozenset[str]:
         """Name every topic that has messages."""
         self.asked_of(None)
-        return frozenset(self._tables.values("topic", self._where(_OURS)))
+        return frozenset(self.tables.values("topic", self.condition(_OURS)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
         """Name the topics that have a message with a producer's id."""
-        condition = self._where(f"uniq_key = {text(unique_key)}", _OURS)
-        rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {condition}")  # noqa: S608 - quoted
+        condition = self.condition(f"uniq_key = {text(unique_key)}", _OURS)
+        rows = self.tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {condition}")  # noqa: S608 - quoted
         if not rows:
             self._note_left_out(self.lacking)
         return frozenset(row["topic"] for row in rows)
@@ -311,7 +299,7 @@ class LakeSource:
     @property
     def lacks(self) -> str | None:
         """Say that runs found damage, whose messages are in the table `quarantine` and no rows of `messages`."""
-        count = self._tables.quarantined(self._where())
+        count = self.tables.quarantined(self.condition())
         places = f"{count} damaged place{'' if count == 1 else 's'}"
         return f"the lake's table quarantine has {places}, whose messages are not answered" if count else None
 
@@ -341,13 +329,13 @@ class LakeSource:
 
     def hosts(self) -> list[Host]:
         """Return every store host."""
-        return sorted(map(parse_host, self._tables.values("store_host", self._where(_OURS))))
+        return sorted(map(parse_host, self.tables.values("store_host", self.condition(_OURS))))
 
     def coverage(self) -> Coverage:
         """Return the first and last offset and time of the lake's messages."""
-        row = self._tables.rows(
+        row = self.tables.rows(
             "SELECT min(physical_offset) AS first, max(physical_offset + total_size) AS last, "  # noqa: S608 - quoted
-            f"min(store_timestamp) AS oldest, max(store_timestamp) AS newest FROM {MESSAGES} WHERE {self._where()}"
+            f"min(store_timestamp) AS oldest, max(store_timestamp) AS newest FROM {MESSAGES} WHERE {self.condition()}"
         )[0]
         return Coverage(row["first"] or 0, row["last"] or 0, row["oldest"], row["newest"])
 

@@ -142,8 +142,7 @@ class LakeTables:
         detail = json.loads(run["detail"])
         if CHOSEN in detail:
             return TopicChoices.of(detail[CHOSEN], {})
-        with Lake(self._lake, self._options).open(run["manifest"]) as file:
-            manifest = json.loads(bytes(file.read(0, file.size)))
+        manifest = json.loads(Lake(self._lake, self._options).read(run["manifest"]))
         return TopicChoices.of(manifest["state"], manifest["selection"])
 
     def kinds(self, sql: str) -> dict[str, str]:

@@ -13,11 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.query.lake_source import open_lake
-from jobs.query.log_search import silent
 from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offset_id, by_unique_key
 from jobs.query.message import Message
-from jobs.query.open_store import StorePlace, open_store
+from jobs.query.open_source import SourcePlace, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from rmq_formats.release import Release
 
@@ -51,9 +49,5 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     if (store is None) == (lake is None):
         raise ValueError("give store or lake, one of them")
     given = Release.of(release) if release else None
-    if lake is not None:
-        yield open_lake(lake, broker, given, through_log=through_log)
-        return
-    place = StorePlace(store or "", None, broker_conf, broker, given, None, through_log)
-    with open_store(place, silent) as (source, _):
+    with open_place(SourcePlace(store, lake, None, broker_conf, broker, given, None, through_log)) as (source, _):
         yield source

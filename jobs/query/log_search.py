@@ -84,7 +84,7 @@ def few_records(store: StoreReader, span: Span) -> list[MessageRecord] | None:
     records: list[MessageRecord] = []
     offset = span.start
     while offset < span.end and len(records) < _FEW:
-        segment = store.segment_for(offset)
+        segment = store.store.segment_at(offset)
         if segment is None:
             return records if offset >= store.store.end_offset else None
         header = store.framing(segment).header_size
@@ -157,7 +157,7 @@ def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[RecordBlock
 
 
 def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | Piece]:
-    segment = store.segment_for(range_.base_offset)
+    segment = store.store.segment_at(range_.base_offset)
     if segment is None:
         return
     framing = store.framing(segment)

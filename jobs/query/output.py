@@ -92,7 +92,7 @@ class Printer:
             self._said.add(sentence)
             say(f"rmq-lake: {sentence}")
 
-    def finish(self, answer: Answer, source: Source | None) -> ExitCode:
+    def finish(self, answer: Answer, source: "Source | None") -> ExitCode:
         """Print the notes of an answer that was printed, and return the exit code."""
         notes, lacking = (source.notes, source.lacking) if source else ([], [])
         for sentence in (*notes, *answer.notes):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -38,12 +39,8 @@ class _Wanted(NamedTuple):
         return _hashed_text(self.kind, self.topic, self.key)
 
 
-class StoreKeys:
+class StoreKeys(StoreView):
     """The keys of a store's messages."""
-
-    def __init__(self, store: StoreView) -> None:
-        self._store = store
-        self._parts: list[CoveredSpan | UncoveredSpan] | None = None
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
@@ -52,24 +49,24 @@ class StoreKeys:
             yield from self._find_in_index(kind, topic, key, begin, end)
         else:
             if why_not:
-                self._store.say(f"{why_not}: the log itself is searched")
+                self.say(f"{why_not}: the log itself is searched")
             yield from self._find_in_log(kind, topic, key, begin, end)
 
     def _why_not_index(self, kind: KeyKind) -> str | None:
         """Say why the index cannot be asked; None when it can, nothing when the user does not want it."""
-        if self._store.through_log:
+        if self.through_log:
             return ""
-        if kind is KeyKind.TAG and not self._store.release.indexes_tags:
-            return f"RocketMQ {self._store.release} does not index tags"
-        if not self._store.reader.store.index_files:
+        if kind is KeyKind.TAG and not self.release.indexes_tags:
+            return f"RocketMQ {self.release} does not index tags"
+        if not self.reader.store.index_files:
             return self._why_not_in_rocksdb()
-        if self._store.reader.index_geometry is None:
+        if self.reader.index_geometry is None:
             return "the index files do not tell how many slots and entries they have (--hash-slots, --index-num)"
         return None
 
     def _why_not_in_rocksdb(self) -> str | None:
         try:
-            has_index = self._store.reader.index_database is not None
+            has_index = self.reader.index_database is not None
         except FormatError as error:
             return str(error)
         return None if has_index else "the store has no index files"
@@ -77,19 +74,19 @@ class StoreKeys:
     @property
     def _database(self) -> Database | None:
         """The index in RocksDB, where it is the one to ask and can be read."""
-        return self._store.reader.index_database if self._why_not_in_rocksdb() is None else None
+        return self.reader.index_database if self._why_not_in_rocksdb() is None else None
 
     def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the index's messages, and those of parts of the log that no index file covers."""
         if self._database is not None:
-            offsets = self._offsets(rows_under(self._database, topic, kind, key), begin, end)
-            found = (self._store.pointed_at(offset, _ROW) for offset in sorted(set(offsets), reverse=True))
+            offsets = self._row_offsets(rows_under(self._database, topic, kind, key), begin, end)
+            found = (self.pointed_at(offset, _ROW) for offset in sorted(set(offsets), reverse=True))
             yield from (message for message in found if message and has_key(message, kind, topic, key))
             return
         wanted = _Wanted(kind, topic, key, begin, end)
         given: Counter[int] = Counter()  # offset → how often its message was given
         seen: Counter[int] = Counter()  # offset → its entries under the hash; two files may share a message
-        for part in self._index_parts():
+        for part in self._index_parts:
             if isinstance(part, UncoveredSpan):
                 yield from self._find_uncovered(part, wanted, given)
                 continue
@@ -97,7 +94,7 @@ class StoreKeys:
                 given[message.record.physical_offset] += 1
                 yield message
             if self._hits(part, wanted) is None:
-                last = self._store.at(part.last)
+                last = self.at(part.last)
                 span = Span(part.first, last.record.end_offset if last else part.last)
                 yield from self._find_uncovered(UncoveredSpan(span, None), wanted, given)
             if part.file.header.begin_timestamp < begin:
@@ -105,25 +102,24 @@ class StoreKeys:
 
     def _find_in_file(self, part: CoveredSpan, wanted: "_Wanted", seen: Counter[int]) -> Iterator[Message]:
         for offset in self._hits(part, wanted) or ():
-            message = self._store.pointed_at(offset, _ENTRY)
+            message = self.pointed_at(offset, _ENTRY)
             # Only hashes were compared: the message itself has the last word.
             if message and has_key(message, wanted.kind, wanted.topic, wanted.key):
                 if self._stands_for(wanted.text, message, seen[offset]):
                     yield message
                 seen[offset] += 1
 
+    @cached_property
     def _index_parts(self) -> list[CoveredSpan | UncoveredSpan]:
-        """Return the part of the log that each index file covers, and the parts that none covers, newest first."""
-        if self._parts is None:
-            files: list[CoveredSpan] = []
-            for file in self._store.reader.index_readers():
-                try:
-                    files += filter(None, [covered(file)])
-                except CorruptData as damage:
-                    self._store.say(f"damaged index file: {damage}")
-            store = self._store.reader.store
-            self._parts = list(index_parts(files, store.start_offset, store.end_offset))
-        return self._parts
+        """The part of the log that each index file covers, and the parts that none covers, newest first."""
+        files: list[CoveredSpan] = []
+        for file in self.reader.index_readers():
+            try:
+                files += filter(None, [covered(file)])
+            except CorruptData as damage:
+                self.say(f"damaged index file: {damage}")
+        store = self.reader.store
+        return list(index_parts(files, store.start_offset, store.end_offset))
 
     def _hits(self, part: CoveredSpan, wanted: "_Wanted") -> list[int] | None:
         """Return the offsets that an index file has under a hash, newest first; None where it is damaged."""
@@ -134,7 +130,7 @@ class StoreKeys:
         try:
             return [hop.entry.physical_offset for hop in part.file.hits(wanted.text, *window, header)]
         except CorruptData as damage:
-            self._store.say(f"damaged index file: {damage}")
+            self.say(f"damaged index file: {damage}")
             return None
 
     def _find_uncovered(self, part: UncoveredSpan, wanted: "_Wanted", given: Counter[int]) -> Iterator[Message]:
@@ -148,7 +144,7 @@ class StoreKeys:
             times = times_indexed(message, wanted.kind, wanted.topic, wanted.key) - given[record.physical_offset]
             times -= self._entries_before(part, wanted, record.physical_offset)
             if times > 0:
-                self._store.say(
+                self.say(
                     f"no index file covers offsets {part.span.start} to {part.span.end}: "
                     "the log itself is searched there"
                 )
@@ -159,30 +155,30 @@ class StoreKeys:
         """Return how many entries of a message where *part* begins are in the files before it: they follow later."""
         if part.before is None or offset != part.before.last:
             return 0
-        files = (file for file in self._index_parts() if isinstance(file, CoveredSpan))
+        files = (file for file in self._index_parts if isinstance(file, CoveredSpan))
         sharing = [file for file in files if file.first <= offset == file.last]
         return sum((self._hits(file, wanted) or []).count(offset) for file in sharing)
 
     def _uncovered(self, span: Span, key: str) -> list[Message]:
         """Return the messages of a part of the log that may have a key, newest first."""
-        few = few_records(self._store.reader, span)
+        few = few_records(self.reader, span)
         if few is not None:
-            messages = [Message(record, self._store.release) for record in few]
+            messages = [Message(record, self.release) for record in few]
         else:
-            messages = list(self._store.search(holding(key), span))
+            messages = list(self.search(holding(key), span))
         # The message that the next file begins with may have its first entries in a file that is lost.
-        messages += filter(None, [self._store.at(span.end)])
-        is_left_over = self._store.reader.is_left_over
+        messages += filter(None, [self.at(span.end)])
+        is_left_over = self.reader.is_left_over
         return [one for one in reversed(messages) if not is_left_over(one.record.physical_offset)]
 
-    def _offsets(self, rows: Iterator[IndexRow], begin: int, end: int) -> Iterator[int]:
+    def _row_offsets(self, rows: Iterator[IndexRow], begin: int, end: int) -> Iterator[int]:
         """Yield the offsets of the messages of *rows* in RocksDB, in the order of the rows: the oldest hour first."""
         try:
             for row in rows:
                 if begin <= row.store_timestamp <= end:
                     yield row.physical_offset
         except CorruptData as damage:
-            self._store.lack(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
+            self.lack(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
 
     def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
@@ -190,26 +186,24 @@ class StoreKeys:
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return
         if self._database is not None:
-            offsets = self._offsets(rows_under(self._database, topic, KeyKind.KEY, key), begin, end)
-            yield from filter(None, (self._store.pointed_at(offset, _ROW) for offset in offsets))
+            offsets = self._row_offsets(rows_under(self._database, topic, KeyKind.KEY, key), begin, end)
+            yield from filter(None, (self.pointed_at(offset, _ROW) for offset in offsets))
             return
         wanted = _Wanted(KeyKind.KEY, topic, key, begin, end)
         given: Counter[int] = Counter()  # offset → its entries under the hash so far
-        for part in self._index_parts():
+        for part in self._index_parts:
             if isinstance(part, UncoveredSpan):
                 if any(True for _ in self._find_uncovered(part, wanted, given)):
-                    self._store.lack(
+                    self.lack(
                         f"mqadmin finds no message in that part of the log; query by-key -t {topic} -k {key} does"
                     )
                 continue
             hits = self._hits(part, wanted)
             if hits is None:
-                self._store.lack(
-                    f"{part.file.file} is damaged; query by-key -t {topic} -k {key} searches the log instead"
-                )
+                self.lack(f"{part.file.file} is damaged; query by-key -t {topic} -k {key} searches the log instead")
             for offset in hits or ():
                 given[offset] += 1
-                message = self._store.pointed_at(offset, _ENTRY)
+                message = self.pointed_at(offset, _ENTRY)
                 if message:
                     yield message
             if part.file.header.begin_timestamp < begin:
@@ -221,23 +215,23 @@ class StoreKeys:
 
         Two keys of one message may collide, too; and a broker that starts after a crash may index a message again.
         """
-        keys = index_keys(message.record, self._store.release)
+        keys = index_keys(message.record, self.release)
         key_hash = index_key_hash(text)
         colliding = sum(index_key_hash(key) == key_hash for key in keys)
         return not colliding or number % colliding < keys.count(text)
 
     def _find_in_log(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         places: list[tuple[int, int]] = []
-        for message in self._store.search(holding(key)):
+        for message in self.search(holding(key)):
             record = message.record
             if begin <= record.store_timestamp <= end and has_key(message, kind, topic, key):
                 places.append((record.physical_offset, times_indexed(message, kind, topic, key)))
         for offset, times in reversed(places):
-            found = self._store.at(offset)
+            found = self.at(offset)
             if found:
                 yield from [found] * times
 
-    def indexed(self, text: str, topics: frozenset[str]) -> Iterator[Occurrence]:
+    def _indexed(self, text: str, topics: frozenset[str]) -> Iterator[Occurrence]:
         """Yield the newest message of each topic and kind of key that the index has under *text*."""
         for topic in sorted(topics):
             for kind in KeyKind:
@@ -248,18 +242,16 @@ class StoreKeys:
         """Yield the index's messages alone: a search of the log for each topic and kind would take too long."""
         if self._database is not None:
             yield from self._find_in_index(kind, topic, text, MIN_TIME, MAX_TIME)
-        elif self._store.reader.index_readers():
+        elif self.reader.index_readers():
             wanted = _Wanted(kind, topic, text, MIN_TIME, MAX_TIME)
-            for part in self._index_parts():
+            for part in self._index_parts:
                 if isinstance(part, CoveredSpan):
                     yield from self._find_in_file(part, wanted, Counter())
 
-    def logged(self, text: str) -> Iterator[Occurrence]:
+    def _logged(self, text: str) -> Iterator[Occurrence]:
         """Yield messages of the log that have *text* as a key, as many as explain enough."""
         found = (
-            occurrence
-            for message in self._store.search(holding(text))
-            for occurrence in self._occurrences_in(message, text)
+            occurrence for message in self.search(holding(text)) for occurrence in self._occurrences_in(message, text)
         )
         yield from islice(found, _EXPLAINED_BY)
 

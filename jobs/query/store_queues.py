@@ -1,6 +1,9 @@
 """Messages of a store by their place in a queue: through ConsumeQueue files, or the log where these are not there."""
 
-from bisect import bisect_left
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import zip_longest
 
 from jobs.query.log_queues import LogQueues
@@ -15,31 +18,33 @@ _DISPATCH_MS = 5000  # a queue file is written no later than so long after the r
 _MAX_QUEUES = 1 << 16  # more than any broker has of a topic
 
 
-class StoreQueues:
+@dataclass(eq=False)
+class StoreQueues(StoreView):
     """The queues of a store."""
 
-    def __init__(self, store: StoreView) -> None:
-        self._store = store
-        self._log = LogQueues(store)
-        self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
+    _ranges: dict[tuple[str, int], OffsetRange | None] = field(default_factory=dict, init=False)
 
-    def offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
+    @cached_property
+    def _log(self) -> LogQueues:
+        return LogQueues(self)
+
+    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return which offsets a queue holds; None when there is no such queue."""
         name = (topic, queue_id)
         if name not in self._ranges:
             queue = self._queue(topic, queue_id)
-            offsets = self._offsets(queue) if queue else self._offsets_in_log(topic, queue_id)
+            offsets = self._offsets_in_files(queue) if queue else self._offsets_in_log(topic, queue_id)
             if queue and offsets and self._may_lack_files(queue, offsets):
                 offsets = self._with_log(queue.name, offsets)
             self._ranges[name] = offsets
         return self._ranges[name]
 
-    def _offsets(self, queue: StoredQueue) -> OffsetRange:
-        reader = self._store.reader
+    def _offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
+        reader = self.reader
         first, end = reader.unit_range(queue)
         left_over = queue.written_end() - end
         if left_over:
-            self._store.say(
+            self.say(
                 f"{left_over} units at the end of {queue.name.topic}/{queue.name.queue_id} are not answered: another "
                 f"replica became the master ({reader.takeover_text}), and their messages were taken back"
             )
@@ -60,22 +65,22 @@ class StoreQueues:
         if queue.is_batch or queue.in_rocksdb or not queue.files:
             return False
         first = queue.unit(offsets.minimum)
-        start = self._store.reader.store.start_offset
+        start = self.reader.store.start_offset
         lacks_start = queue.start == offsets.minimum > 0 and first is not None and first.physical_offset > start
         return lacks_start or offsets.maximum == queue.capacity
 
     def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
         """Return which offsets a queue holds by its files and by the log, which is searched unless it is too long."""
         queue = f"the queue files of {name.topic}/{name.queue_id}"
-        if self._store.reader.log_size > LOG_SEARCHED_UNASKED:
-            self._store.say(f"{queue} may not be complete at an end; --through-log answers from the log itself")
+        if self.reader.log_size > LOG_SEARCHED_UNASKED:
+            self.say(f"{queue} may not be complete at an end; --through-log answers from the log itself")
             return offsets
         logged = self._log.of(name.topic).get(name.queue_id)
         if logged is None:
             return offsets
         low, high = min(offsets.minimum, logged.offsets.minimum), max(offsets.maximum, logged.offsets.maximum)
         if (low, high) != offsets:
-            self._store.say(
+            self.say(
                 f"{queue} hold offsets {offsets.minimum} to {offsets.maximum - 1}, the log {low} to {high - 1}: "
                 "what they lack is answered from the log itself"
             )
@@ -85,7 +90,7 @@ class StoreQueues:
         queue = self._log.of(topic).get(queue_id) if self._is_lost(topic) else None
         return queue.offsets if queue else None
 
-    def message(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number."""
         queue = self._queue(topic, queue_id)
         if queue is None:
@@ -93,22 +98,26 @@ class StoreQueues:
         index = self._unit_holding(queue, queue_offset) if queue.is_batch else queue_offset
         unit = queue.unit(index) if index >= 0 else None
         if unit is not None:
-            return self._store.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
-        if queue.is_batch or self._store.reader.log_size > LOG_SEARCHED_UNASKED:
-            self._store.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
+            return self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
+        if queue.is_batch or self.reader.log_size > LOG_SEARCHED_UNASKED:
+            self.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
             return None
         message = self._log.message(topic, queue_id, queue_offset)
         if message is not None:
-            self._store.say(f"units of {topic}/{queue_id} are missing in its files: the log itself is searched")
+            self.say(f"units of {topic}/{queue_id} are missing in its files: the log itself is searched")
         return message
 
+    def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
+        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+        return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
+
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
-        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue."""
+        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
         queue = self._queue(topic, queue_id)
         if queue is None:
             return self._log.unit(topic, queue_id, queue_offset) if self._is_lost(topic) else None
         unit = queue.unit(queue_offset) if queue_offset >= 0 else None
-        if unit is None and not queue.is_batch and self._store.reader.log_size <= LOG_SEARCHED_UNASKED:
+        if unit is None and not queue.is_batch and self.reader.log_size <= LOG_SEARCHED_UNASKED:
             return self._log.unit(topic, queue_id, queue_offset)
         return unit if isinstance(unit, Unit) else None
 
@@ -143,57 +152,65 @@ class StoreQueues:
         """Return when the broker last wrote to a file; a copy's own time says nothing, its last unit's does."""
         boundary = following.base_offset // queue.unit_size
         newest, next_one = (self._stored(queue, number) for number in (boundary - 1, boundary))
-        listed = self._store.reader.store.queue_files
+        listed = self.reader.store.queue_files
         modified = next(other.modified_ms for other in listed if other.location == file.location)
         is_original = next_one is not None and modified <= next_one + _DISPATCH_MS
         return modified if newest is None or is_original else newest
 
     def _stored(self, queue: StoredQueue, number: int) -> int | None:
         unit = queue.unit(number) if number >= 0 else None
-        message = self._store.at(unit.physical_offset) if unit else None
+        message = self.at(unit.physical_offset) if unit else None
         return message.record.store_timestamp if message else None
 
-    def ids(self, topic: str) -> list[int]:
+    def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues: those that the broker counts, and those that have messages."""
-        configured = self._store.reader.topic_config.get(topic, {}).get("writeQueueNums")
+        configured = self.reader.topic_config.get(topic, {}).get("writeQueueNums")
         counted = range(configured) if isinstance(configured, int) and 0 < configured <= _MAX_QUEUES else ()
-        in_files = (queue_id for name, queue_id in self._store.reader.queues if name == topic)
+        in_files = (queue_id for name, queue_id in self.reader.queues if name == topic)
         return sorted({*counted, *in_files, *(self._log.of(topic) if self._is_lost(topic) else ())})
 
-    def has_messages(self, topic: str) -> bool:
-        """Return whether the log has messages in queues of *topic*, where the log is asked in place of queue files."""
-        return self._is_lost(topic) and len(self._log.of(topic)) > 0
+    def has_topic(self, topic: str) -> bool:
+        """Return whether *topic* has queues, or is in the broker's own table."""
+        is_known = topic in self.reader.topic_config or any(name == topic for name, _ in self.reader.queues)
+        return is_known or (self._is_lost(topic) and len(self._log.of(topic)) > 0)
 
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> int:
-        def reaches(number: int) -> bool:
-            unit = queue.unit(number)
-            return not isinstance(unit, BatchUnit) or unit.base_offset + unit.batch_count > queue_offset
-
-        first, end = self._store.reader.unit_range(queue)
-        low = bisect_left(range(end), 1, first, key=reaches)
-        unit = queue.unit(low)
-        return low if isinstance(unit, BatchUnit) and unit.base_offset <= queue_offset else -1
+        first, end = self.reader.unit_range(queue)
+        at = batch_position(queue, queue_offset, end)
+        unit = queue.unit(at) if at >= first else None
+        holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
+        return at if holds else -1
 
     def _queue(self, topic: str, queue_id: int) -> StoredQueue | None:
-        return None if self._store.through_log else self._store.reader.queues.get((topic, queue_id))
+        return None if self.through_log else self.reader.queues.get((topic, queue_id))
 
     def _is_lost(self, topic: str) -> bool:
         """Return whether the log must be asked: no file of any of the topic's queues is there."""
-        reader = self._store.reader
-        if self._store.through_log:
+        reader = self.reader
+        if self.through_log:
             return True
         if any(name == topic for name, _ in reader.queues):
             return False
         if reader.why_not_in_rocksdb is not None:
-            self._store.say(
+            self.say(
                 f"{reader.why_not_in_rocksdb}: ids, limits and units are those of the log; "
                 "a queue that has no message there is not known"
             )
             return True
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
-            self._store.say("RocksDB holds no light queue, as after a kill: limits and units are those of the log")
+            self.say("RocksDB holds no light queue, as after a kill: limits and units are those of the log")
             return True
         is_known = topic in reader.topic_config or not reader.queues or not reader.has_topic_config
         if is_known:
-            self._store.say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
+            self.say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
         return is_known
+
+
+def batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
+    """Return the position of a batch queue's last unit that begins no later than a number; without one, start - 1."""
+
+    def base(position: int) -> int:
+        unit = queue.unit(position)
+        return unit.base_offset if isinstance(unit, BatchUnit) else MAX_TIME
+
+    return bisect_right(range(end), queue_offset, queue.start, key=base) - 1

@@ -4,7 +4,7 @@ Single reads in a store: the record at an offset, the unit of a queue, the index
 Nothing is read that is not needed for the answer: a record costs two reads, an index lookup some dozens of 20 bytes.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
@@ -48,7 +48,6 @@ class StoreReader:
         self._databases = ExitStack()
         self._open: dict[str, Reader] = {}
         self._framings: dict[str, Framing] = {}
-        self._bases = [segment.base_offset for segment in store.segments]
 
     def __enter__(self) -> Self:
         return self
@@ -74,14 +73,6 @@ class StoreReader:
         """Bytes of the log's files."""
         return sum(segment.readable for segment in self.store.segments)
 
-    def segment_for(self, physical_offset: int) -> Segment | None:
-        """Return the segment that holds *physical_offset*; None before, after and between them."""
-        place = bisect_right(self._bases, physical_offset) - 1
-        if place < 0:
-            return None
-        segment = self.store.segments[place]
-        return segment if physical_offset < segment.base_offset + segment.readable else None
-
     def framing(self, segment: Segment) -> Framing:
         """Return the framing of a segment: nothing before each record, or an entry header."""
         if segment.location not in self._framings:
@@ -91,7 +82,7 @@ class StoreReader:
 
     def read_record(self, physical_offset: int) -> MessageRecord | None:
         """Return the record that begins at *physical_offset*, if one does."""
-        segment = self.segment_for(physical_offset)
+        segment = self.store.segment_at(physical_offset)
         if segment is None or self.leftovers.has(segment, physical_offset):
             return None
         file = self.file(segment.location)
@@ -167,7 +158,7 @@ class StoreReader:
     @cached_property
     def epochs(self) -> tuple[Epoch, ...]:
         """The epochs of a broker in controller mode; none of any other."""
-        return read_epochs(self.store, lambda file: bytes(self.file(file.location).read(0, file.size)))
+        return read_epochs(self.store)
 
     @property
     def takeover_text(self) -> str:
@@ -176,7 +167,7 @@ class StoreReader:
 
     def is_left_over(self, physical_offset: int) -> bool:
         """Return whether what begins at *physical_offset* is left over from a master that was replaced."""
-        segment = self.segment_for(physical_offset)
+        segment = self.store.segment_at(physical_offset)
         return segment is not None and self.leftovers.has(segment, physical_offset)
 
     @cached_property

@@ -1,60 +1,25 @@
 """A store, as queries ask it."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
-from jobs.query.log_search import Progress, holding, silent
+from jobs.query.log_search import holding
 from jobs.query.message import Message
-from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind
 from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import StoreKeys
 from jobs.query.store_queues import StoreQueues
-from jobs.query.store_reader import StoreReader
-from jobs.query.store_view import LOG_SEARCHED_UNASKED, StoreView
+from jobs.query.store_view import LOG_SEARCHED_UNASKED
 from jobs.store.broker_config import BrokerConfig, broker_config
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
-from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules, Unit
-from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 
-class StoreSource:
-    """A store."""
-
-    def __init__(
-        self,
-        reader: StoreReader,
-        release: Release,
-        *,
-        through_log: bool = False,
-        progress: Progress = silent,
-        delay_levels: str | None = None,
-    ) -> None:
-        """Answer from *reader*'s files; *through_log*: as if index and queue files were lost."""
-        self.reader = reader
-        self.release = release
-        self._view = StoreView(
-            reader, release, through_log, progress, delay_levels=delay_levels or DEFAULT_DELAY_LEVELS
-        )
-        self.notes = self._view.notes
-        self._keys = StoreKeys(self._view)
-        self._queues = StoreQueues(self._view)
-
-    @property
-    def lacking(self) -> list[str]:
-        """For what reasons messages may be missing in the answers."""
-        return self._view.lacking
-
-    def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
-        return self._keys.find(kind, topic, key, begin, end)
-
-    def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
-        return self._keys.key_hits(topic, key, begin, end)
+@dataclass(eq=False)
+class StoreSource(StoreKeys, StoreQueues):
+    """A store: its keys, its queues, and what it is as a whole."""
 
     def taken_back(self, text: str) -> Iterator[Message]:
         """Yield nothing: a log has other records in the place of those that were taken back."""
@@ -67,20 +32,15 @@ class StoreSource:
 
         A log of more than *searched* bytes is not searched for those that no index file leads to.
         """
-        yield from self._keys.indexed(text, self.topics())
-        if self._view.through_log or self.reader.log_size <= searched:
-            yield from self._keys.logged(text)
+        yield from self._indexed(text, self.topics())
+        if self.through_log or self.reader.log_size <= searched:
+            yield from self._logged(text)
         else:
-            self._view.say("only index files were asked, not the log itself; --through-log searches it")
+            self.say("only index files were asked, not the log itself; --through-log searches it")
 
     @property
     def _log_is_searched(self) -> bool:
-        return self._view.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
-
-    def at(self, physical_offset: int, host: Host | None = None) -> Message | None:
-        """Return the message that begins at an offset, whatever *host* it names."""
-        del host
-        return self._view.at(physical_offset)
+        return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
 
     def place(self, physical_offset: int) -> Reason:
         """Return the reason why no message begins at an offset."""
@@ -88,7 +48,7 @@ class StoreSource:
         if physical_offset < store.start_offset:
             text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"
             return Reason(ReasonKind.SEGMENT_DELETED, text)
-        segment = self.reader.segment_for(physical_offset)
+        segment = store.segment_at(physical_offset)
         if segment is None:
             kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
             text = f"offset {physical_offset} is in no file of the log; the last one ends at {store.end_offset}"
@@ -105,34 +65,6 @@ class StoreSource:
         text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
         return Reason(ReasonKind.NO_RECORD, text)
 
-    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        """Return which offsets a queue holds; None when there is no such queue."""
-        return self._queues.offsets(topic, queue_id)
-
-    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
-        """Return a queue's message by its number."""
-        return self._queues.message(topic, queue_id, queue_offset)
-
-    def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
-        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
-        return (self._queues.message(topic, queue_id, number) for number in range(begin, end))
-
-    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
-        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
-        return self._queues.unit(topic, queue_id, queue_offset)
-
-    def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the queue offset that one pull from *queue_offset* does not go beyond."""
-        return self._queues.pull_end(topic, queue_id, queue_offset)
-
-    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
-        """Return the part of a queue that brokers up to 5.1.0 search for a store time: one file."""
-        return self._queues.searched_by_time(topic, queue_id, offsets, time)
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues."""
-        return self._queues.ids(topic)
-
     def topics(self) -> frozenset[str]:
         """Name every topic that has queue files, or that the broker's own table has; else those of the log."""
         return self._topics
@@ -145,10 +77,10 @@ class StoreSource:
     @cached_property
     def _topics(self) -> frozenset[str]:
         known = {topic for topic, _ in self.reader.queues} | set(self.reader.topic_config)
-        is_complete = bool(known) and not self._view.through_log and self.reader.why_not_in_rocksdb is None
+        is_complete = bool(known) and not self.through_log and self.reader.why_not_in_rocksdb is None
         if is_complete or not self._log_is_searched:
             return frozenset(known)
-        return frozenset(known) | {message.topic for message in self._view.search(holding(""))}
+        return frozenset(known) | {message.topic for message in self.search(holding(""))}
 
     @property
     def knows_topics(self) -> bool:
@@ -160,16 +92,11 @@ class StoreSource:
         """Return None: damage in the log itself is seen where it is read."""
         return None
 
-    def has_topic(self, topic: str) -> bool:
-        """Return whether *topic* has queues, or is in the broker's own table."""
-        is_known = topic in self.reader.topic_config or any(name == topic for name, _ in self.reader.queues)
-        return is_known or self._queues.has_messages(topic)
-
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of *topic* in the log; None without one, or in too long a log."""
         if not self._log_is_searched:
             return None
-        stored = [message for message in self._view.search(holding(topic)) if message.topic == topic]
+        stored = [message for message in self.search(holding(topic)) if message.topic == topic]
         return (stored[0], stored[-1]) if stored else None
 
     def static_queues(self, topic: str) -> list[StaticQueue]:
@@ -180,11 +107,6 @@ class StoreSource:
     def config(self) -> BrokerConfig:
         """The broker's settings of topics and groups, and how far consumers are."""
         return broker_config(self.reader.store)
-
-    @property
-    def queue_rules(self) -> QueueRules:
-        """The rules that decide about units, as far as release and configuration tell."""
-        return self._view.rules
 
     def hosts(self) -> list[Host]:
         """Return the store hosts of the first record of the first and the last segment."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from jobs.query.log_search import ALL, Progress, Sieve, Span, search, silent
 from jobs.query.message import Message
 from jobs.query.store_reader import StoreReader
+from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
 from rmq_formats.release import Release
 
@@ -17,7 +18,7 @@ def _is_batch(topic: Mapping[str, object]) -> bool:
     return isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class StoreView:
     """A store's files, by whose rules they are read, and whether index and queue files are."""
 
@@ -25,10 +26,10 @@ class StoreView:
     release: Release
     through_log: bool = False  # as if index and queue files were lost
     progress: Progress = silent
-    notes: list[str] = field(default_factory=list)  # what the user should know beside the answers
     delay_levels: str = DEFAULT_DELAY_LEVELS
-    lacks: list[str] = field(default_factory=list)  # for what reasons messages may be missing in the answers
-    lost: dict[str, list[int]] = field(default_factory=dict)  # what points where no message is, and where
+    notes: list[str] = field(default_factory=list, init=False)  # what the user should know beside the answers
+    _reasons: list[str] = field(default_factory=list, init=False)  # why messages may be missing in the answers
+    _lost: dict[str, list[int]] = field(default_factory=dict, init=False)  # what points where no message is, and where
 
     @property
     def rules(self) -> QueueRules:
@@ -43,11 +44,12 @@ class StoreView:
 
     def lack(self, reason: str) -> None:
         """Note why an answer may not be complete, once."""
-        if reason not in self.lacks:
-            self.lacks.append(reason)
+        if reason not in self._reasons:
+            self._reasons.append(reason)
 
-    def at(self, physical_offset: int) -> Message | None:
-        """Return the message that begins at an offset."""
+    def at(self, physical_offset: int, host: Host | None = None) -> Message | None:
+        """Return the message that begins at an offset, whatever *host* it names."""
+        del host
         record = self.reader.read_record(physical_offset)
         return Message(record, self.release) if record else None
 
@@ -66,20 +68,20 @@ class StoreView:
             self._lose_pointed_at(
                 physical_offset, pointer, f"where the log is deleted: it begins at {store.start_offset}"
             )
-        elif reader.segment_for(physical_offset) is None:
+        elif store.segment_at(physical_offset) is None:
             self._lose_pointed_at(physical_offset, pointer, "that no file of the log has")
         else:
             self._lose_pointed_at(physical_offset, pointer, "where no whole record is")
         return None
 
     def _lose_pointed_at(self, offset: int, pointer: str, place: str) -> None:
-        self.lost.setdefault(f"{pointer} points at an offset {place}", []).append(offset)
+        self._lost.setdefault(f"{pointer} points at an offset {place}", []).append(offset)
 
     @property
     def lacking(self) -> list[str]:
         """For what reasons messages may be missing in the answers; of many of one kind, how many and the first."""
-        pointed_at = [(why, sorted(set(offsets))) for why, offsets in self.lost.items()]
-        return [*self.lacks, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
+        pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
+        return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
 
     def search(self, sieve: Sieve, span: Span = ALL) -> Iterator[Message]:
         """Yield the messages of the log itself that *sieve* keeps, in its order; note the parts that are lost."""

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobs.console.amounts import counted, size_text
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_met
+from jobs.console.severity import Judged, Severity, worst_met
 from jobs.products.index.explanation import Explained, refused_for
 from jobs.products.index.survivors import refusal
 from jobs.rebuild import queue_run
@@ -22,7 +21,7 @@ from jobs.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class DryRun:
+class DryRun(Judged):
     """The files that would be read, kept and written."""
 
     store: str
@@ -44,11 +43,6 @@ class DryRun:
     def severity(self) -> Severity:
         """The worst severity known without reading the log; the rebuild may find more."""
         return worst_met(gap=self.gaps, damage=self.refused, contradiction=self.contradictions)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """How the rebuild would end as far as this is known."""
-        return self.severity.exit_code
 
     def result(self, seconds: float) -> Result:
         """Return the result line."""

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result as Outcome
-from jobs.console.severity import Severity, worst_met
-from jobs.diagnosis.file_faults import Content, FileFault, file_fault
+from jobs.console.severity import Judged, Severity, worst_met
+from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
 from jobs.launch.engine import usable_cores
 from jobs.products.index.explanation import Explained, Verdict, explain
@@ -49,6 +48,7 @@ from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import OneByOne, Workers
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader
+from rmq_formats.layout import Content
 
 MANIFEST = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
@@ -108,7 +108,7 @@ class ComparedSurvivor:
 
 
 @dataclass(slots=True)
-class Result:
+class Result(Judged):
     """The outcome of a rebuild."""
 
     store: str
@@ -145,11 +145,6 @@ class Result:
             damage=self.damaged_bytes or (self.replaced and not installed),
             contradiction=self.contradictions,
         )
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """A survivor that contradicts weighs more than damage."""
-        return self.severity.exit_code
 
     def result(self, seconds: float, *, installed: bool = False) -> Outcome:
         """Return the result line; *installed*: the files are in the store."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.diagnosis.file_faults import Content, FileFault, file_fault
+from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.records import may_be_other_tags
@@ -36,6 +36,7 @@ from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
+from rmq_formats.layout import Content
 from rmq_formats.store import name_of_offset
 
 # What is no fault of a queue's file: its record is lost in the log, or its topic was deleted.
@@ -162,7 +163,7 @@ class _Judge:
         """Classify the store's own file by comparing it with the file that the log gives."""
         if real is None:
             return _MISSING
-        content, own = (self.out / file.path).read_bytes(), _content(real, self.store)
+        content, own = (self.out / file.path).read_bytes(), self.store.read(real, 0, real.size)
         if not _is_extension(file):
             made, stored = (_units(data, queue.name) for data in (content, own))
             size = min(made.size, stored.size)
@@ -342,11 +343,6 @@ def _leads_beyond(difference: Difference, joined: JoinResult) -> bool:
     """Return whether the difference is at the queue's end and points after the log's end."""
     is_last = difference.position + difference.times >= joined.ends[difference.queue]
     return difference.kind is DifferenceKind.BEHIND_LOG and is_last
-
-
-def _content(file: StoredFile, store: Store) -> bytes:
-    with store.open(file) as reader:
-        return bytes(reader.read(0, file.size))
 
 
 def _units(data: bytes, name: QueueName) -> Units:

@@ -9,7 +9,6 @@ are, in the order of the log, and is compacted: what is handed over is one run o
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +16,7 @@ from jobs.rebuild.expired_queues import stored_ends
 from jobs.rebuild.queue_tables import BuiltTables, QueueOfRows, build_tables, table_options, write_table
 from jobs.rebuild.queues import BuiltFile, QueueRecipe, named
 from jobs.rebuild.unit_files import UnitFile
-from jobs.storage.local import flush_directory, flush_file
+from jobs.storage.local import flush_directory, flush_file, sha256_of
 from jobs.storage.locations import local_path
 from jobs.storage.space import room_for
 from jobs.store.features import features_of
@@ -149,10 +148,8 @@ def _in_lists(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes]
 
 def _files(place: Path) -> Iterator[BuiltFile]:
     for path in sorted(place.iterdir()):
-        with path.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
         size = path.stat().st_size
-        yield BuiltFile(f"{place.name}/{path.name}", size, size, digest)
+        yield BuiltFile(f"{place.name}/{path.name}", size, size, sha256_of(path))
 
 
 def database_folder(store: Store) -> str:

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_met
+from jobs.console.severity import Judged, Severity, worst_met
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.expired_queues import stored_ends
@@ -63,7 +62,7 @@ class RebuildQueuesRequest(StoreRequest):
 
 
 @dataclass(slots=True)
-class Summary:
+class Summary(Judged):
     """The summary of a rebuild."""
 
     store: str
@@ -102,11 +101,6 @@ class Summary:
             damage=self.damaged_bytes or (self.replaced and not installed),
             contradiction=self.contradictions,
         )
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The queues are made in spite of a damaged log; files that may be right stay, and are named."""
-        return self.severity.exit_code
 
     def result(self, seconds: float, *, installed: bool = False) -> Result:
         """Return the result line; *installed*: the files are in the store."""

@@ -6,6 +6,7 @@ record: such a plan is withheld. Where the lake has not brought the bytes back, 
 """
 
 import shutil
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -93,13 +94,14 @@ def _patch(store: Store, queues: Sequence[StoredQueue], segment: Segment, place:
 
 
 def _lost(queue: StoredQueue, place: BadPlace) -> Iterator[LostMessage]:
-    """Yield the messages in a place that a queue has units of; units ascend, so the first is searched by halves."""
-    low, high = queue.start, queue.written_end()
-    while low < high:
-        middle = (low + high) // 2
-        unit = queue.unit(middle)
-        low, high = (low, middle) if unit is None or unit.physical_offset >= place.offset else (middle + 1, high)
-    for position in range(low, queue.written_end()):
+    """Yield the messages in a place that a queue has units of, which ascend."""
+
+    def offset(position: int) -> int:
+        unit = queue.unit(position)
+        return place.offset if unit is None else unit.physical_offset
+
+    end = queue.written_end()
+    for position in range(bisect_left(range(end), place.offset, queue.start, key=offset), end):
         unit = queue.unit(position)
         if not isinstance(unit, Unit) or unit.physical_offset + unit.size > place.end:
             return

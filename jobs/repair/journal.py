@@ -10,11 +10,10 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
-from hashlib import file_digest
 from pathlib import Path
 
 from jobs.rebuild.install import Installation, remove_empty, sweep
-from jobs.storage.local import LocalStorage, flush_directory
+from jobs.storage.local import LocalStorage, flush_directory, sha256_of
 
 JOURNAL = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"
@@ -109,13 +108,8 @@ def _entry_of(plan: Installation) -> Entry:
     part = plan.beside.name if plan.is_exchange or plan.beside.name == CHECKPOINT_PART else "log"
     return Entry(
         part, str(plan.folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
-        digests={name: _digest(file.source) for name, file in plan.new.items()},
+        digests={name: sha256_of(file.source) for name, file in plan.new.items()},
     )  # fmt: skip
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
@@ -134,7 +128,7 @@ def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
             undone[place] = replaced
         if not now.exists() or (replaced.exists() and replaced.samefile(now)):  # killed before it was put in place
             continue
-        is_as_installed = _digest(now) == digest
+        is_as_installed = sha256_of(now) == digest
         is_set_aside = name in entry.set_aside
         if is_as_installed and is_set_aside and not replaced.exists():
             raise BrokenJournalError(f"{replaced}: the replaced file is no longer there; nothing was taken back")

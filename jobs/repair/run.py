@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Result
-from jobs.console.severity import Severity
+from jobs.console.severity import Judged, Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
 from jobs.lake.findings import INDEX, LOG, LOST_START, NOT_INDEXED, QUEUES
@@ -82,7 +81,7 @@ class RepairRequest(StoreRequest):
 
 
 @dataclass(slots=True)
-class RepairSummary:
+class RepairSummary(Judged):
     """The findings before a repair, its plan, whether the plan was carried out, and the findings after it."""
 
     store: str
@@ -103,11 +102,6 @@ class RepairSummary:
     def start(self) -> StartOutcome | None:
         """The effects of a start of the broker on the store as it is now."""
         return (self.left or self.found).start
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """As `verify` would end now."""
-        return self.severity.exit_code
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""

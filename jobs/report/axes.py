@@ -15,6 +15,7 @@ _DURATIONS = (
     *(days * _DAY for days in (1, 2, 5, 10, 30, 90)),
     *(years * _YEAR for years in (1, 2, 5, 10, 100, 1000, 10_000, 1_000_000)),
 )
+_TIMES = 6  # ticks at most
 _NAMES = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"), (1, "ms"))
 
 
@@ -32,9 +33,9 @@ def round_step(highest: float, count: int = 4) -> float:
     return next((factor * power for factor in (1, 2, 5) if factor * power >= least * (1 - 1e-9)), 10 * power)
 
 
-def whole_step(highest: float, count: int = 4) -> int:
+def whole_step(highest: float) -> int:
     """Return the same for things that are counted."""
-    return max(round(round_step(highest, count)), 1)
+    return max(round(round_step(highest)), 1)
 
 
 def round_duration(least: float) -> int:
@@ -48,9 +49,9 @@ def duration_name(milliseconds: int) -> str:
     return f"{milliseconds // size:,} {unit}"
 
 
-def time_ticks(start: int, end: int, count: int = 6) -> list[Tick]:
+def time_ticks(start: int, end: int) -> list[Tick]:
     """Return ticks at round times from *start* to *end* (milliseconds, UTC); where a day begins, with its date."""
-    step = next((step for step in _DURATIONS if (end - start) / step <= count), _DURATIONS[-1])
+    step = next((step for step in _DURATIONS if (end - start) / step <= _TIMES), _DURATIONS[-1])
     times = range(-(-start // step) * step, end + 1, step)
     dates = [_text(time, "%Y-%m-%d") for time in times]
     is_new = [False, *(before != after for before, after in pairwise(dates))]

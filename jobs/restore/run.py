@@ -6,7 +6,6 @@ read the new log as they would any other, and write the checkpoint and a manifes
 killed is continued: a segment that has its name is whole.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_met
+from jobs.console.severity import Judged, Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
@@ -30,7 +28,7 @@ from jobs.restore.coverage import Interval
 from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp, plan_log
 from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
-from jobs.storage.local import LocalStorage
+from jobs.storage.local import LocalStorage, sha256_of
 from jobs.store.known import ASSUMED, GIVEN, Known
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
@@ -66,7 +64,7 @@ class RestoreRequest:
 
 
 @dataclass(slots=True)
-class Summary:
+class Summary(Judged):
     """The files that were made, and the parts that the lake could not give back."""
 
     lake: str
@@ -96,11 +94,6 @@ class Summary:
     def severity(self) -> Severity:
         """The worst severity that was met; only `verify` can say that a store is healthy."""
         return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code: a missing part is a gap; the rest is restored all the same."""
-        return self.severity.exit_code
 
     def result(self, seconds: float) -> Result:
         """Return the result line of the run."""
@@ -380,15 +373,10 @@ def _write_checkpoint(out: Path, timestamp: int) -> None:
 def _write_manifest(out: Path, summary: Summary, hashed: Mapping[Path, str]) -> None:
     """Name every file with its size and hash, which is known of some: the last thing that a restore writes."""
     listed = [
-        {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": hashed.get(path) or _sha256(path)}
+        {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": hashed.get(path) or sha256_of(path)}
         for path in sorted(out.rglob("*"))
         if path.is_file() and UNFINISHED not in path.parts
     ]
     described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
     manifest = json.dumps({**described, "files": listed}, indent=1, ensure_ascii=False)
     LocalStorage().create(str(out / MANIFEST), manifest.encode("utf-8", "replace"))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,7 +5,6 @@ Records go to the offsets that they state, then what the lake keeps of the bytes
 only when all of it is on the disk, so a run that is killed leaves no half segment under a segment's name.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.restore.proof import JUDGED, UNIT_COLUMNS, Expected, Units, judge
-from jobs.storage.local import flush_directory, start_flush
+from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
@@ -105,12 +104,11 @@ class _Segment:
 
     def _write(self, data: memoryview, offset: int) -> None:
         position = offset - self.work.base_offset
-        while data.nbytes:
-            count = os.pwrite(self.descriptor, data, position)
-            data, position = data[count:], position + count
-        if position - self.flushing > _BLOCK:
-            start_flush(self.descriptor, self.flushing, position - self.flushing)
-            self.flushing = position
+        write_all(self.descriptor, position, data)
+        end = position + data.nbytes
+        if end - self.flushing > _BLOCK:
+            start_flush(self.descriptor, self.flushing, end - self.flushing)
+            self.flushing = end
 
     def add_pieces(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the bytes between records that the lake keeps; the others are zeros."""
@@ -190,7 +188,7 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
         assumed = segment.fill_end(covered)
         limit = min(work.base_offset + work.size, work.end)
         lost = tuple(missing([*covered, *assumed], work.base_offset, limit))
-        digest = _digest(descriptor, work.size)
+        digest = sha256_of(attempt)
         os.fsync(descriptor)
         attempt.rename(target)
         flush_directory(target.parent)
@@ -255,10 +253,3 @@ def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
     is_inside = pc.and_(pc.greater_equal(offset, work.base_offset), pc.less(offset, work.base_offset + work.size))
     is_here = pc.or_kleene(pc.equal(batch.column("segment"), work.base_offset), is_inside)
     return pc.and_(pc.and_kleene(is_ours, is_here), pc.fill_null(pc.less(offset, work.end), fill_value=True))
-
-
-def _digest(descriptor: int, size: int) -> str:
-    digest = hashlib.sha256()
-    for position in range(0, size, _BLOCK):
-        digest.update(os.pread(descriptor, _BLOCK, position))
-    return digest.hexdigest()

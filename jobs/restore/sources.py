@@ -41,7 +41,7 @@ def source_of(lake: Lake, table: Table, store_id: str) -> Source:
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Source(lake, table, is_there=False)
-    wanted = [file for file in files(lake, snapshot) if file.may_hold(store_id)]
+    wanted = [file for file in files(lake, snapshot) if file.may_have("store_id", store_id)]
     wanted.sort(key=lambda file: int(file.low("physical_offset", 0)))
     sizes = {info.name: info.size for info in lake.list_files(table.name)}
     wrong = {file.path: reason for file in wanted if (reason := _what_is_wrong(lake, table, file, sizes))}

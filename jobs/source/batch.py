@@ -104,7 +104,7 @@ def _ranges(reader: StoreReader, store: Store, place: Place, wanted: Wanted) -> 
 
 def _parts(reader: StoreReader, range_: Range, wanted: Wanted) -> Iterator[Range]:
     """Cut a segment's range where records begin."""
-    segment = reader.segment_for(range_.base_offset)
+    segment = reader.store.segment_at(range_.base_offset)
     starts = [range_.start]
     if segment is not None and wanted.batch_part < range_.end - range_.start:
         starts += [start for start in reader.record_starts(segment, wanted.batch_part) if start > range_.start]

@@ -16,11 +16,12 @@ import numpy as np
 
 from jobs.console.log import say
 from jobs.lake.history import leads_to
-from jobs.lake.identity import holds, segment_at
+from jobs.lake.identity import holds
 from jobs.source.options import MAX, WHOLE
 from jobs.store.log_ends import LostPart
-from jobs.store.range_reader import Fingerprint, RangeReader
+from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, holes, plan_ranges
+from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
@@ -226,7 +227,7 @@ def check_place(place: Place, store: Store) -> None:
 
 def check_chain(place: Place, store: Store) -> None:
     """Raise `CorruptData` where the record before *place* is there, and no record leads to it any more."""
-    segment = segment_at(place.record.offset, store.segments) if place.record else None
+    segment = store.segment_at(place.record.offset) if place.record else None
     if place.record and segment and holds(place.record, store) and not leads_to(
         place.record.offset, segment.base_offset, store
     ):  # fmt: skip

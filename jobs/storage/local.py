@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import file_digest
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Self
@@ -22,6 +23,7 @@ from jobs.storage.locations import local_path
 from jobs.storage.model import FileInfo, Reader, Storage
 from jobs.storage.priority import step_back
 from jobs.storage.space import room_for
+from rmq_formats.layout import Buffer
 
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
 _PAGE = 4096
@@ -249,6 +251,20 @@ def _opened(path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def write_all(descriptor: int, position: int, block: Buffer) -> None:
+    """Write a block in full."""
+    view = memoryview(block).cast("B")
+    while view.nbytes:
+        written = os.pwrite(descriptor, view, position)
+        view, position = view[written:], position + written
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def start_flush(descriptor: int, position: int, size: int) -> None:

@@ -50,6 +50,11 @@ class Storage(Protocol):
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
 
+    def read(self, location: str, position: int, length: int) -> bytes:
+        """Return the bytes at *position* of a file; fewer only at its end."""
+        with self.open(location) as reader:
+            return bytes(reader.read(position, length))
+
     def create(self, location: str, data: bytes) -> None:
         """
         Write a new file durably, in full or not at all.

@@ -40,8 +40,7 @@ def _read_file(store: Store, name: str) -> dict[str, object] | None:
     if file is None or file.size > _LARGEST:
         return None
     try:
-        with store.open(file) as reader:
-            return decode_config(bytes(reader.read(0, _LARGEST)))
+        return decode_config(store.read(file, 0, _LARGEST))
     except PermissionError:
         raise  # somebody else's file says nothing of the store
     except (FormatError, OSError):
@@ -71,8 +70,8 @@ def config_files(store: Store) -> Iterator[ConfigFile]:
         for file in (there.get(path), there.get(path + _BACKUP)):
             data = b""
             if file is not None and file.size <= _LARGEST:
-                with suppress(FileNotFoundError), store.open(file) as reader:
-                    data = bytes(reader.read(0, min(reader.size, _LARGEST)))
+                with suppress(FileNotFoundError):
+                    data = store.read(file, 0, _LARGEST)
             if file is not None and data:
                 yield ConfigFile(name, file.modified_ms, data)
                 break

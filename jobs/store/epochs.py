@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from jobs.store.record_places import record_places, segment_bytes
-from jobs.store.store import Segment, Store, StoredFile
+from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.epochs import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.errors import FormatError
@@ -20,23 +20,18 @@ from rmq_formats.errors import FormatError
 _LARGEST = 1 << 20
 
 
-def read_epochs(store: Store, read: Callable[[StoredFile], bytes]) -> tuple[Epoch, ...]:
+def read_epochs(store: Store) -> tuple[Epoch, ...]:
     """Return the epochs of a store, oldest first; none where there is no list of them, or none that can be read."""
     file = store.other_file(EPOCH_FILE)
     if file is not None and file.size <= _LARGEST:
         with suppress(FormatError):
-            return decode_epochs(read(file))
+            return decode_epochs(store.read(file, 0, file.size))
     return ()
 
 
 def takeovers(store: Store) -> tuple[int, ...]:
     """Return the offsets at which all epochs but the first begin: a replica that returned has cut its log there."""
-
-    def read(file: StoredFile) -> bytes:
-        with store.open(file) as reader:
-            return bytes(reader.read(0, file.size))
-
-    return tuple(epoch.start_offset for epoch in read_epochs(store, read)[1:])
+    return tuple(epoch.start_offset for epoch in read_epochs(store)[1:])
 
 
 class Leftovers:

@@ -6,8 +6,8 @@ from functools import cache
 
 from jobs.storage.model import Reader
 from jobs.store.store import Store
-from rmq_formats.indexfile.geometry import IndexBytes, StatedGeometry, stated_geometry
-from rmq_formats.layout import Buffer
+from rmq_formats.indexfile.geometry import StatedGeometry, stated_geometry
+from rmq_formats.layout import Buffer, Content
 
 
 def geometry_of_index(
@@ -20,7 +20,7 @@ def geometry_of_index(
         def opened(location: str) -> Reader:
             return stack.enter_context(store.storage.open(location))
 
-        files = [IndexBytes(file.size, _reading(opened, file.location)) for file in store.index_files]
+        files = [Content(file.size, _reading(opened, file.location)) for file in store.index_files]
         return stated_geometry(files, hash_slots, index_num)
 
 

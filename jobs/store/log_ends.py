@@ -126,8 +126,7 @@ def _index_files(store: Store) -> Iterator[UndeletedFile]:
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:
     try:
-        with store.open(file) as reader:
-            return decode_header(bytes(reader.read(0, HEADER.size))).end_physical_offset
+        return decode_header(store.read(file, 0, HEADER.size)).end_physical_offset
     except (FormatError, FileNotFoundError):
         return None
 

@@ -1,7 +1,6 @@
 """Read one range of the log: its pieces, and the facts by which the driver chains it with the ranges around it."""
 
 from collections.abc import Generator
-from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from jobs.storage.locations import is_local
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
+from jobs.store.record_places import Fingerprint
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import WINDOW, Records, scan
@@ -19,14 +19,6 @@ SETTLING = "stored too recently"
 _MOST_LOOKS = 3  # at one place
 _SLICE = 256 << 10  # bytes of a second look that are held at once
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
-
-
-class Fingerprint(NamedTuple):
-    """Which bytes are at an offset: a store is known by these, never by its path."""
-
-    offset: int
-    size: int
-    sha256: str
 
 
 class Seen(NamedTuple):
@@ -176,7 +168,7 @@ class RangeReader:
         self._see(
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
-        new = _fingerprint(group, first, first + int(group.sizes[0]))
+        new = Fingerprint.of(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)
         # Kept: the first record of the range and of its last two groups; `_fingerprints` gives the first and the last
         # but one, and hashes the tail itself. The beginning outlives a cut-back of the end, the end outlives retention.
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
@@ -208,9 +200,4 @@ class RangeReader:
     def _fingerprints(self) -> tuple[Fingerprint, ...]:
         if not self._records:
             return ()
-        offset, data = self._tail
-        return *self._firsts[:2], Fingerprint(offset, len(data), sha256(data).hexdigest())
-
-
-def _fingerprint(group: Records, start: int, end: int) -> Fingerprint:
-    return Fingerprint(group.base_offset + start, end - start, sha256(group.buffer[start:end].data).hexdigest())
+        return *self._firsts[:2], Fingerprint.of(*self._tail)

@@ -164,8 +164,7 @@ def newest_written(store: Store) -> int | None:
 def beginning_of(segment: Segment, store: Store) -> bytes | None:
     """Return the first bytes of a segment, enough to tell its first record from another; None when it is missing."""
     try:
-        with store.open(segment) as file:
-            return bytes(file.read(0, _BEGINNING))
+        return store.read(segment, 0, _BEGINNING)
     except FileNotFoundError:
         return None
 

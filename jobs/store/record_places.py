@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import sha256
+from typing import NamedTuple, Self
 
 from jobs.storage.model import Reader
 from jobs.store.store import Segment, Store
@@ -10,11 +12,34 @@ from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.errors import FormatError
+from rmq_formats.layout import Buffer
 
 _WINDOW = 1 << 20
 _TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = (
     HEAD.index(name) for name in ("total_size", "magic_code", "physical_offset")
 )
+
+
+class Fingerprint(NamedTuple):
+    """Which bytes are at an offset: a store is known by these, never by its path."""
+
+    offset: int
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, offset: int, data: Buffer) -> Self:
+        """Return the fingerprint of bytes."""
+        return cls(offset, len(data), sha256(data).hexdigest())
+
+    @property
+    def end(self) -> int:
+        """The offset after the bytes."""
+        return self.offset + self.size
+
+    def is_of(self, data: bytes) -> bool:
+        """Return whether these are the bytes."""
+        return sha256(data).hexdigest() == self.sha256
 
 
 def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import Reader
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
-from jobs.store.store import Segment, Store, StoredFile
+from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord
@@ -212,16 +212,11 @@ def marks_of_files(store: Store) -> Iterator[Mark]:
         mark: Mark | None = None
         with suppress(FormatError, OSError):
             if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
-                mark = checkpoint_mark(decode_checkpoint(_beginning(store, file, CHECKPOINT.size)))
+                mark = checkpoint_mark(decode_checkpoint(store.read(file, 0, CHECKPOINT.size)))
             elif file.about.kind is FileKind.ABORT:
-                mark = abort_mark(_beginning(store, file, _ABORT_READ))
+                mark = abort_mark(store.read(file, 0, _ABORT_READ))
         if mark:
             yield mark
-
-
-def _beginning(store: Store, file: StoredFile, size: int) -> bytes:
-    with store.open(file) as reader:
-        return bytes(reader.read(0, size))
 
 
 def _sampled(store: Store, effort: Effort) -> list[Segment]:

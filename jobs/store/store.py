@@ -6,9 +6,11 @@ We list ourselves: Spark's listing drops legal topics such as `_a` and `.x`, and
 
 import errno
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -76,6 +78,10 @@ class Store:
         """Open a file of the store for reading."""
         return self.storage.open(file.location)
 
+    def read(self, file: Located, position: int, length: int) -> bytes:
+        """Return the bytes at *position* of a file of the store; fewer only at its end."""
+        return self.storage.read(file.location, position, length)
+
     def other_file(self, path: str) -> StoredFile | None:
         """Return the file at a path below the root, if it is there and none of log, queues or index."""
         return next((file for file in self.other_files if file.about.path == path), None)
@@ -86,7 +92,9 @@ class Store:
 
     def segment_at(self, offset: int) -> Segment | None:
         """Return the segment that holds an offset of the log; None before, after and between them."""
-        return next((one for one in self.segments if 0 <= offset - one.base_offset < one.readable), None)
+        number = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
+        found = self.segments[number] if number >= 0 else None
+        return found if found and offset < found.base_offset + found.readable else None
 
     def below(self, location: str | None) -> str:
         """Return the path of a file, or folder, below the store's root."""
@@ -141,12 +149,12 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
         root,
         segments_of(logs),
         tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
-        tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=_index_order)),
+        tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=lambda file: file.about.path)),
         tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
         storage,
         tuple(commitlog),
     )
-    if not (store.segments or store.queue_files or store.index_files or _looks_like_store(store)):
+    if not (store.segments or store.queue_files or store.index_files or store.of_kind(FileKind.CHECKPOINT)):
         lacking = "no commitlog, consumequeue, index or checkpoint in it"
         if any(file.about.kind in TIER_KINDS for file in files):
             raise IsTierError(
@@ -212,14 +220,3 @@ def segments_of(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
-
-
-def _index_order(file: StoredFile) -> str:
-    return file.about.path
-
-
-def _looks_like_store(store: Store) -> bool:
-    return bool(store.of_kind(FileKind.CHECKPOINT))
-
-
-__all__ = ["Located", "Segment", "Store", "StoredFile", "list_store"]

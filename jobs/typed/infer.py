@@ -238,7 +238,7 @@ def _comment(text: str) -> str:
 def infer(lake: Lake, topic: str, workers: Workers) -> Proposal:
     """Return the types that the bodies of a topic have."""
     snapshot = open_table(lake, MESSAGES.name)
-    work = [file for file in files(lake, snapshot) if _may_hold(file, topic)] if snapshot is not None else []
+    work = [file for file in files(lake, snapshot) if file.may_have("topic", topic)] if snapshot is not None else []
     shape = Shape()
     for one in workers.map(work, _ShapeTask(lake, topic), "taking the shapes of bodies"):
         shape.merge(one)
@@ -249,10 +249,6 @@ def infer(lake: Lake, topic: str, workers: Workers) -> Proposal:
         found.update(part)
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
     return Proposal(type_, found[None], refused, left_out)
-
-
-def _may_hold(file: StoredFile, topic: str) -> bool:
-    return file.low("topic", topic) <= topic <= file.high("topic", topic)
 
 
 def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ...]]:

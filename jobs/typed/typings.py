@@ -8,14 +8,12 @@ whoever finishes it, from the manifest alone. Where the next typing begins is wh
 
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from jobs.lake.commit import (
@@ -31,8 +29,7 @@ from jobs.lake.commit import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import MANIFESTS, HeldByOtherError
-from jobs.lake.snapshot_files import StoredFile
-from jobs.lake.superseded import rewritten
+from jobs.lake.superseded import Obsolete, rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
 from jobs.typed.ddl import parse_columns
@@ -40,7 +37,6 @@ from jobs.typed.tables import TYPING, typed_table
 
 _VERSION = 1
 _KEPT = 8  # manifests
-_ALL = 1 << 63
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -69,39 +65,11 @@ class RemovedRows:
     store_id: str | None = None
     from_offset: int = 0
 
-    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are."""
-        found = pc.greater_equal(rows.column("physical_offset"), self.from_offset)
-        if self.topic is not None:
-            found = pc.and_(found, pc.equal(rows.column("topic"), self.topic))
-        if self.store_id is not None:
-            found = pc.and_(found, pc.equal(rows.column("store_id"), self.store_id))
-        return pc.fill_null(found, fill_value=False)
-
-    def may_be_in(self, file: StoredFile) -> bool:
-        """Return whether a file may have some of them."""
-        is_of_store = self.store_id is None or file.may_hold(self.store_id)
-        topic = self.topic or ""
-        is_of_topic = self.topic is None or file.low("topic", topic) <= topic <= file.high("topic", topic)
-        return is_of_store and is_of_topic and file.high("physical_offset", _ALL) >= self.from_offset
-
-
-@dataclass(frozen=True, slots=True)
-class SeveralRemovals:
-    """Rows that are one of several kinds."""
-
-    removals: Sequence[RemovedRows]
-
-    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are."""
-        found = self.removals[0].of_table(rows)
-        for removal in self.removals[1:]:
-            found = pc.or_(found, removal.of_table(rows))
-        return found
-
-    def may_be_in(self, file: StoredFile) -> bool:
-        """Return whether a file may have some of them."""
-        return any(removal.may_be_in(file) for removal in self.removals)
+    @property
+    def rows(self) -> Obsolete:
+        """The rows themselves."""
+        named = {"topic": self.topic, "store_id": self.store_id}
+        return Obsolete({name: value for name, value in named.items() if value is not None}, self.from_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +139,7 @@ def newest_typing(lake: Lake) -> Typing | None:
         raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
     location = lake.locate(found[0]["manifest"])
     try:
-        with lake.open(found[0]["manifest"]) as file:
-            return Typing.from_json(bytes(file.read(0, file.size)))
+        return Typing.from_json(lake.read(found[0]["manifest"]))
     except FileNotFoundError as error:
         raise OSError(f"{location}: this manifest is missing; without it no topic can be typed any further") from error
     except _NOT_OURS as error:
@@ -231,8 +198,8 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
             if change.replaces:
                 commit_replacing(lake, table, change.added, transaction, note)
                 continue
-            removed = SeveralRemovals(change.removed)
-            rewrite = rewritten(lake, table, removed, transaction) if change.removed else None
+            removed = [one.rows for one in change.removed]
+            rewrite = rewritten(lake, table, removed, transaction) if removed else None
             commit(lake, table, change.added, transaction, note, rewrite)
 
 

@@ -154,26 +154,21 @@ _place_options = bundled(
 def _opened(options: QueryOptions) -> Iterator[tuple[Source, str | None]]:
     """Open the store or the lake; also give the broker's name, where it is known."""
     options.check()
-    release = options.known_release()
-    if options.lake is not None:
-        from jobs.query.lake_source import open_lake
+    from jobs.query.open_source import SourcePlace, open_place
 
-        yield open_lake(options.lake, options.broker, release, through_log=options.through_log), options.broker
-        return
-    from jobs.query.open_store import StorePlace, open_store
-
-    place = StorePlace(
-        options.store or "",
+    place = SourcePlace(
+        options.store,
+        options.lake,
         options.commitlog,
         options.broker_conf,
         options.broker,
-        release,
+        options.known_release(),
         options.geometry,
         options.through_log,
     )
     with (
         closing(LateProgress("searching the log")) as searched,
-        open_store(place, silent if options.quiet else searched) as opened,
+        open_place(place, silent if options.quiet else searched) as opened,
     ):
         yield opened
 
@@ -383,8 +378,8 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
     """
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
+    from jobs.query.listing.of_source import listing_of
     from jobs.query.story import timeline
-    from jobs.query.story.of_source import evidence_of
     from jobs.query.story.text import story_lines, story_object
 
     with _opened(options) as (source, _):
@@ -394,7 +389,7 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
             else timeline.by_key(source, topic or "", key)
         )
         printer = options.printer
-        for told in timeline.stories(evidence_of(source), answer.messages):
+        for told in timeline.stories(listing_of(source).evidence, answer.messages):
             if printer.as_json:
                 printer.object("story", story_object(told))
             else:

@@ -45,7 +45,7 @@ class Advice(NamedTuple):
 
 def advice(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> list[Advice]:
     """Return the steps, in the order in which they are to be done, each with the findings that it is for."""
-    advised = [Advice(step, found) for step, found in _steps(quote(store), parts, groups) if found]
+    advised = [one for one in _steps(quote(store), parts, groups) if one.groups]
     advised += [
         Advice(Step(f"The {name} could not be verified: {part.unverified}"))
         for name, part in parts.items()
@@ -54,10 +54,7 @@ def advice(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group])
     return advised
 
 
-Steps = Iterator[tuple[Step, tuple[Group, ...]]]
-
-
-def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> Steps:
+def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> Iterator[Advice]:
     """Yield every step that there is, with the groups that ask for it, if any do."""
     yield from _of_log(store, groups)
     rows, keys = (parts[name].database if name in parts else None for name in (QUEUES, INDEX))
@@ -72,13 +69,13 @@ def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group])
     of_sizes = tuple(one for one in open_ones if one.cause.kind == WRONG_FILE_SIZE)
     words = "Files have a wrong length, are lost, or contradict the log. See what would be made again; only reads:"
     command = f"{program()} repair {store} --out {_REPAIR}"
-    yield Step(words, (command,)), tuple(one for one in made if one not in of_sizes)
+    yield Advice(Step(words, (command,)), tuple(one for one in made if one not in of_sizes))
     words = (
         "Of what is undecided, repair changes only what it can prove. A slave's copy of the rest tells what is right, "
         "or a lake that was filled before (repair --lake); of lengths, the broker's configuration "
         "(repair --broker-conf)."
     )
-    yield Step(words), open_ones
+    yield Advice(Step(words), open_ones)
 
 
 def _of(
@@ -91,12 +88,12 @@ def _of(
     )
 
 
-def _of_log(store: str, groups: Sequence[Group]) -> Steps:
+def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
     copy = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
     export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
     misnamed = _of(groups, LOG, {MISNAMED_SEGMENT})
     words = "A segment has a wrong name. With the broker stopped, give it its own, and verify again:"
-    yield (
+    yield Advice(
         Step(words, tuple(_renaming(store, one.cause) for one in misnamed if "://" not in store + one.cause.file)),
         misnamed,
     )
@@ -104,22 +101,22 @@ def _of_log(store: str, groups: Sequence[Group]) -> Steps:
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
     words = f"Part of the log is missing. Put the segment back {copy} its messages, for repair or export:"
     repair = f"{program()} repair {store} --out {_REPAIR} --lake LAKE"
-    yield Step(words, (repair, export.format(f">= {start}"))), missing
+    yield Advice(Step(words, (repair, export.format(f">= {start}"))), missing)
     end = "".join(group.cause.found.rpartition(" ")[2] for group in before)
     words = f"The first segments are missing. Put them back {copy} their messages:"
-    yield Step(words, (export.format(f"< {end}"),)), before
-    yield (
+    yield Advice(Step(words, (export.format(f"< {end}"),)), before)
+    yield Advice(
         Step("The disk cannot read parts of the log: copy the store to another disk before anything else."),
         _of(groups, LOG, {UNREADABLE_RANGE}),
     )
-    yield (
+    yield Advice(
         Step(
             "Records of the log are damaged. A slave has them, or a lake that was filled before: repair --lake takes "
             "them from there."
         ),
         _of(groups, LOG, {DAMAGED_RANGE, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES}),
     )
-    yield (
+    yield Advice(
         Step("A checkpoint matters after a crash only. A broker that is started and stopped writes it again."),
         _of(groups, LOG, {CHECKPOINT_AHEAD}),
     )
@@ -131,8 +128,8 @@ def _renaming(store: str, misnamed: Finding) -> str:
     return f"mv -n {place}/{name} {place}/{misnamed.expected}"
 
 
-def _of_queues(groups: Sequence[Group], database: Step | None) -> Steps:
-    yield (
+def _of_queues(groups: Sequence[Group], database: Step | None) -> Iterator[Advice]:
+    yield Advice(
         Step(
             "A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
             "topics, if any are beside them): a broker of 5.3.3 or later makes its rows again from the log; "
@@ -140,11 +137,11 @@ def _of_queues(groups: Sequence[Group], database: Step | None) -> Steps:
         ),
         _of(groups, QUEUES, {UNREADABLE_DATABASE}),
     )
-    yield (
+    yield Advice(
         Step("A table of the broker is damaged: put the file in `config` back, from its .bak or from a slave."),
         _of(groups, QUEUES, {DAMAGED_CONFIGURATION}),
     )
-    yield (
+    yield Advice(
         Step(
             "A broker makes no compacted log again. With the broker stopped, put the folder `compaction` back from a "
             "slave or a backup; a lake tells the newest message of each key (docs/recipes.md)."
@@ -152,14 +149,14 @@ def _of_queues(groups: Sequence[Group], database: Step | None) -> Steps:
         _of(groups, QUEUES, COMPACTED),
     )
     if database is not None:
-        yield database, _of(groups, QUEUES, besides=_NOT_MADE)
+        yield Advice(database, _of(groups, QUEUES, besides=_NOT_MADE))
 
 
-def _of_index(store: str, groups: Sequence[Group], only_of_a_broker: Step | None) -> Steps:
+def _of_index(store: str, groups: Sequence[Group], only_of_a_broker: Step | None) -> Iterator[Advice]:
     if only_of_a_broker is not None:
-        yield only_of_a_broker, _of(groups, INDEX)
+        yield Advice(only_of_a_broker, _of(groups, INDEX))
         return
-    yield (
+    yield Advice(
         Step(
             "Keys were never indexed, inside a file that is otherwise right: only a full rebuild brings them back "
             "(--lost-only keeps that file):",
@@ -167,7 +164,7 @@ def _of_index(store: str, groups: Sequence[Group], only_of_a_broker: Step | None
         ),
         _of(groups, INDEX, {NOT_INDEXED}),
     )
-    yield (
+    yield Advice(
         Step(
             "The index in RocksDB is not what the log says, and only a broker makes its rows. Until then, keys are in "
             "the log:",

@@ -289,8 +289,7 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
 def _notes_on_rocksdb(store: Store) -> Iterator[str]:
     """Say whether there is an index in RocksDB beside the files: its keys tell, the folder is in every newer store."""
     for file in store.other_files:
-        if file.about.path.startswith("rocksdbstore/") and file.size:
-            with store.open(file) as reader:
-                if _ROCKSDB_KEY.search(bytes(reader.read(0, min(file.size, _LOOKED_AT)))):
-                    yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable); it was not looked at"
-                    return
+        is_candidate = file.about.path.startswith("rocksdbstore/") and file.size
+        if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):
+            yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable); it was not looked at"
+            return

@@ -10,9 +10,8 @@ from functools import partial
 from tempfile import gettempdir
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Judged, Severity, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, keeps_half_record, start_outcome
 from jobs.diagnosis.foreign_segments import doubted, suspected_segments
 from jobs.diagnosis.log_check import LogWatch, walked_log
@@ -51,7 +50,7 @@ class VerifyRequest(StoreRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Judged):
     """The reports of all parts."""
 
     store: str
@@ -73,11 +72,6 @@ class Verdict:
     def severity(self) -> Severity:
         """The worst of it."""
         return worst_of(part.severity for part in self.parts.values())
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """The code that scripts branch on: 4 for a contradiction, 3 for damage or a gap of the log alone."""
-        return self.severity.exit_code
 
     def result(self, seconds: float) -> Result:
         """Return the verification's last line: severity, amounts, and time."""

@@ -108,8 +108,7 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
 def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
     name = segment.location.removeprefix(f"{root}/")
     try:
-        with storage.open(segment.location) as file:
-            index = read_tier_index(bytes(file.read(0, segment.size)))
+        index = read_tier_index(storage.read(segment.location, 0, segment.size))
     except FileNotFoundError:  # expired meanwhile
         return _File(segment, name, None, ())
     except FormatError as error:

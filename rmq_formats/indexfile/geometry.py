@@ -12,19 +12,12 @@ from typing import NamedTuple
 
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.layout import Read
+from rmq_formats.layout import Content
 
 _LOOKED_AT = 16  # entries at either end of a file
 _HOPS = 64  # from a slot to one of them
 _TRIED = 1 << 16
 _BLOCK = 1 << 20
-
-
-class IndexBytes(NamedTuple):
-    """One index file: its size, and `read(position, length)`."""
-
-    size: int
-    read: Read
 
 
 class StatedGeometry(NamedTuple):
@@ -35,7 +28,7 @@ class StatedGeometry(NamedTuple):
 
 
 def stated_geometry(
-    files: Sequence[IndexBytes], hash_slots: int | None = None, index_num: int | None = None
+    files: Sequence[Content], hash_slots: int | None = None, index_num: int | None = None
 ) -> StatedGeometry | None:
     """
     Return the geometry that index files have; None where they do not say.
@@ -51,7 +44,7 @@ def stated_geometry(
 
 
 def _supposed(
-    files: Sequence[IndexBytes], usual: int, hash_slots: int | None, index_num: int | None
+    files: Sequence[Content], usual: int, hash_slots: int | None, index_num: int | None
 ) -> Iterator[tuple[Geometry, int]]:
     """Yield possible geometries, each with the number of files that fit; headers are read if the default does not."""
     if usual:
@@ -70,7 +63,7 @@ def _with_one_given(file_size: int, hash_slots: int | None, index_num: int | Non
     return geometry if min(geometry) > 0 and geometry.file_size == file_size else None
 
 
-def _of_full_file(file: IndexBytes) -> Geometry | None:
+def _of_full_file(file: Content) -> Geometry | None:
     try:
         return detect_geometry(file.size, IndexReader(file.read, DEFAULT_GEOMETRY).header)
     except OSError:
@@ -86,7 +79,7 @@ def detect_geometry(file_size: int, header: IndexHeader) -> Geometry | None:
     return _with_one_given(file_size, None, header.index_count) if header.index_count > 1 else None
 
 
-def find_geometries(file: IndexBytes) -> list[Geometry]:
+def find_geometries(file: Content) -> list[Geometry]:
     """Return the geometries that a file which is not full can have so that its entries hang in their own slots."""
     count = IndexReader(file.read, DEFAULT_GEOMETRY).header.index_count
     if count <= 1:
@@ -97,7 +90,7 @@ def find_geometries(file: IndexBytes) -> list[Geometry]:
     return [geometry for geometry in supposed if geometry is not None and _fits(file, geometry)]
 
 
-def other_slots(file: IndexBytes, geometry: Geometry) -> int | None:
+def other_slots(file: Content, geometry: Geometry) -> int | None:
     """
     Return in how many slots the entries of a file hang, if not in those of *geometry*; None where that does not show.
 
@@ -118,7 +111,7 @@ def other_slots(file: IndexBytes, geometry: Geometry) -> int | None:
     return None
 
 
-def _written_end(file: IndexBytes) -> int:
+def _written_end(file: Content) -> int:
     """Return the position after the last byte that is not zero."""
     end = file.size
     while end > 0:
@@ -130,7 +123,7 @@ def _written_end(file: IndexBytes) -> int:
     return 0
 
 
-def _fits(file: IndexBytes, geometry: Geometry) -> bool:
+def _fits(file: Content, geometry: Geometry) -> bool:
     """Return whether most of the newest or most of the first entries hang in their slots; without entries, all do."""
     try:
         return fits_geometry(IndexReader(file.read, geometry))

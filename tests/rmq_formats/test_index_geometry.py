@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.geometry import (
-    IndexBytes,
     StatedGeometry,
     detect_geometry,
     find_geometries,
@@ -17,7 +16,7 @@ from rmq_formats.indexfile.geometry import (
 )
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.layout import Buffer
+from rmq_formats.layout import Buffer, Content
 from rmq_formats.release import HashSlotCount
 from tests.golden import GOLDEN, StoreOf
 
@@ -32,8 +31,9 @@ def a_file(entries: int, geometry: Geometry = SMALL) -> bytearray:
     return bytearray(file.encode())
 
 
-def index_bytes(data: Buffer, size: int | None = None) -> IndexBytes:
-    return IndexBytes(len(data) if size is None else size, lambda position, length: data[position : position + length])
+def index_bytes(data: Buffer, size: int | None = None) -> Content:
+    content = Content.of(data)
+    return content if size is None else content._replace(size=size)
 
 
 def reader(data: Buffer, geometry: Geometry) -> IndexReader:
@@ -104,7 +104,7 @@ def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> N
         number = (position - geometry.entries_position) // ENTRY.size
         return ENTRY.pack(number, 1, 0, max(number - 10_000_000, 0))
 
-    assert stated_geometry([IndexBytes(geometry.file_size, read)]) == StatedGeometry(geometry, 1)
+    assert stated_geometry([Content(geometry.file_size, read)]) == StatedGeometry(geometry, 1)
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(8, None), (None, 20)])
@@ -122,8 +122,8 @@ def test_a_file_that_cannot_be_read_says_nothing() -> None:
         return a_file(19)[position : position + length] if position == 0 else read(position, length)
 
     size = SMALL.file_size
-    assert stated_geometry([IndexBytes(size, read), IndexBytes(size, read_header)]) is None
-    assert stated_geometry([IndexBytes(size, read), index_bytes(a_file(19))]) == StatedGeometry(SMALL, 1)
+    assert stated_geometry([Content(size, read), Content(size, read_header)]) is None
+    assert stated_geometry([Content(size, read), index_bytes(a_file(19))]) == StatedGeometry(SMALL, 1)
 
 
 @given(st.integers(1, 18), st.integers(5, 60), st.integers(20, 40))

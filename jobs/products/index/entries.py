@@ -25,12 +25,13 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES
-from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file, write_all
+from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file
 from jobs.products.index.kept_slots import OpenFile, keep, take
 from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
-from jobs.products.index.placement import Anchor, Kind, RowShape, plan_all, plan_lost
+from jobs.products.index.placement import Kind, RowShape, plan_all, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
 from jobs.products.product import Output
+from jobs.storage.local import write_all
 from jobs.store.ranges import Range
 from jobs.store.store import Store
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
@@ -155,7 +156,7 @@ class _Maker:
         planned = plan_lost(log, capacity, anchors) if anchors else plan_all(log, capacity)
         places = sorted(
             [(plan.after, 1, plan.start, plan.end, None) for plan in planned if plan.kind is not Kind.OPEN or plan.end]
-            + [(number, 0, *_span(anchor), survivors[number]) for number, anchor in enumerate(anchors)],
+            + [(number, 0, anchor.start, anchor.end, survivors[number]) for number, anchor in enumerate(anchors)],
             key=lambda place: (place[0], place[1], place[2]),
         )
         for ordinal, (_, _, start, end, survivor) in enumerate(places):
@@ -172,10 +173,6 @@ class _Maker:
         storage = self._store.storage
         recipe = IndexRecipe(opening.geometry, opening.rules, self._source, parts, previous, storage=storage)
         return EntryWork(ordinal, recipe, self._source.ranges)
-
-
-def _span(anchor: Anchor) -> tuple[int, int]:
-    return anchor.start, anchor.end
 
 
 def write(work: EntryWork, *, output: Output) -> EntryRows:

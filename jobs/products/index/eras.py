@@ -159,14 +159,12 @@ class _Look:
 
     def _entries(self, count: int) -> _Entries:
         size = count * ENTRY.size
-        with self._store.open(self._file) as reader:
-            data = bytes(reader.read(self._geometry.entry_position(1), size))
+        data = self._store.read(self._file, self._geometry.entry_position(1), size)
         return np.frombuffer(data.ljust(size, b"\0"), _ENTRY)
 
     def _count_slots(self) -> int:
         size = self._geometry.entries_position - self._geometry.slot_position(0)
-        with self._store.open(self._file) as reader:
-            data = bytes(reader.read(self._geometry.slot_position(0), size))
+        data = self._store.read(self._file, self._geometry.slot_position(0), size)
         return int(np.count_nonzero(np.frombuffer(data.ljust(size, b"\0"), ">i4")))
 
     def _matching(self, rules: Rules, entries: _Entries) -> int:

@@ -25,8 +25,9 @@ from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.compare import Part
-from rmq_formats.indexfile.geometry import IndexBytes, other_slots
+from rmq_formats.indexfile.geometry import other_slots
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.layout import Content
 from rmq_formats.release import Rules
 
 FEW_BITS = 64
@@ -156,7 +157,8 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     judged: dict[str, Explained] = {}
     before: Survivor | None = None
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
-        judged[survivor.real.name] = _judge(survivor, result, before, recipe, row)
+        verdict, detail = _judge(survivor, result, before, recipe, row)
+        judged[survivor.real.name] = Explained(survivor.real, verdict, survivor, result, detail)
         before = survivor
     for name, other in _misnamed([one for one in judged.values() if one.verdict.is_explained]):
         verdict, detail = Verdict.MISNAMED, f"its content is that of {other}"
@@ -262,63 +264,57 @@ def refused_for(real: RealFile, reason: str) -> Explained:
 
 def _judge(
     survivor: Survivor, compared: Compared, before: Survivor | None, recipe: IndexRecipe, row: KeyRow
-) -> Explained:
+) -> tuple[Verdict, str]:
     header = survivor.real.header
     if before is not None and survivor.relation is Relation.BEFORE_LOG:
         reached = before.real.header.end_physical_offset
         if header.begin_physical_offset < reached:
-            detail = f"begins at offset {header.begin_physical_offset}, before the {reached} of {before.real.name}"
-            return Explained(survivor.real, Verdict.FOREIGN, survivor, compared, detail)
+            begin = f"begins at offset {header.begin_physical_offset}"
+            return Verdict.FOREIGN, f"{begin}, before the {reached} of {before.real.name}"
     if compared.is_equal:
-        return Explained(survivor.real, *_how_equal(survivor, compared, row))
+        return _how_equal(survivor, row)
     if compared.is_changing and not compared.counts[Part.ENTRY]:
-        detail = f"its first {header.entry_count} entries are equal"
-        return Explained(survivor.real, Verdict.GROWING, survivor, compared, detail)
+        return Verdict.GROWING, f"its first {header.entry_count} entries are equal"
     if before is not None and is_overwritten(survivor, before, recipe, row):
-        return Explained(survivor.real, Verdict.OVERWRITTEN, survivor, compared)
+        return Verdict.OVERWRITTEN, ""
     slots = _other_slots(survivor.real, recipe)
     if slots is not None:
-        expected = recipe.geometry.hash_slots
-        detail = f"its entries hang in {slots} slots, not in {expected}: maxHashSlotNum was changed"
-        return Explained(survivor.real, Verdict.WRONG_GEOMETRY, survivor, compared, detail)
-    verdict, detail = _how_different(survivor, compared, recipe.geometry)
-    return Explained(survivor.real, verdict, survivor, compared, detail)
+        where = f"in {slots} slots, not in {recipe.geometry.hash_slots}"
+        return Verdict.WRONG_GEOMETRY, f"its entries hang {where}: maxHashSlotNum was changed"
+    return _how_different(survivor, compared, recipe.geometry)
 
 
 def _other_slots(real: RealFile, recipe: IndexRecipe) -> int | None:
     try:
         with recipe.storage.open(real.location) as file:
-            return other_slots(IndexBytes(real.size, file.read), recipe.geometry)
+            return other_slots(Content(real.size, file.read), recipe.geometry)
     except FileNotFoundError:
         return None  # retention has deleted it meanwhile
 
 
-def _how_equal(  # noqa: PLR0911 - one a verdict
-    survivor: Survivor, compared: Compared, row: KeyRow
-) -> tuple[Verdict, Survivor, Compared, str]:
+def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
+    lost = f"{survivor.lost} entries are of messages"
     if survivor.lost and _is_taken_back(survivor, row):
-        detail = f"{survivor.lost} entries are of messages that a promotion took back; the others are equal"
-        return Verdict.TAKEN_BACK, survivor, compared, detail
+        return Verdict.TAKEN_BACK, f"{lost} that a promotion took back; the others are equal"
     if survivor.skips:
         keys = sum(skip.keys for skip in survivor.skips)
         numbers = ", ".join(str(skip.entry) for skip in survivor.skips)
-        return Verdict.SKIPPED, survivor, compared, f"{keys} keys of the log are left out before entry {numbers}"
+        return Verdict.SKIPPED, f"{keys} keys of the log are left out before entry {numbers}"
     if survivor.lost:
-        detail = f"{survivor.lost} entries are of messages that the log has lost; the others are equal"
-        return Verdict.LOST_IN_LOG, survivor, compared, detail
+        return Verdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
     if survivor.head:
-        return Verdict.HISTORY, survivor, compared, f"{survivor.head} entries are of messages before the log"
+        return Verdict.HISTORY, f"{survivor.head} entries are of messages before the log"
     if survivor.tail and survivor.real.header.end_physical_offset <= row.last_record:
-        return Verdict.CONTRADICTION, survivor, compared, f"{survivor.tail} entries are of keys that no record has"
+        return Verdict.CONTRADICTION, f"{survivor.tail} entries are of keys that no record has"
     if survivor.tail:
-        return Verdict.AHEAD, survivor, compared, f"{survivor.tail} entries are of messages that the log does not hold"
+        return Verdict.AHEAD, f"{survivor.tail} entries are of messages that the log does not hold"
     if survivor.repeats:
         numbers = ", ".join(str(seam.entry) for seam in survivor.repeats)
-        return Verdict.RESTARTED, survivor, compared, f"what was indexed before goes on at entry {numbers} once more"
+        return Verdict.RESTARTED, f"what was indexed before goes on at entry {numbers} once more"
     if survivor.relation is Relation.RESTARTED:
         offset = survivor.real.header.begin_physical_offset
-        return Verdict.RESTARTED, survivor, compared, f"continued from offset {offset}, that message included"
-    return Verdict.EQUAL, survivor, compared, ""
+        return Verdict.RESTARTED, f"continued from offset {offset}, that message included"
+    return Verdict.EQUAL, ""
 
 
 def _is_taken_back(survivor: Survivor, row: KeyRow) -> bool:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, KeySource, RowPart
 from jobs.storage import AnyStorage, storage_of
-from jobs.storage.local import flush_directory, start_flush
+from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable
@@ -202,7 +202,7 @@ class Attempt:
     def finish(self) -> None:
         """Give the file its size, read it back for its hash, and close it once the disk has it."""
         os.ftruncate(self._descriptor, self._size)
-        self._sha256 = hash_file(lambda position, length: os.pread(self._descriptor, length, position), HASHED_NEAR)
+        self._sha256 = sha256_of(self._path)
         os.fsync(self._descriptor)
         self._place = _place(os.fstat(self._descriptor))
         self._close()
@@ -232,14 +232,6 @@ def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) ->
 
 def _place(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def write_all(descriptor: int, position: int, block: Buffer) -> None:
-    """Write a block in full."""
-    view = memoryview(block).cast("B")
-    while view.nbytes:
-        written = os.pwrite(descriptor, view, position)
-        view, position = view[written:], position + written
 
 
 def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASHED_AT_ONCE) -> str:
@@ -291,23 +283,19 @@ def compare_file(recipe: IndexRecipe) -> Compared:
 
 
 def _slots_in_use(file: Reader, geometry: Geometry) -> int:
-    position, end = geometry.slot_position(0), geometry.entries_position
-    count = 0
-    while position < end:
-        data = np.frombuffer(file.read(position, min(HASHED_AT_ONCE, end - position)), np.uint8)
-        if not data.size:
-            break
-        count += int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4")))
-        position += data.size
-    return count
+    blocks = _blocks(file, geometry.slot_position(0), geometry.entries_position)
+    return sum(int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4"))) for data in blocks)
 
 
 def _not_zero(file: Reader, position: int, end: int) -> int:
-    count = 0
+    return sum(int(np.count_nonzero(data)) for data in _blocks(file, position, end))
+
+
+def _blocks(file: Reader, position: int, end: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes from *position* to *end*, or to the file's own end, some at a time."""
     while position < end:
         data = np.frombuffer(file.read(position, min(HASHED_AT_ONCE, end - position)), np.uint8)
         if not data.size:
-            break
-        count += int(np.count_nonzero(data))
+            return
+        yield data
         position += data.size
-    return count

@@ -159,9 +159,7 @@ class KeyRow:
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     taken_back: tuple[tuple[int, int], ...] = ()  # of messages that a promotion took back and index files still name
-    doubtful: tuple[
-        tuple[int, int], ...
-    ] = ()  # of records that are not what the broker wrote: their keys prove nothing
+    doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote so: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -185,5 +185,5 @@ def _files_with(lake: Lake, store_id: str, ordinal: int) -> list[StoredFile]:
     return [
         file
         for file in (files(lake, snapshot) if snapshot is not None else ())
-        if file.may_hold(store_id) and file.low("index_file", ordinal) <= ordinal <= file.high("index_file", ordinal)
+        if file.may_have("store_id", store_id) and file.may_have("index_file", ordinal)
     ]

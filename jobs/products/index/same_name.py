@@ -22,8 +22,7 @@ def is_overwritten(survivor: Survivor, before: Survivor, recipe: IndexRecipe, ro
     over, rest = divmod(survivor.start - before.end, geometry.capacity)
     if geometry.file_size > LARGEST or rest or not 0 < over < DEEPEST:
         return False
-    with recipe.storage.open(survivor.real.location) as file:
-        actual = bytes(file.read(0, geometry.file_size))
+    actual = recipe.storage.read(survivor.real.location, 0, geometry.file_size)
     data = bytearray(geometry.file_size)
     previous: IndexHeader | None = before.real.header
     start = before.end

@@ -10,13 +10,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
 from jobs.products.index.placement import Anchor
-from jobs.store.store import Store
+from jobs.store.store import Store, StoredFile
 from rmq_formats.indexfile.file import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
@@ -95,24 +95,20 @@ class Survivor:
     def skips(self) -> list[Skip]:
         """Keys that the broker did not put into the file, between two that it did."""
         found = []
-        (before, end), *_ = runs = self._runs
-        for seam, stop in runs[1:]:
+        for (before, end), (seam, _) in pairwise(self._runs):
             reached = before.start + (before.keys if before.is_lost else end - before.entry)
             if seam.start > reached:
                 found.append(Skip(seam.entry, reached, seam.start - reached))
-            before, end = seam, stop
         return found
 
     @property
     def repeats(self) -> list[Seam]:
         """The entry from which keys repeat that the file has already, after a restart."""
-        found = []
-        (before, end), *_ = runs = self._runs
-        for seam, stop in runs[1:]:
-            if not before.is_lost and not seam.is_lost and seam.start < before.start + end - before.entry:
-                found.append(seam)
-            before, end = seam, stop
-        return found
+        return [
+            seam
+            for (before, end), (seam, _) in pairwise(self._runs)
+            if not before.is_lost and not seam.is_lost and seam.start < before.start + end - before.entry
+        ]
 
     def parts(self, row: KeyRow) -> list[RowPart]:
         """Return the keys that the log has of the file, in the order of its entries, and its own where it has none."""
@@ -131,15 +127,12 @@ class Survivor:
 
 def real_files(store: Store) -> list[RealFile]:
     """Return the index files of a store with their headers; one too short for a header has an empty one."""
-    return [
-        _real_file(file.about.path.rpartition("/")[2], file.location, file.size, store) for file in store.index_files
-    ]
+    return [_real_file(file, store) for file in store.index_files]
 
 
-def _real_file(name: str, location: str, size: int, store: Store) -> RealFile:
-    with store.storage.open(location) as file:
-        data = file.read(0, HEADER.size)
-    return RealFile(name, location, size, decode_header(bytes(data).ljust(HEADER.size, b"\0")))
+def _real_file(file: StoredFile, store: Store) -> RealFile:
+    header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
+    return RealFile(file.about.path.rpartition("/")[2], file.location, file.size, header)
 
 
 def refusal(real: RealFile, geometry: Geometry) -> str | None:

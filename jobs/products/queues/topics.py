@@ -8,7 +8,7 @@ as long as their segments live, and no broker makes their units again. That is n
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jobs.store.config_files import read_config
+from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.store import Store
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 
@@ -31,7 +31,7 @@ class TopicTable(NamedTuple):
 
 def topic_table(store: Store) -> TopicTable:
     """Return the broker's table of topics; an old copy of it, which lacks topics that have queues, says nothing."""
-    table = (read_config(store, "topics.json") or {}).get("topicConfigTable")
+    table = (read_config(store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
     with_queues = frozenset(file.about.topic for file in store.queue_files if file.about.topic)
     if not isinstance(table, dict) or not table:
         return TopicTable(None, with_queues)

@@ -1,14 +1,17 @@
 """The questions of a list to a store or a lake, and the answers."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME, Source
-from jobs.query.story.evidence import Evidence
+from jobs.query.source import MAX_TIME, MIN_TIME
 from jobs.report.axes import round_duration
 from rmq_formats.errors import UnsupportedFormat
+
+if TYPE_CHECKING:
+    from jobs.query.listing.of_lake import LakeListing
+    from jobs.query.listing.of_store import StoreListing
 
 CHAIN_SHOWN = 24  # entries of a slot's chain
 
@@ -106,46 +109,7 @@ class Chain(NamedTuple):
     is_longer: bool
 
 
-class Listing(Protocol):
-    """A store or a lake, listed."""
-
-    @property
-    def source(self) -> Source:
-        """The queries that both answer."""
-
-    @property
-    def evidence(self) -> Evidence:
-        """The facts that it knows beside its messages."""
-
-    def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
-        """Return at most *limit* messages; `UnsupportedFormat` where *before* is no position."""
-
-    def at(self, position: str) -> Message | None:
-        """Return the message at a position; `UnsupportedFormat` where it is none."""
-
-    def position(self, message: Message) -> str:
-        """Return the position of a message that another query found."""
-
-    def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
-        """Return how many messages of a topic, or of all, were stored when; None without a message."""
-
-    def topics(self) -> Rows:
-        """Return each topic with its queues, messages and times."""
-
-    def groups(self) -> Rows:
-        """Return how far each consumer group is in each topic, and how many messages it is behind."""
-
-    def unfinished(self) -> Sequence[tuple[str, Rows]]:
-        """Return tables with titles: dead letters by reason, transactions without an end, timers that wait."""
-
-    def chains(self, message: Message) -> Iterator[Chain]:
-        """Yield the chains of the index that lead to a message; none of a lake."""
-
-    def tables(self) -> Sequence[str]:
-        """Name the tables and views that `table` takes."""
-
-    def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
-        """Return rows of a table or view of a lake whose columns hold the texts of *filters*."""
+Listing: TypeAlias = "StoreListing | LakeListing"  # both answer the same questions
 
 
 def number_of(position: str) -> int:

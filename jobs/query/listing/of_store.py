@@ -155,7 +155,7 @@ class StoreListing:
 
     def _boundary_before(self, offset: int) -> int:
         """Return the last record at *offset* or before it that a queue names, else where the segment begins."""
-        segment = self._reader.segment_for(offset)
+        segment = self._reader.store.segment_at(offset)
         if segment is None:
             ends = [one.base_offset for one in self._reader.store.segments if one.base_offset <= offset]
             return max(ends, default=self._reader.store.start_offset)

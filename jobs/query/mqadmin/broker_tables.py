@@ -13,7 +13,7 @@ from jobs.query.mqadmin.arguments import Line
 from jobs.query.mqadmin.context import Context
 from jobs.query.mqadmin.java_map import map_text, set_order
 from jobs.query.mqadmin.text import OffsetRange, pad, second_text
-from jobs.query.source import Answer, Reason, ReasonKind
+from jobs.query.source import Reason, ReasonKind
 from jobs.store.broker_config import BrokerConfig, ReaderKind
 from rmq_formats.consumequeue.unit import RETRY_PREFIX
 from rmq_formats.errors import UnsupportedFormat
@@ -64,13 +64,13 @@ def topic_list(line: Line, context: Context) -> ExitCode:
     topics = _config(context).topics
     if not topics:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
-        return context.printer.finish(Answer(reason=why), context.source)
+        return context.refuse(why)
     for topic in set_order({topic: java_hash(topic) for topic in topics}):
         if context.printer.as_json:
             context.printer.object("topic", {"topic": topic, "settings": topics[topic]})
         else:
             context.printer.out(f"{topic}\n")
-    return context.printer.finish(Answer(), context.source)
+    return context.finish()
 
 
 class _Row(NamedTuple):
@@ -103,11 +103,11 @@ def consumer_progress(line: Line, context: Context) -> ExitCode:
     rows = [] if why else sorted(_rows(line, config, group, context))
     if not rows:
         text = f"the broker knows no offset of the group {group}; {_known_groups(config)}"
-        return printer.finish(Answer(reason=why or Reason(ReasonKind.GROUP_UNKNOWN, text)), source)
+        return context.refuse(why or Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.as_json:
         for row in rows:
             printer.object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
-        return printer.finish(Answer(), source)
+        return context.finish()
     shows_client = line.options.get("showClientIP", "").lower() == "true"
     shows_inflight = source.release.version >= _SHOWS_INFLIGHT
     printer.out(_header(shows_client=shows_client, shows_inflight=shows_inflight))
@@ -123,7 +123,7 @@ def consumer_progress(line: Line, context: Context) -> ExitCode:
     printer.out(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.behind for row in rows)}\n")
     if shows_inflight:
         printer.out(f"Consume Inflight Total: {sum(row.inflight for row in rows)}\n")
-    return printer.finish(Answer(), source)
+    return context.finish()
 
 
 def _all_groups(line: Line, context: Context) -> ExitCode:
@@ -132,7 +132,7 @@ def _all_groups(line: Line, context: Context) -> ExitCode:
 
     No consumer is connected to a broker that is down: count and pace are 0, and type and model are not known.
     """
-    config, printer, source = _config(context), context.printer, context.source
+    config, printer = _config(context), context.printer
     retries = {topic: java_hash(topic) for topic in config.topics if topic.startswith(RETRY_PREFIX)}
     if not printer.as_json:
         printer.out(_group_line("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
@@ -143,7 +143,7 @@ def _all_groups(line: Line, context: Context) -> ExitCode:
             printer.object("group", {"consumer_group": group, "behind": behind})
         else:
             printer.out(_group_line(group, 0, "OFFLINE", "", "", 0, behind))
-    return printer.finish(Answer(), source)
+    return context.finish()
 
 
 def _group_line(*values: object) -> str:
@@ -214,15 +214,15 @@ def consumer_config(line: Line, context: Context) -> ExitCode:
     settings = config.groups.get(group)
     if settings is None:
         text = f"the broker has no settings of the group {group}; it has those of {', '.join(sorted(config.groups))}"
-        return printer.finish(Answer(reason=Reason(ReasonKind.GROUP_UNKNOWN, text)), source)
+        return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.as_json:
         printer.object("group", {"consumer_group": group, "settings": settings})
-        return printer.finish(Answer(), source)
+        return context.finish()
     printer.out(f"{'=' * 29}{_cluster(config)}:{context.broker or 'broker'}{'=' * 29}\n")
     for name, since in _FIELDS.items():
         if not since or source.release.version >= Version.parse(since):
             printer.out(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
-    return printer.finish(Answer(), source)
+    return context.finish()
 
 
 def _cluster(config: BrokerConfig) -> str:

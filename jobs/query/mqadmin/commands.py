@@ -24,7 +24,6 @@ from jobs.query.mqadmin.text import (
     queue_header,
     queue_unit,
     time_text,
-    topic_status_header,
     topic_status_row,
 )
 from jobs.query.mqadmin.traces import message_traces
@@ -69,7 +68,7 @@ def _by_key(line: Line, context: Context) -> ExitCode:
         answer = lookups.by_key(source, topic, key, kind=kind, window=window, limit=limit)
     answer = _with_route(answer, topic, context, f"query by-key -t {topic} -k {key}")
     context.printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
-    return context.printer.finish(answer, source)
+    return context.finish(answer)
 
 
 def _parent_of_lmq(line: Line) -> str:
@@ -93,7 +92,7 @@ def _by_unique_key(line: Line, context: Context) -> ExitCode:
     answer = _with_route(answer, topic, context, f"query by-unique-key -t {topic} -i {unique_key}")
     _say_if_window_missed(answer, line, context)
     context.printer.details(answer, has_offset_id=False)
-    return context.printer.finish(answer, context.source)
+    return context.finish(answer)
 
 
 def _say_if_window_missed(answer: Answer, line: Line, context: Context) -> None:
@@ -120,7 +119,7 @@ def _by_id(line: Line, context: Context) -> ExitCode:
         else:
             answer = _offset_id_only(text, context)
         printer.details(answer)
-        code = printer.finish(answer, source)
+        code = context.finish(answer)
         if code is ExitCode.NOT_FOUND:
             return code  # mqadmin stops at the first failure, too
     return ExitCode.DAMAGE if printer.has_damage or source.lacking else ExitCode.CLEAN
@@ -164,7 +163,7 @@ def _by_offset(line: Line, context: Context) -> ExitCode:
         return printer.empty(reasons.other_name(context.broker, named))
     answer = lookups.by_offset(source, line.options["topic"], line.integer("queueId"), line.integer("offset"))
     printer.details(answer)
-    return printer.finish(answer, source)
+    return context.finish(answer)
 
 
 def _moment(line: Line, name: str, otherwise: int, context: Context) -> int:
@@ -178,28 +177,26 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
     first, count = line.integer("index"), line.integer("count", _DEFAULT_UNITS)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
-        reason = reasons.no_offset(source, topic, queue_id, first, offsets)
-        return printer.finish(Answer(reason=reason), source)
+        return context.refuse(reasons.no_offset(source, topic, queue_id, first, offsets))
     if not source.release.prints_queue_units:
         printer.out(queue_header(OffsetRange(0, 0)))
         printer.note(
             f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 prints the units "
             f"({offsets.minimum} to {offsets.maximum - 1} are there)"
         )
-        return printer.finish(Answer(), source)
+        return context.finish()
     end = min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
     units = [(index, source.unit(topic, queue_id, index)) for index in range(first, end)]
     if not units:
-        reason = reasons.no_offset(source, topic, queue_id, first, offsets)
-        return printer.finish(Answer(reason=reason), source)
+        return context.refuse(reasons.no_offset(source, topic, queue_id, first, offsets))
     if not printer.as_json:
         printer.out(queue_header(offsets))
     for index, unit in units:
         if unit and printer.as_json:
             printer.object("unit", {"topic": topic, "queue_id": queue_id, "queue_offset": index, **unit._asdict()})
         elif unit:
-            printer.out(queue_unit(index, unit._asdict()))
-    return printer.finish(Answer(), source)
+            printer.out(queue_unit(index, unit))
+    return context.finish()
 
 
 class _StatusRow(NamedTuple):
@@ -233,9 +230,9 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic = line.options["topic"]
     if not source.has_topic(topic):
-        return printer.finish(Answer(reason=reasons.unknown_topic(source, topic)), source)
+        return context.refuse(reasons.unknown_topic(source, topic))
     if not printer.as_json:
-        printer.out(topic_status_header())
+        printer.out(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
     for row in sorted(_status_rows(topic, context)):
         if printer.as_json:
             limits = {"min_offset": row.offsets.minimum, "max_offset": row.offsets.maximum}
@@ -243,10 +240,10 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
             printer.object("queue", {**queue, **limits, "updated": row.stored})
         else:
             updated = time_text(row.stored, printer.zone) if row.stored > 0 else ""
-            printer.out(topic_status_row(row.broker, row.queue_id, row.offsets, updated))
+            printer.out(topic_status_row(row.broker, row.queue_id, *row.offsets, updated))
     if source.release.prints_put_tps and not printer.as_json:
         printer.out("\nTopic Put TPS: 0.0\n")  # nobody puts into a store at rest
-    return printer.finish(Answer(), source)
+    return context.finish()
 
 
 _COMMANDS: dict[str, Callable[[Line, Context], ExitCode]] = {

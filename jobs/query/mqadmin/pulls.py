@@ -57,7 +57,39 @@ class PulledQueue(NamedTuple):
 
     def offset_at(self, time: int) -> int:
         """Return the offset that brokers of the release give for a store time."""
-        return offset_at(self.source, self.topic, self.queue_id, self.offsets, time)
+        if self.source.release.time_search_takes_nearest:
+            return self._nearest(self.source.searched_by_time(self.topic, self.queue_id, self.offsets, time), time)
+
+        def stored(offset: int) -> int:
+            found = self._stored(offset)
+            return time if found is None else found
+
+        return bisect_left(range(self.offsets.maximum), time, self.offsets.minimum, key=stored)
+
+    def _nearest(self, searched: OffsetRange, time: int) -> int:
+        """Return the message stored nearest to a time, as ConsumeQueue#getOffsetInQueueByTime; of two the first."""
+        low, high = searched.minimum, searched.maximum - 1
+        before: tuple[int, int] | None = None  # store time, offset
+        after: tuple[int, int] | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            stored = self._stored(middle)
+            if stored is None:
+                return 0
+            if stored == time:
+                return middle
+            if stored > time:
+                after, high = (stored, middle), middle - 1
+            else:
+                before, low = (stored, middle), middle + 1
+        if before is None or after is None:
+            found = before or after
+            return found[1] if found else searched.minimum
+        return after[1] if time - before[0] > after[0] - time else before[1]
+
+    def _stored(self, offset: int) -> int | None:
+        message = self.source.in_queue(self.topic, self.queue_id, offset)
+        return message.record.store_timestamp if message else None
 
     def pull(self, offset: int, tags: frozenset[str] | None = None, count: int = PULL_COUNT) -> Pull:
         """Pull from *offset*."""
@@ -102,45 +134,3 @@ def _queue_hash(topic: str, broker: str, queue_id: int) -> int:
     # MessageQueue#hashCode
     value = 31 + java_hash(broker)
     return 31 * (31 * value + queue_id) + java_hash(topic)
-
-
-def offset_at(source: Source, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> int:
-    """Return the offset of a queue that brokers of the release give for a store time."""
-    if source.release.time_search_takes_nearest:
-        return _nearest(source, topic, queue_id, source.searched_by_time(topic, queue_id, offsets, time), time)
-    return _first_at_or_after(source, topic, queue_id, offsets, time)
-
-
-def _first_at_or_after(source: Source, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> int:
-    def stored(offset: int) -> int:
-        found = _stored(source, topic, queue_id, offset)
-        return time if found is None else found
-
-    return bisect_left(range(offsets.maximum), time, offsets.minimum, key=stored)
-
-
-def _nearest(source: Source, topic: str, queue_id: int, searched: OffsetRange, time: int) -> int:
-    """Return the message stored nearest to a time, as ConsumeQueue#getOffsetInQueueByTime; of two as near the first."""
-    low, high = searched.minimum, searched.maximum - 1
-    before: tuple[int, int] | None = None  # store time, offset
-    after: tuple[int, int] | None = None
-    while low <= high:
-        middle = (low + high) // 2
-        stored = _stored(source, topic, queue_id, middle)
-        if stored is None:
-            return 0
-        if stored == time:
-            return middle
-        if stored > time:
-            after, high = (stored, middle), middle - 1
-        else:
-            before, low = (stored, middle), middle + 1
-    if before is None or after is None:
-        found = before or after
-        return found[1] if found else searched.minimum
-    return after[1] if time - before[0] > after[0] - time else before[1]
-
-
-def _stored(source: Source, topic: str, queue_id: int, offset: int) -> int | None:
-    message = source.in_queue(topic, queue_id, offset)
-    return message.record.store_timestamp if message else None

@@ -47,9 +47,9 @@ def _is_true(line: Line, name: str, default: str = "false") -> bool:
 
 def print_topic(line: Line, context: Context) -> ExitCode:
     """Print the messages of every queue of a topic: printMsg."""
-    source, printer, topic = context.source, context.printer, line.options["topic"]
+    source, topic = context.source, line.options["topic"]
     if not source.has_topic(topic):
-        return printer.finish(Answer(reason=reasons.unknown_topic(source, topic)), source)
+        return context.refuse(reasons.unknown_topic(source, topic))
     output = _Output(line, context, prints_body=_is_true(line, "printBody", "true"))
     tags = wanted_tags(line.options.get("subExpression", "*"))
     newline = "\n" if source.release.print_msg_ends_lines else ""
@@ -67,7 +67,7 @@ def print_topic(line: Line, context: Context) -> ExitCode:
                 break
         if newline:
             output.text(_LINE)
-    return printer.finish(Answer(), source)
+    return context.finish()
 
 
 def print_queue(line: Line, context: Context) -> ExitCode:
@@ -95,10 +95,10 @@ def print_queue(line: Line, context: Context) -> ExitCode:
         for tag in sorted(set_order({tag: java_hash(tag) for tag in counted}), key=lambda tag: -counted[tag]):
             output.text(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
     if not found:
-        return context.printer.finish(Answer(reason=_why_none(asked, queue)), context.source)
+        return context.refuse(_why_none(asked, queue))
     if not prints_messages and not _is_true(line, "calculate"):
         context.printer.note(f"{found} messages were pulled: -p true prints them, -f true counts their tags")
-    return context.printer.finish(Answer(), context.source)
+    return context.finish()
 
 
 def _why_none(asked: OffsetRange, queue: PulledQueue) -> Reason:
@@ -126,10 +126,9 @@ def consume(line: Line, context: Context) -> ExitCode:
     else:
         topic = line.options["topic"]
         if not context.source.has_topic(topic):
-            reason = reasons.unknown_topic(context.source, topic)
-            return context.printer.finish(Answer(reason=reason), context.source)
+            return context.refuse(reasons.unknown_topic(context.source, topic))
         _consume_topic(line, topic, output, context)
-    return context.printer.finish(Answer(), context.source)
+    return context.finish()
 
 
 def _why_not(line: Line, context: Context) -> str | None:
@@ -224,8 +223,7 @@ def _named_queue(line: Line, context: Context) -> PulledQueue | ExitCode:
         return context.printer.empty(reasons.other_name(context.broker, named))
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
-        reason = reasons.no_offset(source, topic, queue_id, 0, offsets)
-        return context.printer.finish(Answer(reason=reason), source)
+        return context.refuse(reasons.no_offset(source, topic, queue_id, 0, offsets))
     return PulledQueue(source, topic, named, queue_id, offsets)
 
 

@@ -5,7 +5,7 @@ What only an online client can know is left out: which consumer groups have take
 written to a file unless it is asked for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -15,7 +15,7 @@ from jobs.query.message import Message
 from jobs.query.mqadmin.charsets import decode_as_java
 from jobs.query.mqadmin.java_map import map_text
 from rmq_formats.commitlog.record import Host
-from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
+from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, Unit
 from rmq_formats.properties import UNIQ_KEY
 from rmq_formats.release import Release
 
@@ -178,17 +178,8 @@ def _java_null(text: str | None) -> str:
     return "null" if text is None else text
 
 
-def topic_status_header() -> str:
-    """Return the line above topicStatus' rows."""
-    return _status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated")
-
-
-def topic_status_row(broker: str, queue_id: int, offsets: OffsetRange, updated: str) -> str:
-    """Return topicStatus' row of one queue."""
-    return _status_row(broker, queue_id, offsets.minimum, offsets.maximum, updated)
-
-
-def _status_row(broker: str, queue_id: object, minimum: object, maximum: object, updated: str) -> str:
+def topic_status_row(broker: str, queue_id: object, minimum: object, maximum: object, updated: str) -> str:
+    """Return topicStatus' row of one queue, or the line above all rows."""
     # UtilAll#frontStringAtLeast cuts the name.
     return f"{pad(broker[:32], 32)}  {pad(queue_id, 4)}  {pad(minimum, 20)}  {pad(maximum, 20)}    {updated}\n"
 
@@ -198,11 +189,11 @@ def queue_header(offsets: OffsetRange) -> str:
     return f"Queue data: \nmax: {offsets.maximum}, min: {offsets.minimum}\n{_QUEUE_LINE}"
 
 
-def queue_unit(index: int, unit: Mapping[str, int]) -> str:
+def queue_unit(index: int, unit: Unit) -> str:
     """Return queryCq's lines of one unit."""
     return (
-        f"idx: {index}\nConsumeQueueData{{physicOffset={unit['physical_offset']}, physicSize={unit['size']}, "
-        f"tagsCode={unit['tags_code']}, extendDataJson='null', bitMap='null', eval=false, msg='null'}}\n{_QUEUE_LINE}"
+        f"idx: {index}\nConsumeQueueData{{physicOffset={unit.physical_offset}, physicSize={unit.size}, "
+        f"tagsCode={unit.tags_code}, extendDataJson='null', bitMap='null', eval=false, msg='null'}}\n{_QUEUE_LINE}"
     )
 
 

@@ -35,7 +35,7 @@ def message_traces(line: Line, context: Context) -> ExitCode:
     limit = max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
     answer = lookups.by_key_as_client(source, topic, message_id, window, limit)
     if answer.reason:
-        return printer.finish(answer, source)
+        return context.finish(answer)
     reported = [one for message in map(printer.shown, answer.messages) for one in _reported(message)]
     of_message = [one for one in reported if one.trace.message_id == message_id]
     if printer.as_json:
@@ -48,7 +48,7 @@ def message_traces(line: Line, context: Context) -> ExitCode:
         if answer.reason is None:
             for text in _text(of_message, context):
                 printer.out(text)
-    return printer.finish(answer, source)
+    return context.finish(answer)
 
 
 def _moment(line: Line, name: str, otherwise: int) -> int:

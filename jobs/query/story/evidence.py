@@ -1,12 +1,12 @@
 """Facts that a store or a lake has about a message's copies, each with the place that it is known from."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum, unique
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from jobs.query.message import Message
-from jobs.query.source import Source
-from jobs.store.broker_config import Progress
+if TYPE_CHECKING:
+    from jobs.query.story.lake_evidence import LakeEvidence
+    from jobs.query.story.store_evidence import StoreEvidence
 
 
 class Place(NamedTuple):
@@ -52,39 +52,7 @@ class KeyFact(NamedTuple):
     place: Place | None
 
 
-class Evidence(Protocol):
-    """A store or a lake, asked about copies of a message."""
-
-    @property
-    def source(self) -> Source:
-        """The queries that both answer."""
-
-    def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
-        """Yield the messages under a unique key; a store is asked under *topics*, a lake under all."""
-
-    def beside(self, message: Message) -> "Evidence":
-        """Return the evidence of the one store that has a copy; a lake can have several stores."""
-
-    def place(self, message: Message) -> Place:
-        """Return the place at which a copy is stored."""
-
-    def queues(self, message: Message) -> list[QueueFact]:
-        """Return the unit of each queue at the number that the dispatcher gave the copy."""
-
-    def keys(self, message: Message) -> list[KeyFact]:
-        """Return for each key of a copy whether the index leads to it."""
-
-    def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
-        """Yield how far each reader of *topics* is."""
-
-    def leaves(self, message: Message) -> str | None:
-        """Say when retention deletes a copy, or why a copy does not count any more; None where that is not known."""
-
-    def is_taken_back(self, message: Message) -> bool:
-        """Return whether the broker took a copy back: its log has other records in that place."""
-
-    def unknown(self) -> list[str]:
-        """Return the questions that this kind of source can never answer."""
+Evidence: TypeAlias = "StoreEvidence | LakeEvidence"  # both answer the same questions
 
 
 def progress_of(rows: Iterable[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:

@@ -8,13 +8,14 @@ from jobs.query.log_search import COMPILED_FROM
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import second_text
 from jobs.query.source import MAX_TIME, MIN_TIME
+from jobs.query.store_queues import batch_position
 from jobs.query.store_source import StoreSource
 from jobs.query.store_view import LOG_SEARCHED_UNASKED
 from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
 from jobs.store.broker_config import Progress
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, ExpectedUnit, QueueKind, Unit, expected_units
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, ExpectedUnit, QueueKind, Unit, expected_units
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.indexfile.lookup import IndexReader
@@ -53,14 +54,14 @@ class StoreEvidence:
     def place(self, message: Message) -> Place:
         """Return the segment that holds a copy, and the position in it."""
         offset = message.record.physical_offset
-        segment = self._reader.segment_for(offset)
+        segment = self._reader.store.segment_at(offset)
         if segment is None:
             return Place("commitlog", offset)
         return Place(self._relative(segment.location), offset - segment.base_offset)
 
     def queues(self, message: Message) -> list[QueueFact]:
         """Return the unit that each queue has for a copy."""
-        return [self._queue_fact(expected) for expected in expected_units(message.record, self.source.queue_rules)]
+        return [self._queue_fact(expected) for expected in expected_units(message.record, self.source.rules)]
 
     def _queue_fact(self, expected: ExpectedUnit) -> QueueFact:
         name = expected.queue
@@ -74,7 +75,9 @@ class StoreEvidence:
             return QueueFact(*at, Check.NOT_KNOWN if is_unknown else Check.MISSING, place)
         if queue.is_batch != (name.kind is QueueKind.BATCH):
             return QueueFact(*at, Check.NOT_KNOWN, self._unit_place(queue, expected.queue_offset))
-        position = self._batch_position(queue, expected) if queue.is_batch else expected.queue_offset
+        position = expected.queue_offset
+        if queue.is_batch:
+            position = batch_position(queue, position, queue.written_end())
         unit = queue.unit(position) if 0 <= position < queue.capacity else None
         place = self._unit_place(queue, position)
         if unit is None:
@@ -86,19 +89,6 @@ class StoreEvidence:
     @cached_property
     def _writes_twice(self) -> bool:
         return features_of(self._reader.store).queues is QueueStorage.BOTH
-
-    @staticmethod
-    def _batch_position(queue: StoredQueue, expected: ExpectedUnit) -> int:
-        # Units of a batch queue ascend in their messages' numbers: the last one that begins no later is the one.
-        low, high = queue.start, queue.written_end()
-        while low < high:
-            middle = (low + high) // 2
-            unit = queue.unit(middle)
-            if isinstance(unit, BatchUnit) and unit.base_offset <= expected.queue_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
 
     def _unit_place(self, queue: StoredQueue, position: int) -> Place:
         if queue.in_rocksdb:

@@ -66,7 +66,7 @@ def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, se
         opened = [
             file
             for file in there
-            if file.may_hold(str(store)) and file.lowest["key_hash"] <= key_hash <= file.highest["key_hash"]
+            if file.may_have("store_id", str(store)) and file.lowest["key_hash"] <= key_hash <= file.highest["key_hash"]
         ]
         assert len(opened) < MANY * 5  # steps that 30 files a store go down
 

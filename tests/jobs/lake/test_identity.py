@@ -16,7 +16,8 @@ from jobs.lake import history, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores, register, thinned
-from jobs.store.range_reader import TAIL_SIZE, Fingerprint
+from jobs.store.range_reader import TAIL_SIZE
+from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record

@@ -37,7 +37,7 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE
-from jobs.store.range_reader import Fingerprint
+from jobs.store.record_places import Fingerprint
 from jobs.store.workers import OneByOne
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records

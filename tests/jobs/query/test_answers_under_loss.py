@@ -26,7 +26,7 @@ from jobs.query.listing.model import Deadline
 from jobs.query.listing.model import Wanted as Listed
 from jobs.query.listing.of_lake import LakeListing
 from jobs.query.message import Message
-from jobs.query.open_store import seeming_writers
+from jobs.query.open_source import seeming_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobs.query import lookups
-from jobs.query.log_search import silent
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.open_store import StorePlace, open_store
+from jobs.query.open_source import SourcePlace, open_place
 from jobs.query.source import MAX_TIME, MIN_TIME, ReasonKind, Source
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import transactions
@@ -37,7 +36,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Featur
 
 @contextmanager
 def opened(root: Path) -> Iterator[Source]:
-    with open_store(StorePlace(str(root)), silent) as (source, _):
+    with open_place(SourcePlace(str(root))) as (source, _):
         yield source
 
 

@@ -1,18 +1,19 @@
-"""Open a store for queries: list it, find out its release and its broker's name."""
+"""Open a store or a lake for queries; of a store, find out its release and its broker's name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.launch.arguments import file_system_options
-from jobs.query.log_search import Progress
+from jobs.query.log_search import Progress, silent
 from jobs.query.source import Source
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.known import ASSUMED, Known
 from jobs.store.release import QUICK, Writers, known_writers
 from jobs.store.store import list_store, log_directories, read_broker_conf
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 
@@ -32,32 +33,36 @@ _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
 
 @dataclass(frozen=True, slots=True)
-class StorePlace:
-    """The directory of a store, and what the user says about it that its files do not show."""
+class SourcePlace:
+    """A store or a lake, one of them, and what the user says about it that its files do not show."""
 
-    root: str
-    commitlog: tuple[str, ...] | None = None  # the places of the log, if not below the store's root
+    store: str | None = None
+    lake: str | None = None
+    commitlog: Sequence[str] | None = None  # the places of the log, if not below the store's root
     broker_conf: Path | None = None
     broker: str | None = None  # its name
     release: Release | None = None
     geometry: Geometry | None = None  # of index files
-    through_log: bool = False  # read the log even where there is an index
+    through_log: bool = False  # read the log, or the messages, even where there is an index
 
 
 @contextmanager
-def open_store(place: StorePlace, progress: Progress) -> Iterator[tuple[Source, str | None]]:
-    """Open a store; also give its broker's name, where something tells it."""
+def open_place(place: SourcePlace, progress: Progress = silent) -> Iterator[tuple[Source, str | None]]:
+    """Open a store or a lake; also give its broker's name, where something tells it."""
+    if place.lake is not None:
+        from jobs.query.lake_source import open_lake  # with SQL's engine
+
+        yield open_lake(place.lake, place.broker, place.release, through_log=place.through_log), place.broker
+        return
     conf = read_broker_conf(place.broker_conf)
-    options = file_system_options()
-    store = list_store(place.root, commitlog=log_directories(place.commitlog, conf), options=options)
+    folders = log_directories(place.commitlog, conf)
+    store = list_store(place.store or "", commitlog=folders, options=file_system_options())
     geometry = place.geometry
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
         release, note = (place.release, None) if place.release else _seeming_release(reader)
-        source = StoreSource(
-            reader, release, through_log=place.through_log, progress=progress, delay_levels=conf.delay_level
-        )
+        source = StoreSource(reader, release, place.through_log, progress, conf.delay_level or DEFAULT_DELAY_LEVELS)
         if note:
             source.notes.append(note)
         yield source, place.broker or conf.broker_name or broker_name(reader.topic_config)
