@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.documentation import PAGES, ROOT, TRANSLATIONS, Shown, commands, fences
-from tests.support.commands import Run, runner
+from tests.support.commands import Run
 from tests.support.scenes import (
     OURS,
     World,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
     scene: list[Shown],
     spark: "SparkSession",
-    capfd: pytest.CaptureFixture[str],
+    run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -40,7 +40,7 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
     monkeypatch.setenv("SHELL", "/bin/bash")
     for shown in scene:
         monkeypatch.setenv("RMQ_LAKE_PROGRAM", shown.text.partition(" ")[0])
-        code, out, err = _run(shown, world, runner(capfd))
+        code, out, err = _run(shown, world, run)
         assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
         assert prints_what_is_shown(shown, out, err), f"{shown}\n{out}{err}"
 

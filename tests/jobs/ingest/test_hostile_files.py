@@ -11,16 +11,16 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.console.exit_codes import ExitCode
 from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS
 from tests.golden import StoreOf, unpack
-from tests.support.commands import Run, runner, without_spark
+from tests.support.commands import Run, without_spark
 from tests.support.lakes import rows_of
 
 _HUGE = 10**20  # more than a Java long holds
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     without_spark(monkeypatch)
-    return runner(capfd)
+    return run
 
 
 @pytest.fixture

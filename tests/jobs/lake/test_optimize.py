@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
 from jobs.console.amounts import size_text
@@ -12,7 +11,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.commands import runner, state_of
+from tests.support.commands import Run, state_of
 from tests.support.lakes import raw_rows
 
 
@@ -24,7 +23,7 @@ def _size_of(table: Path) -> int:
     return sum(path.stat().st_size for path in table.glob("*.parquet"))
 
 
-def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     del spark
     broker = Broker(tmp_path / "store")
     for number in range(3):
@@ -33,8 +32,8 @@ def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd:
     rows = raw_rows(tmp_path / "lake")
     files = state_of(tmp_path / "lake")
 
-    estimated = runner(capfd)("optimize", tmp_path / "lake", "--dry-run", "--json", "--engine", "here").document
-    said = runner(capfd)("optimize", tmp_path / "lake", "--dry-run", "--engine", "here").out.splitlines()
+    estimated = run("optimize", tmp_path / "lake", "--dry-run", "--json", "--engine", "here").document
+    said = run("optimize", tmp_path / "lake", "--dry-run", "--engine", "here").out.splitlines()
     assert files == state_of(tmp_path / "lake")
     assert {table["bytes_after"] for table in estimated} == {None}
     (line,) = (line for line in said if line.startswith("  messages: "))
@@ -44,7 +43,7 @@ def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd:
     )
     assert said[-1].startswith("optimize: dry run: ")
 
-    outcome = runner(capfd)("optimize", tmp_path / "lake", "--json")
+    outcome = run("optimize", tmp_path / "lake", "--json")
     assert _planned(estimated) == _planned(outcome.document)
 
     saved = {table["table"]: table for table in outcome.document}

@@ -27,7 +27,7 @@ from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import Release
 from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, placed
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
@@ -167,9 +167,7 @@ def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -
         assert Role.HALF is roles(unknown)[0]
 
 
-def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(
-    golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(golden: StoreOf, tmp_path: Path, run: Run) -> None:
     import shutil
 
     store = tmp_path / "store"
@@ -179,13 +177,13 @@ def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(
     unit.write_bytes(bytes(20) + unit.read_bytes()[20:])
     for file in (store / "index").iterdir():
         file.unlink()
-    shown = runner(capfd)("query", "story", line.unique_key, "--store", store)
+    shown = run("query", "story", line.unique_key, "--store", store)
     assert "queue T1/0: unit 0 IS MISSING" in shown.out
     assert f"index: NOT FOUND under the unique {line.unique_key}" in shown.out
 
 
-def test_nothing_that_is_no_story_is_told(golden: StoreOf, capfd: pytest.CaptureFixture[str]) -> None:
-    run, store = runner(capfd), golden("b551-retry")
+def test_nothing_that_is_no_story_is_told(golden: StoreOf, run: Run) -> None:
+    store = golden("b551-retry")
     assert run("query", "story", "NOSUCHID", "--store", store).code == 5
     assert run("query", "story", "--store", store).code == 2
     assert run("query", "story", "-k", "all", "--store", store).code == 2

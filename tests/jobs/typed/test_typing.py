@@ -20,7 +20,7 @@ from jobs.typed.run import Summary, TypeRequest, type_lake
 from jobs.typed.tables import folder_of
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.commands import runner
+from tests.support.commands import Run
 from tests.support.lakes import rows_of
 from tests.support.recorded import result_of
 
@@ -370,18 +370,18 @@ def test_columns_of_reserved_names_come_from_other_fields(tmp_path: Path) -> Non
     assert (7, ["a"]) == (row["shop"], row["labels"])
 
 
-def test_the_command_says_what_it_did(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_did(tmp_path: Path, run: Run) -> None:
     write(Broker(tmp_path / "store"), b'{"id": 1}', b"x", b"")
     ingested(tmp_path)
     declared = tmp_path / "types.toml"
     declared.write_text("topic.a = 1")
     command = ("type", tmp_path / "lake", "--types", declared, "--engine", "here")
 
-    refused = runner(capfd)(*command)
+    refused = run(*command)
     declared.write_text(ORDERS)
-    unknown = runner(capfd)(*command, "--retype", "Payments")
-    done = runner(capfd)(*command)
-    again = runner(capfd)(*command, "--json").document
+    unknown = run(*command, "--retype", "Payments")
+    done = run(*command)
+    again = run(*command, "--json").document
 
     assert (ExitCode.USAGE, ExitCode.USAGE, ExitCode.CLEAN) == (refused.code, unknown.code, done.code)
     assert f'{declared}: [topic."a"]: must be a table' in refused.err
@@ -418,13 +418,13 @@ def test_typings_that_are_killed_often_leave_each_message_in_one_table(
     assert [] == result["bad"]
 
 
-def test_a_catalog_names_the_typed_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_catalog_names_the_typed_tables(tmp_path: Path, run: Run) -> None:
     """The view `dead_letters` keeps its name: it has messages that consumers gave up."""
     write(Broker(tmp_path / "store"), b'{"id": 1}', b"x")
     ingested(tmp_path)
     typed(tmp_path)
 
-    statements = runner(capfd)("catalog", tmp_path / "lake").out
+    statements = run("catalog", tmp_path / "lake").out
 
     for name, folder in (("typed_Orders", "typed/Orders"), ("typed_dead_letters", "dead_letters")):
         assert f"`rocketmq`.`{name}` USING delta LOCATION 'file://{tmp_path}/lake/{folder}'" in statements
