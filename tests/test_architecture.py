@@ -49,11 +49,7 @@ SCALAR = {
 COMPILERS = {"llvmlite", "numba", "numpy", "pyarrow"}
 
 # Scalar, but with a need that the standard library does not meet: LZ4 and zstd; the links of 20 million entries.
-BORROWED = {
-    "rmq_formats.arrays": {"numpy"},
-    "rmq_formats.body": {"pyarrow"},
-    "rmq_formats.indexfile.chains": {"numpy"},
-}
+BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}, "rmq_formats.indexfile.chains": {"numpy"}}
 
 # What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second. Verbs that work by
 # Spark start their JVM before they import.

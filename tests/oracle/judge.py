@@ -33,15 +33,7 @@ from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import (
-    ENTRY,
-    HEADER,
-    SLOT,
-    IndexEntry,
-    IndexHeader,
-    decode_entry,
-    decode_header,
-)
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import FileKind, classify, is_index_name, name_of_offset

@@ -48,7 +48,7 @@ _STAND_INS: Final[dict[str, dict[str, str]]] = {
 
 _PINNED: Final[dict[str, dict[str, str]]] = {
     # Broker 5.5.1 asks for siblings of its own number, which were not published either.
-    "5.5.1": {"tiered-store": "5.5.0", "filter": "5.5.0", "auth": "5.5.0"},
+    "5.5.1": {"tiered-store": "5.5.0", "filter": "5.5.0", "auth": "5.5.0"}
 }
 """Modules that a release needs named, because what its own modules ask for does not exist."""
 

@@ -434,9 +434,7 @@ UPGRADES: Final = (
 
 def _numbered(prefix: str, number: int, body_size: int = 500) -> DirectMessage:
     properties = _text(
-        UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}",
-        KEYS=f"{prefix}{number} all",
-        TAGS=f"Tag{number % 3}",
+        UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}", KEYS=f"{prefix}{number} all", TAGS=f"Tag{number % 3}"
     )
     return DirectMessage(f"{prefix}{number % 3}", number % 2, _noise(body_size + number % 7, number), properties)
 

@@ -11,15 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.oracle.process import (
-    AT_FULL_SPEED,
-    Answer,
-    DriverProcess,
-    Value,
-    list_fields,
-    running,
-    text_field,
-)
+from tests.oracle.process import AT_FULL_SPEED, Answer, DriverProcess, Value, list_fields, running, text_field
 from tests.oracle.settings import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, Geometry, store_settings
 from tests.support.ports import free_port
 
@@ -312,12 +304,7 @@ def _store_values(store: Path, geometry: Geometry, settings: dict[str, str] | No
 
 @contextmanager
 def open_broker(
-    driver: DriverProcess,
-    store: Path,
-    geometry: Geometry,
-    settings: dict[str, str] | None = None,
-    *,
-    home: Path,
+    driver: DriverProcess, store: Path, geometry: Geometry, settings: dict[str, str] | None = None, *, home: Path
 ) -> Iterator[RealBroker]:
     """
     Open a name server and a broker in *driver*; after the block both are stopped, unless killed.

@@ -232,11 +232,7 @@ class StageBroker:
 
     def _note(self, label: str, topic: str, answer: Answer) -> Answer:
         self.sent[label] = Sent(
-            topic,
-            answer["queue"],
-            answer["queue-offset"],
-            answer["message-id"],
-            answer.get("offset-message-id", ""),
+            topic, answer["queue"], answer["queue-offset"], answer["message-id"], answer.get("offset-message-id", "")
         )
         self._stage.note(
             f"SENT {label} status={answer['status']} msgId={answer['message-id']}"

@@ -15,15 +15,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.consumequeue.layout import UNIT
 from tests.oracle.conftest import Kills
-from tests.oracle.judge import (
-    Writer,
-    by_scalar,
-    explain_index,
-    list_index_files,
-    on_disk,
-    records,
-    unfaithful,
-)
+from tests.oracle.judge import Writer, by_scalar, explain_index, list_index_files, on_disk, records, unfaithful
 from tests.oracle.sessions import DirectMessage
 from tests.oracle.settings import SMALL_GEOMETRY
 

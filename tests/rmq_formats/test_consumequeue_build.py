@@ -120,9 +120,7 @@ MULTI_LOGS = st.lists(
 
 @given(MULTI_LOGS, RULES, st.booleans())
 def test_units_of_further_queues_are_those_of_the_scalar_module(
-    log: list[MessageRecord],
-    rules: QueueRules,
-    lmq: bool,
+    log: list[MessageRecord], rules: QueueRules, lmq: bool
 ) -> None:
     """The first record that names a queue goes the scalar way, the next one need not."""
     rules = replace(rules, lmq=lmq)

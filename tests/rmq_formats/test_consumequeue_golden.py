@@ -9,14 +9,7 @@ from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import PieceKind, walk
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import (
-    PRE_BLANK,
-    QueueKind,
-    QueueName,
-    QueueRules,
-    decode_unit,
-    expected_units,
-)
+from rmq_formats.consumequeue.unit import PRE_BLANK, QueueKind, QueueName, QueueRules, decode_unit, expected_units
 from rmq_formats.release import Release
 from rmq_formats.store import offset_of_name
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of

@@ -14,15 +14,7 @@ from rmq_formats.commitlog.segment import PieceKind, walk
 from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.file import IndexFile, time_diff_s
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import (
-    ENTRY,
-    HEADER,
-    Geometry,
-    IndexEntry,
-    IndexHeader,
-    decode_entry,
-    decode_header,
-)
+from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
 from tests.golden import GOLDEN, SCENARIO, StoreOf, golden_stores, release_of
 from tests.rmq_formats.reference import IndexWriter

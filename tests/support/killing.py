@@ -454,10 +454,7 @@ def random_moments(folder: Path, kills: int, beside: Beside, *, follows: bool = 
 
 def optimized(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
     """Return how those ended that put the lake in order, and a verdict without what the killed ones left."""
-    return {
-        "optimized": json.loads((root / OPTIMIZED).read_text()),
-        "leftovers": without_merged(verdict["leftovers"]),
-    }
+    return {"optimized": json.loads((root / OPTIMIZED).read_text()), "leftovers": without_merged(verdict["leftovers"])}
 
 
 def without_merged(leftovers: Sequence[str]) -> list[str]:

@@ -10,16 +10,7 @@ import click
 import pytest
 
 from jobs.command.cli import rmq_lake
-from jobs.command.places import (
-    CHANGED_LAKE,
-    LAKE,
-    STORE,
-    NewStoreType,
-    Output,
-    OutputFileType,
-    StoreType,
-    store_around,
-)
+from jobs.command.places import CHANGED_LAKE, LAKE, STORE, NewStoreType, Output, OutputFileType, StoreType, store_around
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
 from tests.support.commands import Run, state_of
@@ -213,8 +204,7 @@ def test_a_folder_of_a_store_is_answered_with_its_store(folder: str, store: Path
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["rebuild-index {store}", "rebuild-consumequeue {store}", "repair {store}", "restore {lake}", "demo"],
+    "words", ["rebuild-index {store}", "rebuild-consumequeue {store}", "repair {store}", "restore {lake}", "demo"]
 )
 def test_a_directory_that_is_used_is_refused_in_one_wording(words: str, store: Path, tmp_path: Path, run: Run) -> None:
     used, lake = tmp_path / "used", tmp_path / "lake"

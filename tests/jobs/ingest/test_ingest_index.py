@@ -87,9 +87,7 @@ def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: S
 
 @pytest.mark.parametrize("with_files", [True, False])
 def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_rows(
-    with_files: bool,
-    golden: StoreOf,
-    tmp_path: Path,
+    with_files: bool, golden: StoreOf, tmp_path: Path
 ) -> None:
     """Keys are counted first and taken then: a message that the lake has by then is in its index, too."""
     store = tmp_path / "store"

@@ -140,9 +140,7 @@ def _retention(store: Path, offset: int, range_: Range) -> None:
 
 @pytest.mark.parametrize("is_read", [False, True])
 def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_deleted(
-    is_read: bool,
-    golden: StoreOf,
-    tmp_path: Path,
+    is_read: bool, golden: StoreOf, tmp_path: Path
 ) -> None:
     whole, store = golden("b551-base"), tmp_path / "store"
     dispatch = _shown_later(whole, store, 40)

@@ -131,9 +131,7 @@ def test_one_record_over_the_middle_of_what_was_taken_back_is_seen_at_once(broke
 @pytest.mark.parametrize("written", [0, 3])
 @pytest.mark.parametrize("was_sealed", [True, False])
 def test_a_file_that_now_ends_before_what_was_taken_back_is_seen(
-    written: int,
-    was_sealed: bool,
-    tmp_path: Path,
+    written: int, was_sealed: bool, tmp_path: Path
 ) -> None:
     """A message that did not fit sealed it early: what was taken back is never written over, and means nothing."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20)

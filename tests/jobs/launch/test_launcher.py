@@ -41,12 +41,7 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def launch(
-    script: Path,
-    *arguments: str,
-    cwd: Path | None = None,
-    **more: str,
-) -> "subprocess.CompletedProcess[str]":
+def launch(script: Path, *arguments: str, cwd: Path | None = None, **more: str) -> "subprocess.CompletedProcess[str]":
     environment = environment_of_a_stranger(script.parent / "home", **more)
     command = [str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=300)

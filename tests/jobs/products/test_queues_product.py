@@ -115,11 +115,7 @@ def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row[name] for name in names) for row in rows)
 
 
-HISTORIES = [
-    [0.0, 0.3, 0.3, 0.7],
-    [0.1, 0.2, 0.5, 0.9, 0.95],
-    [0.5],
-]
+HISTORIES = [[0.0, 0.3, 0.3, 0.7], [0.1, 0.2, 0.5, 0.9, 0.95], [0.5]]
 
 
 @pytest.mark.sample(4)

@@ -61,10 +61,7 @@ CASES: dict[str, tuple[Wanted, Callable[[MessageRecord], bool]]] = {
     "words of two languages": (Wanted(words="тело-正"), lambda one: "тело-正".encode() in one.body),
     "words, compressed": (Wanted(words="\0" * 99), lambda one: bytes(99) in decode_body(one.body, one.sys_flag)),
     "since": (Wanted(begin=TIME), lambda one: one.store_timestamp >= TIME),
-    "topic until": (
-        Wanted(topic="T1", end=TIME),
-        lambda one: one.topic == "T1" and one.store_timestamp <= TIME,
-    ),
+    "topic until": (Wanted(topic="T1", end=TIME), lambda one: one.topic == "T1" and one.store_timestamp <= TIME),
     "quote": (Wanted(topic="T1' OR '1'='1"), lambda _: False),
 }
 

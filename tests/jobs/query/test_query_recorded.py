@@ -41,9 +41,7 @@ def opened(root: Path) -> Iterator[Source]:
         yield source
 
 
-def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_log(
-    tmp_path: Path,
-) -> None:
+def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_log(tmp_path: Path) -> None:
     """With double write RocksDB alone keeps them; there was 'no such queue'."""
     unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
     kill_with_database(unpacked.root, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
@@ -94,9 +92,7 @@ def test_a_key_has_the_messages_that_the_broker_answered(recorded: Callable[[str
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
 
 
-def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(
-    recorded: Callable[[str], FeatureStore],
-) -> None:
+def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: Callable[[str], FeatureStore]) -> None:
     """A message whose key comes twice in KEYS has one row; the log was searched instead, and gave it twice."""
     with opened(recorded("b551-indexrocks").root) as source:
         for kind, key in ((KeyKind.KEY, "dup"), (KeyKind.KEY, "k3"), (KeyKind.TAG, "T1")):

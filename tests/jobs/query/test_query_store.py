@@ -128,12 +128,7 @@ def test_by_tags_finds_the_messages_with_the_whole_tags(messages: list[Sent], to
 
 
 @settings(max_examples=30)
-@given(
-    messages=MESSAGES,
-    topic=st.sampled_from(TOPICS),
-    queue_id=st.integers(0, 2),
-    number=st.integers(-1, 40),
-)
+@given(messages=MESSAGES, topic=st.sampled_from(TOPICS), queue_id=st.integers(0, 2), number=st.integers(-1, 40))
 def test_by_offset_finds_the_message_of_that_number(
     messages: list[Sent], topic: str, queue_id: int, number: int
 ) -> None:

@@ -15,14 +15,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.rebuild.install import (
-    Installation,
-    RefusedError,
-    broker_kept_out,
-    install,
-    plan_index,
-    plan_queues,
-)
+from jobs.rebuild.install import Installation, RefusedError, broker_kept_out, install, plan_index, plan_queues
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.store import decode_checkpoint, encode_checkpoint

@@ -129,14 +129,7 @@ def damage_behind_header(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGES = (
-    damage_truncated,
-    damage_zeroed,
-    damage_zeroed_entries,
-    damage_header,
-    damage_bit,
-    damage_behind_header,
-)
+DAMAGES = (damage_truncated, damage_zeroed, damage_zeroed_entries, damage_header, damage_bit, damage_behind_header)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

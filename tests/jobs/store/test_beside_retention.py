@@ -116,10 +116,7 @@ def test_index_files_are_those_of_the_log_that_is_left(
         if range_.start_offset >= offset:
             expire(store)
 
-    for out, workers in (
-        (tmp_path / "meanwhile", BetweenRanges(happens=happens)),
-        (tmp_path / "before", OneByOne()),
-    ):
+    for out, workers in ((tmp_path / "meanwhile", BetweenRanges(happens=happens)), (tmp_path / "before", OneByOne())):
         request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
         result = rebuilding.rebuild(request, workers)
         assert result.exit_code is ExitCode.CLEAN
