@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.golden import StoreOf
+from tests.support.broker import Broker
 from tests.support.commands import Run, runner
 
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
     return runner(capfd)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path / "store")
 
 
 @pytest.fixture

@@ -74,8 +74,7 @@ def test_what_retention_has_deleted_is_no_finding(store: Path) -> None:
     assert expired.records == rows_in(lake, 0, end)
 
 
-def test_what_is_new_in_the_store_is_not_ingested_yet(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_what_is_new_in_the_store_is_not_ingested_yet(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(30))
     ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE), OneByOne())
     new = broker.append(some_records(7, seed=2))
@@ -120,8 +119,7 @@ def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> No
     assert compared(broker.root).exit_code == 0
 
 
-def test_a_store_that_ends_before_the_lake_lacks_its_end(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_store_that_ends_before_the_lake_lacks_its_end(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(20))
     copy = Path(shutil.copytree(broker.root, tmp_path / "copy"))
     broker.append(some_records(5, seed=2))

@@ -128,8 +128,7 @@ def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["lake", "store"]
 
 
-def test_links_and_pipes_in_a_store_do_no_harm(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_links_and_pipes_in_a_store_do_no_harm(broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(80))
     log = broker.root / "commitlog"
     (log / f"{SEGMENT_SIZE:020}").rename(tmp_path / "elsewhere")
@@ -142,10 +141,9 @@ def test_links_and_pipes_in_a_store_do_no_harm(tmp_path: Path) -> None:
     assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
-def test_a_bomb_is_stored_as_it_is(tmp_path: Path) -> None:
+def test_a_bomb_is_stored_as_it_is(broker: Broker, tmp_path: Path) -> None:
     """Ingest never decompresses a body: a gigabyte of zeros stays a megabyte."""
     body = zlib.compress(bytes(1 << 20), 9)
-    broker = Broker(tmp_path / "store")
     placed = broker.append([a_record(body, sys_flag=COMPRESSED)])
 
     run(broker.root)
@@ -154,8 +152,9 @@ def test_a_bomb_is_stored_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [0, BLOCK])
-def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tmp_path: Path, start: int) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(
+    broker: Broker, tmp_path: Path, start: int
+) -> None:
     placed = broker.append(some_records(100))
     original = os.preadv
 
@@ -181,8 +180,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tm
     assert 0 < len(hit) < len(placed)
 
 
-def test_a_file_at_the_end_of_all_offsets_is_told(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_file_at_the_end_of_all_offsets_is_told(broker: Broker) -> None:
     broker.append(some_records(3))
     (broker.root / "commitlog" / f"{(1 << 63) - 8:020}").write_bytes(encode_record(a_record()))
 
@@ -204,8 +202,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
     placed = broker.append(some_records(500))
     (small_disk / "filler").write_bytes(bytes((3 << 20) - 5 * BLOCK))
     request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b", range_size=4096)
@@ -219,8 +216,7 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path)
     assert leftovers(small_disk / "lake") == []
 
 
-def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
     broker.append(some_records(20))
     request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b")
     ingest(request, OneByOne())

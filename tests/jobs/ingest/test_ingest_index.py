@@ -135,8 +135,7 @@ def test_a_choice_of_topics_has_no_index(golden: StoreOf, tmp_path: Path) -> Non
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "consume_queue").to_pylist()}
 
 
-def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker: Broker, tmp_path: Path) -> None:
     everything = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
     for seed, tables in enumerate([NAMES, frozenset({"messages", "consume_queue"}), NAMES]):
         broker.append(some_records(20, seed=seed))

@@ -36,8 +36,7 @@ def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
 
 
 @pytest.mark.parametrize("written", [1, 4, 8, 60, 91, -1])
-def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, broker: Broker, tmp_path: Path) -> None:
     first = broker.append(some_records(5))
     newest = some_records(1, seed=2)
     broker.append(newest, cut_at=written)
@@ -51,8 +50,9 @@ def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, tmp_pa
     assert raw_rows(tmp_path / "lake") == [(one.physical_offset, encode_record(one)) for one in first + placed]
 
 
-def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(
+    broker: Broker, tmp_path: Path
+) -> None:
     broker.append(some_records(10))
     more: list[Any] = []
 
@@ -64,8 +64,7 @@ def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")][10:] == [one.physical_offset for one in more]
 
 
-def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(200))
 
     during = run(broker.root, Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
@@ -151,9 +150,8 @@ def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(re
     ]
 
 
-def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_path: Path) -> None:
+def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(broker: Broker, tmp_path: Path) -> None:
     """Between the listing and the look at its bytes, retention deleted all that the lake could know it by."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(60))
     first = run(broker.root)
     broker.append(some_records(200, seed=2))
@@ -172,9 +170,8 @@ def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_p
     assert gaps_of(tmp_path / "lake")[-1][1] == 2 * SEGMENT_SIZE
 
 
-def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_run(tmp_path: Path) -> None:
+def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_run(broker: Broker) -> None:
     """Where the last run ended with its segment, the next one looks whether other records follow: in a deleted file."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(60))
     broker.seal()
     first = run(broker.root)
@@ -190,8 +187,7 @@ def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_r
     assert (second.gaps[0]["from"], second.gaps[-1]["to"]) == (first.to_offset, expired * SEGMENT_SIZE)
 
 
-def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_store_that_is_taken_away_is_no_gap(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
     away = tmp_path / "away"
 
@@ -203,8 +199,7 @@ def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:
     assert gaps_of(tmp_path / "lake") == []
 
 
-def test_what_expired_between_runs_is_a_gap(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_what_expired_between_runs_is_a_gap(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(30))
     first = run(broker.root)
     broker.append(some_records(200, seed=2))
@@ -216,9 +211,8 @@ def test_what_expired_between_runs_is_a_gap(tmp_path: Path) -> None:
     assert gaps_of(tmp_path / "lake") == [(first.to_offset, 2 * SEGMENT_SIZE)]
 
 
-def test_a_segment_made_ahead_of_need_is_no_end_of_the_log(tmp_path: Path) -> None:
+def test_a_segment_made_ahead_of_need_is_no_end_of_the_log(broker: Broker) -> None:
     """A broker makes the next file before it needs it: zeros."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(30))
     (broker.root / "commitlog" / f"{SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
 
@@ -227,8 +221,7 @@ def test_a_segment_made_ahead_of_need_is_no_end_of_the_log(tmp_path: Path) -> No
     assert run(broker.root).messages == len(placed)
 
 
-def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(broker: Broker) -> None:
     broker.append(some_records(200))
     listings: list[Store] = []
     real = store_files._list  # noqa: SLF001 - what every listing of a store begins with
@@ -244,17 +237,15 @@ def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(tmp_path: Path) ->
     assert (summary.messages, summary.gaps) == (200, [])
 
 
-def test_a_file_that_is_missing_behind_the_end_of_the_log_is_no_gap(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_behind_the_end_of_the_log_is_no_gap(broker: Broker) -> None:
     """The broker makes files ahead of need, and they hold nothing."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(30))
     (broker.root / "commitlog" / f"{2 * SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
 
     assert run(broker.root).gaps == []
 
 
-def test_settle_leaves_the_newest_records_of_the_open_segment_alone(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_settle_leaves_the_newest_records_of_the_open_segment_alone(broker: Broker) -> None:
     now = time.time_ns() // 1_000_000
     broker.append(some_records(20, stored=now - 3_600_000))
     broker.append(some_records(20, seed=2, stored=now - 1000))
@@ -265,8 +256,7 @@ def test_settle_leaves_the_newest_records_of_the_open_segment_alone(tmp_path: Pa
     assert run(broker.root).messages == 21
 
 
-def test_settle_does_not_hold_back_sealed_segments(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_settle_does_not_hold_back_sealed_segments(broker: Broker) -> None:
     now = time.time_ns() // 1_000_000
     placed = broker.append(some_records(100, stored=now + 10**10))
 

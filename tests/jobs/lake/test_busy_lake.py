@@ -55,9 +55,8 @@ def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # on a busy machine
-def test_a_lake_of_ten_thousand_files(tmp_path: Path) -> None:
+def test_a_lake_of_ten_thousand_files(broker: Broker, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
     ingest(IngestRequest(str(broker.root), lake.location, broker="b"), OneByOne())
     (known,) = known_stores(lake)

@@ -23,9 +23,8 @@ def _size_of(table: Path) -> int:
     return sum(path.stat().st_size for path in table.glob("*.parquet"))
 
 
-def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+def test_optimize_says_what_it_saved(spark: SparkSession, broker: Broker, tmp_path: Path, run: Run) -> None:
     del spark
-    broker = Broker(tmp_path / "store")
     for number in range(3):
         broker.append(some_records(5, seed=number))
         ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b"), OneByOne())

@@ -352,8 +352,7 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     assert sum("remove" in action for action in actions) == 4
 
 
-def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
     place = tmp_path / "my [lake] é*"
 

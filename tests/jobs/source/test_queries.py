@@ -55,9 +55,8 @@ def wanted(records: list[MessageRecord]) -> list[bytes]:
 
 
 def test_a_topic_arrives_once_in_a_table_of_the_users_own_whatever_is_cut_off(
-    spark: "SparkSession", tmp_path: Path
+    spark: "SparkSession", broker: Broker, tmp_path: Path
 ) -> None:
-    broker = Broker(tmp_path / "store")
     records = broker.append(some_records(150))
     checkpoint, table = tmp_path / "checkpoints" / "orders", tmp_path / "orders"
     stream_orders(spark, tmp_path)

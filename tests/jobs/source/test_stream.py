@@ -288,9 +288,8 @@ def test_a_log_that_is_shorter_now_ends_a_query_of_what_is_available(count: int,
         _reader(store).latestOffset({"offset": (1 << 63) - 1}, EVERYTHING)
 
 
-def test_a_record_that_is_half_there_when_a_batch_ends_before_it_waits(tmp_path: Path) -> None:
+def test_a_record_that_is_half_there_when_a_batch_ends_before_it_waits(broker: Broker) -> None:
     """The place after all offsets was taken for its end, and nothing was ever read again."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(3))
     reader = _reader(broker.root)
     end = reader.latestOffset(reader.initialOffset(), EVERYTHING)

@@ -69,9 +69,8 @@ VERBS: dict[str, Callable[[Path, Path], object]] = {
 @pytest.mark.parametrize("free", FREE)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_disk_that_is_full_at_any_stage_is_named_and_the_same_command_ends_well_later(
-    verb: str, free: int, small_disk: Path, tmp_path: Path
+    verb: str, free: int, small_disk: Path, broker: Broker, tmp_path: Path
 ) -> None:
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(200))
     (small_disk / "filler").write_bytes(bytes(SIZE - free * BLOCK))
     try:

@@ -47,8 +47,7 @@ def test_a_proposal_types_what_it_says(tmp_path: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     "bodies", [[], [b"x"], [b"[1]"], [b"{}"], [b'{"a": null}'], [b'{"": ' + b"[" * 99 + b"]" * 99 + b"}"]]
 )
-def test_a_topic_without_objects_has_no_proposal(bodies: list[bytes], tmp_path: Path, run: Run) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_topic_without_objects_has_no_proposal(bodies: list[bytes], broker: Broker, tmp_path: Path, run: Run) -> None:
     write(broker, b"other", topic="Payments")
     write(broker, *bodies)
     ingested(tmp_path)
