@@ -38,6 +38,7 @@ from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import FileKind, classify, is_index_name, name_of_offset
 from tests.oracle.settings import Geometry
+from tests.rmq_formats.builders import into
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
 
 _BATCH_UNIT_SIZE = 46
@@ -252,11 +253,7 @@ def _built_index(keys: np.ndarray, table: RuleTable, writer: Writer, newest: int
     previous: IndexHeader | None = None
     for cut in cuts:
         data = bytearray(geometry.file_size)
-
-        def write(position: int, block: memoryview, data: bytearray = data) -> None:
-            data[position : position + len(block)] = block
-
-        builder = FileBuilder(geometry, table, write, previous)
+        builder = FileBuilder(geometry, table, into(data), previous)
         builder.add(keys[cut : cut + geometry.capacity].copy())
         previous = builder.finish(writer.rules[-1][1].empty_index_count)
         files.append(bytes(data))

@@ -20,6 +20,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import HashSlotCount
 from tests.golden import GOLDEN, StoreOf
+from tests.rmq_formats.builders import reading
 
 SMALL = Geometry(hash_slots=8, index_num=20)
 TINY = Geometry(hash_slots=100, index_num=20)
@@ -33,7 +34,7 @@ def a_file(entries: int, geometry: Geometry = SMALL) -> bytearray:
 
 
 def index_bytes(data: Buffer, size: int | None = None) -> IndexBytes:
-    return IndexBytes(len(data) if size is None else size, lambda position, length: data[position : position + length])
+    return IndexBytes(len(data) if size is None else size, reading(data))
 
 
 def reader(data: Buffer, geometry: Geometry) -> IndexReader:

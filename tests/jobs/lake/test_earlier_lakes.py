@@ -17,6 +17,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import raw_rows, rows_of
+from tests.support.stores import files_in
 
 LAKES = Path(__file__).parents[2] / "lakes"
 LATER = ("record_crc", "body_error", "body_inflated")  # columns that the archives' versions did not have
@@ -30,10 +31,6 @@ def played(root: Path) -> Broker:
     broker.append(some_records(40, seed=3))
     broker.append(some_records(60, seed=4))
     return broker
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
@@ -50,7 +47,7 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     extract(LAKES / f"{commit}.tar.xz", tmp_path)
     store, lake = tmp_path / "store", tmp_path / "lake"
     broker = played(tmp_path / "again")
-    assert contents(store) == contents(broker.root)
+    assert files_in(store) == files_in(broker.root)
     before = {name: of_log(lake, name) for name in ("messages", "consume_queue", "index_entries")}
 
     unchanged = run(broker.root, lake)

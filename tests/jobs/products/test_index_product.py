@@ -23,7 +23,7 @@ from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_entry, decode_header
 from rmq_formats.release import Release, release_at, rules_of
-from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
+from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.support.lakes import table_of
 
 Row = dict[str, Any]
@@ -91,10 +91,6 @@ def without_index(store: Path, folder: Path) -> Path:
     copy = folder / "bare"
     shutil.copytree(store, copy, ignore=shutil.ignore_patterns("index"))
     return copy
-
-
-DISTURBED = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
-UNDISTURBED = [name for name in GOLDEN if SCENARIO[name] not in DISTURBED and name != "b533-crash-before"]
 
 
 @pytest.mark.sample(10)

@@ -23,6 +23,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.lakes import cut_back_after_a_run, rows_of
+from tests.support.stores import files_in
 
 RELEASE = "5.3.3"
 
@@ -104,14 +105,10 @@ def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, la
 
     # The names are the times at which a broker made the files, which no data tells to the millisecond.
     index = [path.read_bytes() for path in sorted((base / "index").iterdir())]
-    queues = {
-        str(path.relative_to(base)): path.read_bytes() for path in (base / "consumequeue").rglob("*") if path.is_file()
-    }
+    queues = files_in(base / "consumequeue")
     out = tmp_path / "out"
     assert index == [path.read_bytes() for path in sorted((out / "index").iterdir())]
-    assert queues == {
-        str(path.relative_to(out)): path.read_bytes() for path in (out / "consumequeue").rglob("*") if path.is_file()
-    }
+    assert queues == files_in(out / "consumequeue")
     named = {file["path"]: file["sha256"] for file in json.loads((out / MANIFEST).read_bytes())["files"]}
     there = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file() and path.name != MANIFEST}
     assert named == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
