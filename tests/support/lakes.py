@@ -1,7 +1,7 @@
 """A lake as readers see it that are not Spark, and what lies in it besides."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
-from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.support.broker import Broker, some_records
 
@@ -61,6 +61,11 @@ def rows_of(lake: Path, table: str = "messages", order: str = "physical_offset")
 
 def raw_rows(lake: Path, table: str = "messages") -> list[tuple[int, bytes]]:
     return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows_of(lake, table)]
+
+
+def raw(records: Iterable[MessageRecord]) -> list[tuple[int, bytes]]:
+    """Return what `raw_rows` gives of a lake that has these records."""
+    return [(record.physical_offset, encode_record(record)) for record in records]
 
 
 def gaps_of(lake: Path) -> list[tuple[int, int]]:

@@ -35,11 +35,10 @@ from jobs.products.index.entries import EntriesSoFar
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne, WorkersOnDemand
-from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import raw_rows, rows_of
+from tests.support.lakes import raw, raw_rows, rows_of
 
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 AT_ONCE = Pace(0.0)
@@ -50,10 +49,6 @@ STEPS = 2 * MANY  # more, twice
 
 def request(broker: Broker) -> IngestRequest:
     return IngestRequest(str(broker.root), str(broker.root.parent / "lake"), broker="b")
-
-
-def expected(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    return [(record.physical_offset, encode_record(record)) for record in records]
 
 
 @dataclass(slots=True)
@@ -101,7 +96,7 @@ def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None
     )
     whole = story.run(request(broker))
 
-    assert raw_rows(tmp_path / "lake") == expected(placed)
+    assert raw_rows(tmp_path / "lake") == raw(placed)
     assert whole.messages == sum(step.messages for step in story.steps) == len(placed) + 5  # 5 were cut off again
     assert whole.exit_code is ExitCode.DAMAGE  # that rows were superseded is said
 
@@ -212,7 +207,7 @@ def test_an_error_is_tried_again_and_leaves_nothing_twice(broker: Broker, tmp_pa
     with patch.object(following, "_PAUSE_S", 0.0):
         Follower(request(broker), Failing(), AT_ONCE, stop, story.steps.append, story.look).run()
     assert failures == 2
-    assert raw_rows(tmp_path / "lake") == expected(placed)
+    assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
@@ -392,7 +387,7 @@ def test_a_signal_ends_it_in_order(number: signal.Signals, broker: Broker, tmp_p
             process.kill()
     assert "8 messages" in shown
     assert "rmq_lake_ingest_lag_bytes" in metrics.read_text()
-    assert raw_rows(lake) == expected(placed)
+    assert raw_rows(lake) == raw(placed)
 
 
 def await_rows(lake: Path, count: int) -> None:
@@ -433,7 +428,7 @@ def test_a_run_that_came_during_an_error_is_waited_for(broker: Broker, tmp_path:
     with patch.object(following, "_PAUSE_S", 0.0), patch.object(following, "steps", steps):
         Story(stop, more).run(request(broker))
     assert errors == []
-    assert raw_rows(tmp_path / "lake") == expected(placed)
+    assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
 class Clock(Stop):

@@ -18,13 +18,13 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne, Workers
-from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.record import encode_record
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.fuzzing import a_store, campaign, expected, mutate
-from tests.support.lakes import leftovers, raw_rows, rows_of
+from tests.support.lakes import leftovers, raw, raw_rows, rows_of
 from tests.support.stores import tree_state
 
 HOSTILE = (
@@ -41,10 +41,6 @@ BLOCK = 4096
 def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
     request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
     return ingest(request, workers or OneByOne())
-
-
-def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    return [(record.physical_offset, encode_record(record)) for record in records]
 
 
 def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from jobs.store import store as store_files
 from jobs.store.ranges import Range
 from jobs.store.store import Store
 from jobs.store.workers import OneByOne, Workers
-from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import FormatError
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of
+from tests.support.lakes import gaps_of, leftovers, raw, raw_rows, rows_of
 from tests.support.meanwhile import BetweenRanges, Meanwhile, preceded
 from tests.support.stores import records_of, segments_of
 
@@ -47,7 +47,7 @@ def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, broker
 
     assert (half.messages, half.to_offset, half.exit_code) == (5, broker.offset - placed[0].total_size, ExitCode.CLEAN)
     assert (whole.messages, whole.exit_code) == (1, ExitCode.CLEAN)
-    assert raw_rows(tmp_path / "lake") == [(one.physical_offset, encode_record(one)) for one in first + placed]
+    assert raw_rows(tmp_path / "lake") == raw(first + placed)
 
 
 def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(
@@ -93,8 +93,8 @@ def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_pa
 
     assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
     assert (during.messages, after.messages) == (90, 0)
-    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [
-        raw for _, raw in records_of(segments_of(tmp_path / "history"))
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == [
+        data for _, data in records_of(segments_of(tmp_path / "history"))
     ]
     assert leftovers(tmp_path / "lake") == []
 
@@ -114,7 +114,7 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
     entries = rows_of(tmp_path / "lake", "index_entries")
 
     assert (during.exit_code, during.messages) == (ExitCode.CLEAN, 50)
-    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [raw for _, raw in history]
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == [data for _, data in history]
     assert [(row["entry"], row["physical_offset"]) for row in sorted(entries, key=itemgetter("entry"))] == list(
         enumerate((record.physical_offset for record, _ in history for _ in range(KEYS)), start=1)
     )
@@ -145,8 +145,8 @@ def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(re
     after = run(broker.root)
 
     assert (during.quarantined, after.quarantined) == (0, 0)
-    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [
-        raw for _, raw in records_of(segments_of(tmp_path / "history"))
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == [
+        data for _, data in records_of(segments_of(tmp_path / "history"))
     ]
 
 

@@ -19,10 +19,10 @@ from jobs.lake.runs import known_stores, register, thinned
 from jobs.store.range_reader import TAIL_SIZE, Fingerprint
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
-from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import gaps_of, raw_rows, rows_of
+from tests.support.lakes import gaps_of, raw, raw_rows, rows_of
 
 
 @pytest.fixture
@@ -34,10 +34,6 @@ def broker(tmp_path: Path) -> Broker:
 
 def run(store: Path, name: str | None = "b", **options: int) -> Summary:
     return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker=name, **options), OneByOne())  # type: ignore[arg-type]
-
-
-def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    return [(record.physical_offset, encode_record(record)) for record in records]
 
 
 def test_a_copy_and_a_slave_are_the_same_store(broker: Broker, tmp_path: Path) -> None:

@@ -19,42 +19,31 @@ from tests.support.query_stores import Sent, stored, write_store
 ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
 
 
-@pytest.fixture
-def no_rocksdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rocksdict", None)
+IS_READ = pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
 
 
+@IS_READ
 @pytest.mark.parametrize("line", ROCKSDB)
-def test_queues_in_rocksdb_are_answered_from_the_log_where_rocksdb_is_not_read(
-    situation: StoreOf, tmp_path: Path, ask: Run, no_rocksdict: None, line: str
+def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR0913 - fixtures
+    situation: StoreOf, tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
 ) -> None:
-    del no_rocksdict
-    store = Path(shutil.copytree(situation("field-rocksonly-550") / "store", tmp_path / "store"))
+    """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
+    store = situation("field-rocksonly-550") / "store"
+    if not is_read:
+        monkeypatch.setitem(sys.modules, "rocksdict", None)
+        store = Path(shutil.copytree(store, tmp_path / "store"))  # what was read of a database once is kept
     code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
 
     expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
     assert out == expected.replace("WARN: No Consumer", "")
     assert code == ExitCode.CLEAN
-    assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
+    if is_read:
+        assert "RocksDB" not in err
+    else:
+        assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
 
 
-@pytest.mark.parametrize("line", ROCKSDB)
-def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(
-    situation: StoreOf, tmp_path: Path, ask: Run, line: str
-) -> None:
-    """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
-    store = situation("field-rocksonly-550") / "store"
-    code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
-
-    expected = (
-        ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/").replace("WARN: No Consumer", "")
-    )
-    assert out == expected
-    assert code == ExitCode.CLEAN
-    assert "RocksDB" not in err
-
-
-@pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
+@IS_READ
 @pytest.mark.parametrize(
     "name", ["b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate", "b540-cqcombine-rocksonly"]
 )
@@ -85,25 +74,20 @@ def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave
 
 
 @pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
-def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there(situation: StoreOf, ask: Run, line: str) -> None:
-    code, out, err = ask(situation("field-rocksonly-550") / "store", line)
-
-    assert (code, out) == (ExitCode.NOT_FOUND, "")
-    assert "no topic Empty was ever seen there" in err
-
-
-@pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
-def test_what_a_damaged_database_alone_knows_is_said_to_be_unknown(
-    situation: StoreOf, tmp_path: Path, ask: Run, line: str
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there_and_nobody_knows_without_it(
+    situation: StoreOf, tmp_path: Path, ask: Run, line: str, *, is_damaged: bool
 ) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(situation("field-rocksonly-550") / "store", store)
-    for folder in ("consumequeue", "config/topics"):
-        next((store / folder).glob("MANIFEST-*")).unlink()
+    store = situation("field-rocksonly-550") / "store"
+    if is_damaged:
+        store = Path(shutil.copytree(store, tmp_path / "store"))
+        for folder in ("consumequeue", "config/topics"):
+            next((store / folder).glob("MANIFEST-*")).unlink()
     code, out, err = ask(store, line)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
-    assert "whether there is such a topic is not known" in err
+    said = "whether there is such a topic is not known" if is_damaged else "no topic Empty was ever seen there"
+    assert said in err
 
 
 def test_a_topic_that_was_deleted_is_called_deleted(situation: StoreOf, ask: Run) -> None:

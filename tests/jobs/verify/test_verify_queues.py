@@ -19,6 +19,7 @@ from rmq_formats.consumequeue.layout import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import decode_unit, walk_units
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
+from tests.support.commands import overwrite
 from tests.support.stores import records_of, segments_of
 
 FILE = 200
@@ -75,12 +76,6 @@ class Store:
 
     def findings(self) -> list[Finding]:
         return verified(self.root, self.name).findings
-
-
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    content = bytearray(path.read_bytes())
-    content[at : at + len(data)] = data
-    path.write_bytes(bytes(content))
 
 
 @pytest.fixture
