@@ -5,8 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -121,22 +120,10 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """Give a real broker's store by name; it is shared, so copy it before you change anything."""
-    folder = tmp_path_factory.mktemp("golden")
-
-    @cache
-    def store(name: str) -> Path:
-        return unpack(name, folder)
-
-    return store
+    return cache(partial(unpack, folder=tmp_path_factory.mktemp("golden")))
 
 
 @pytest.fixture(scope="session")
 def situation(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """Give what a real broker left in a situation by name: `store/` and more; copy it before you change anything."""
-    folder = tmp_path_factory.mktemp("situations")
-
-    @cache
-    def place(name: str) -> Path:
-        return unpack_situation(name, folder)
-
-    return place
+    return cache(partial(unpack_situation, folder=tmp_path_factory.mktemp("situations")))

@@ -1,6 +1,8 @@
 """What tests of several packages begin with."""
 
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,18 @@ def place(situation: StoreOf, tmp_path: Path) -> Path:
 @pytest.fixture
 def tier(place: Path) -> Path:
     return place / "tiered"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Give a file system of four MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
+    yield place
+    # What an exception still holds, or a thread of a library, may have a file open there for a moment.
+    subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -49,7 +49,6 @@ def _page_guarded_room(type_: type[np.generic], count: int) -> NDArray[Any]:
 
 
 def _decode(raw: bytes, framing: Framing, size: int) -> int:
-    """Scan a segment, make rows, units and index keys of its records, and return how many records there are."""
     rows = 0
     rules = RuleTable.of(rules_of((0, NEWEST)))
     for parser in PropertyParser:

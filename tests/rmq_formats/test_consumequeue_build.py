@@ -179,7 +179,6 @@ def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, re
 
 
 def test_names_outgrow_their_table() -> None:
-    """Topics of 127 bytes, some hundreds of them."""
     log = placed(a_record(topic=f"{n:0127d}") for n in range(600))
 
     assert unpacked(pack_units(group_of(log), QueueRules())) == in_queues(log, QueueRules())
@@ -269,7 +268,6 @@ def filled(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> l
 
 @st.composite
 def sequences(draw: st.DrawFn, kind: QueueKind) -> list[ExpectedUnit]:
-    """Return units of one queue: mostly one after the other, as a healthy broker numbers them."""
     units: list[ExpectedUnit] = []
     queue_offset, physical_offset = draw(st.integers(0, 12)), draw(st.integers(0, 100))
     for _ in range(draw(st.integers(0, 25))):

@@ -50,7 +50,6 @@ def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_abou
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", [name for name in UNDISTURBED if name not in UPGRADED])
 def test_the_files_of_an_undisturbed_store_are_what_one_writer_makes_of_its_log(golden: StoreOf, name: str) -> None:
-    """The broker's own bytes judge the model."""
     store = golden(name)
     writer = a_writer(Release.of(release_of(name)))
     writer.dispatch_all([record for record, _ in stored_records(store)])
@@ -224,7 +223,6 @@ def test_a_file_never_put_to_shows_the_count_of_the_release_after_a_clean_stop()
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500), st.booleans()), max_size=60))
 def test_every_entry_points_at_the_newest_older_entry_of_its_slot(puts: list[tuple[int, int, bool]]) -> None:
-    """However hashes fall: a plain search backwards finds the same."""
     file = IndexFile.created(Geometry(7, 100))
     for key_hash, offset, _ in puts:
         file.put(key_hash * 5, offset, 1000, HashSlotCount.EMPTY_SLOT)

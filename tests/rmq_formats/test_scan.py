@@ -80,7 +80,6 @@ def stored_by_blocks(raw: bytes, block: int) -> Callable[[int], int]:
 
 @st.composite
 def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
-    """Draw some records, a tail of any kind, and damage."""
     framing = draw(FRAMINGS)
     some = draw(st.lists(records() | st.builds(a_record, body=st.binary(max_size=40)), max_size=5))
     raw = log_of(some, BASE, framing)

@@ -239,13 +239,8 @@ def _command(*arguments: str | Path) -> tuple[ExitCode, str]:
     return code, out.getvalue() + err.getvalue()
 
 
-def _inspect(store: Path, _fault: Fault) -> Cell:
-    code, text = _command("inspect", store)
-    return Cell(code, "not verified" if code is ExitCode.CLEAN and "not verified" in text else "")
-
-
-def _inspect_deep(store: Path, _fault: Fault) -> Cell:
-    code, text = _command("inspect", store, "--deep")
+def _inspect(store: Path, _fault: Fault, *options: str) -> Cell:
+    code, text = _command("inspect", store, *options)
     return Cell(code, "not verified" if code is ExitCode.CLEAN and "not verified" in text else "")
 
 
@@ -309,7 +304,7 @@ def _rebuild_queues(store: Path, fault: Fault) -> Cell:
 
 VERBS: dict[str, Callable[[Path, Fault], Cell]] = {
     "inspect": _inspect,
-    "inspect --deep": _inspect_deep,
+    "inspect --deep": lambda store, fault: _inspect(store, fault, "--deep"),
     "verify": _verify,
     "dump": _dump,
     "ingest": _ingest,

@@ -84,5 +84,4 @@ class SharedLake:
         return [at for at, change in ordered if change < 0], [at for at, change in ordered if change > 0]
 
     def files(self, table: str = "messages") -> int:
-        """Return of how many files a table's newest version is made."""
         return len(DeltaTable(self.path / table).file_uris())

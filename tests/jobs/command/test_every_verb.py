@@ -148,6 +148,5 @@ def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(words: Callab
 
 
 def _next_of(text: str) -> list[str]:
-    """Return the words of the command after NEXT, without the program's."""
     _, _, named = text.partition("  NEXT ")
     return shlex.split(named.splitlines()[1])[1:]

@@ -21,11 +21,6 @@ from tests.support.stores import flip
 RELEASE = "5.3.3"
 
 
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
-
-
 def taken(store: Path, selection: Selection | None = None) -> Path:
     lake = store.parent / "lake"
     ingest(IngestRequest(str(store), str(lake), release=RELEASE, selection=selection or Selection()), OneByOne())

@@ -41,7 +41,6 @@ def test_every_byte_is_accounted_for(golden: StoreOf, run: Run, name: str) -> No
 
 
 def test_a_chain_is_told_newest_first(teaching: Path, run: Run) -> None:
-    """16 → 6 → 5 → 1, 29 → 3 → 2, 8 → 4."""
     chains = {}
     for slot in (16, 29, 8):
         outcome = run("dump", teaching, "--chain", slot, "--json")
@@ -88,7 +87,6 @@ def test_a_slot_that_points_nowhere_and_bytes_behind_the_end_are_damage(teaching
 
 
 def test_what_is_asked_for_is_printed_from_an_offset_on(teaching: Path, run: Run) -> None:
-    """The third entry is at 188 + 60."""
     at = Geometry(32, 20).entry_position(3)
     _, text, _ = run("dump", teaching, "--from", at, "--limit", 1, "--fields")
 

@@ -30,6 +30,10 @@ from tests.support.meanwhile import BetweenRanges, Meanwhile, preceded
 from tests.support.stores import records_of, segments_of
 
 
+def history_of(folder: Path) -> list[bytes]:
+    return [data for _, data in records_of(segments_of(folder / "history"))]
+
+
 def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
     request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
     return ingest(request, workers or OneByOne())
@@ -93,9 +97,7 @@ def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_pa
 
     assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
     assert (during.messages, after.messages) == (90, 0)
-    assert [data for _, data in raw_rows(tmp_path / "lake")] == [
-        data for _, data in records_of(segments_of(tmp_path / "history"))
-    ]
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
     assert leftovers(tmp_path / "lake") == []
 
 
@@ -145,9 +147,7 @@ def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(re
     after = run(broker.root)
 
     assert (during.quarantined, after.quarantined) == (0, 0)
-    assert [data for _, data in raw_rows(tmp_path / "lake")] == [
-        data for _, data in records_of(segments_of(tmp_path / "history"))
-    ]
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
 
 
 def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(broker: Broker, tmp_path: Path) -> None:

@@ -64,17 +64,21 @@ class Moment(NamedTuple):
     dispatched: int
 
 
+def shorten(store: Path, log_end: int) -> None:
+    for path in (store / "commitlog").iterdir():
+        kept = log_end - int(path.name)
+        if kept <= 0:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+
+
 def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
     if target.exists():
         shutil.rmtree(target)
     shutil.copytree(whole, target)
     (target / "abort").touch()
-    for path in (target / "commitlog").iterdir():
-        kept = moment.log_end - int(path.name)
-        if kept <= 0:
-            path.unlink()
-        else:
-            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    shorten(target, moment.log_end)
     for path in target.glob("consumequeue/*/*/*"):
         data = bytearray(path.read_bytes())
         for at in range(0, len(data), UNIT.size):
@@ -102,16 +106,9 @@ def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
 
 def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
     names = (
-        "topic",
-        "queue_id",
-        "queue_offset",
-        "physical_offset",
-        "size",
-        "tags_code",
-        "status",
-        "store_timestamp",
+        "topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code", "status", "store_timestamp",
         "tags",
-    )
+    )  # fmt: skip
     return Counter(tuple(row[name] for name in names) for row in rows)
 
 
@@ -141,12 +138,7 @@ def test_a_growing_store_gives_each_unit_one_row(
 
 def cut(whole: Path, target: Path, log_end: int) -> Path:
     shutil.copytree(whole, target)
-    for path in (target / "commitlog").iterdir():
-        kept = log_end - int(path.name)
-        if kept <= 0:
-            path.unlink()
-        else:
-            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    shorten(target, log_end)
     return target
 
 

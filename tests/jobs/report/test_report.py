@@ -41,6 +41,11 @@ class _Tags(HTMLParser):
         self.seen.append((tag, dict(attrs)))
 
 
+@pytest.fixture
+def store(golden: StoreOf, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+
+
 def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
     parser = _Tags()
     parser.feed(html)
@@ -80,9 +85,7 @@ def test_the_report_of_a_run_has_its_figures(golden: StoreOf, tmp_path: Path) ->
     assert sum(parts["Producers"].values.values()) == 65
 
 
-def test_damage_is_shown_with_its_bytes(golden: StoreOf, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+def test_damage_is_shown_with_its_bytes(store: Path, tmp_path: Path) -> None:
     flip(segments_of(store)[0], 90, 0xFF)
     report = _ingested(store, tmp_path / "lake")
     (remedy,) = report.remedies
@@ -131,9 +134,7 @@ def test_the_document_is_the_page_s_data(golden: StoreOf, tmp_path: Path) -> Non
     assert {"report.json", "report.html"} == {path.name for path in (tmp_path / "report").iterdir()}
 
 
-def test_findings_lie_below_what_to_do_about_them(golden: StoreOf, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+def test_findings_lie_below_what_to_do_about_them(store: Path) -> None:
     sorted((store / "index").iterdir())[2].unlink()
     shutil.rmtree(store / "consumequeue" / "T1" / "1")
     verdict = verify(VerifyRequest(str(store)), OneByOne())
@@ -147,10 +148,8 @@ def test_findings_lie_below_what_to_do_about_them(golden: StoreOf, tmp_path: Pat
     assert page(report).index("missing_queue") < page(report).index("What was compared")
 
 
-def test_a_command_is_not_broken_inside_an_option(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_command_is_not_broken_inside_an_option(store: Path) -> None:
     """A narrow page had `--lost-only --` on one line and `install` on the next: browsers break after a hyphen."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
     sorted((store / "index").iterdir())[2].unlink()
     report = report_of_verification(verify(VerifyRequest(str(store)), OneByOne()), 1.5)
     commands = [command for remedy in report.remedies for command in remedy.commands]

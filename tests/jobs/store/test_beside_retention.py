@@ -32,7 +32,6 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def expire(store: Path, segments: int = 2, index_files: int = 3) -> None:
-    """Delete the oldest files, once."""
     if segments_of(store)[0].name == "0" * 20:
         for path in segments_of(store)[:segments]:
             path.unlink()

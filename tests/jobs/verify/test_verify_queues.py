@@ -35,7 +35,6 @@ def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_nothing_is_said_of_what_a_real_broker_wrote(golden: StoreOf, name: str) -> None:
-    """Whatever the release and whatever happened: crashes, expiry, copies of a live store."""
     report = verified(golden(name), name)
 
     assert report.findings == []
