@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index, queue_run
 from jobs.store.known import UndecidedError
@@ -37,7 +35,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
 from tests.golden import unpack
 from tests.oracle.broker_starts import STALE, recorded
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, table_of
 
 STORE = "b533-base"
 GEOMETRY = Geometry(100, 20)
@@ -265,7 +263,7 @@ def _ingest(store: Path, fault: Fault) -> Cell:
     if fault.part in {Part.CHECKPOINT, Part.INDEX}:
         return Cell(None)
     lake = store.parent / "lake"
-    summary = ingest(IngestRequest(str(store), str(lake), broker="b0", release="5.3.3"), OneByOne())
+    summary = ingest_store(store, lake, "b0", release="5.3.3")
     rows = table_of(lake / "consume_queue").column("status").to_pylist()
     odd = sorted({*rows} - {"matched", "expired"})
     if summary.exit_code is not ExitCode.CLEAN:

@@ -17,14 +17,13 @@ from random import Random
 from shutil import rmtree
 from typing import Any
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import MANIFEST, RestoreRequest, restore
 from jobs.store.workers import OneByOne
 from tests.golden import unpack
 from tests.support.killing import counted_effects, ended, forked
+from tests.support.lakes import ingest_store
 from tests.support.stores import files_in
 
 EFFECTS = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir")
@@ -33,7 +32,7 @@ _STORE, _RELEASE = "b533-types", "5.3.3"  # with queues of both kinds
 
 def bring(folder: Path) -> int:
     store = unpack(_STORE, folder)
-    return int(ingest(IngestRequest(str(store), str(folder / "lake"), release=_RELEASE), OneByOne()).exit_code)
+    return int(ingest_store(store, folder / "lake", release=_RELEASE).exit_code)
 
 
 def run(folder: Path, out: Path) -> int:

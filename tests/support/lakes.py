@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
@@ -36,6 +36,10 @@ TABLES = (
     "superseded_messages",
     "runs",
 )
+
+
+def ingest_store(store: Path | str, lake: Path | str, broker: str | None = None, **options: Any) -> Summary:  # noqa: ANN401 - those of a request
+    return ingest(IngestRequest(str(store), str(lake), broker, **options), OneByOne())
 
 
 def dataset_of(location: Path) -> Dataset:

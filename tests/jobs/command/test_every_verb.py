@@ -14,11 +14,9 @@ from jsonschema import Draft202012Validator
 
 from jobs.command import cli
 from jobs.console.verbs import VERBS
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, overwrite, without_spark
+from tests.support.lakes import ingest_store
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
@@ -63,7 +61,7 @@ class _Terminal(StringIO):
 @pytest.fixture(scope="module")
 def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every-verb") / "lake"
-    ingest(IngestRequest(str(golden("b551-base")), str(folder)), OneByOne())
+    ingest_store(golden("b551-base"), folder)
     return folder
 
 

@@ -7,11 +7,9 @@ import pytest
 
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.commands import Run, state_of
+from tests.support.lakes import ingest_store
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -21,7 +19,7 @@ SEGMENT = 16384  # bytes; the golden store has four
 @pytest.fixture(scope="module")
 def places(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     lake = tmp_path_factory.mktemp("lake")
-    ingest(IngestRequest(str(golden("b533-base")), str(lake), broker="b"), OneByOne())
+    ingest_store(golden("b533-base"), lake, "b")
     return {"--store": golden("b533-base"), "--lake": lake}
 
 

@@ -18,7 +18,7 @@ from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.killing import wrong_entries
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, table_of
 from tests.support.meanwhile import preceded
 from tests.support.stores import flip, records_of, segments_of
 
@@ -128,7 +128,7 @@ def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Sto
 def test_a_choice_of_topics_has_no_index(golden: StoreOf, tmp_path: Path) -> None:
     shutil.copytree(golden("b551-base"), tmp_path / "store")
     selection = Selection(topics=("T1",))
-    summary = ingest(IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"), selection=selection), OneByOne())
+    summary = ingest_store(tmp_path / "store", tmp_path / "lake", selection=selection)
 
     assert summary.index_entries == 0
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "messages").to_pylist()}

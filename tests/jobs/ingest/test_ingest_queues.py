@@ -21,7 +21,7 @@ from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import rows_of, table_of
+from tests.support.lakes import ingest_store, rows_of, table_of
 from tests.support.meanwhile import BetweenRanges, preceded
 from tests.support.stores import records_of, segments_of
 
@@ -31,9 +31,7 @@ PRE_BLANK = (0, 0x7FFFFFFF, 0)
 
 def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    return ingest(
-        IngestRequest(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name)), OneByOne()
-    )
+    return ingest_store(store, lake, name, commitlog=commitlog, release=release_of(name))
 
 
 def _rows(lake: Path) -> list[dict[str, Any]]:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.demo import extract
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake.compaction import compact
 from jobs.lake.history import history_conflict
 from jobs.lake.integrity import newest_runs
@@ -14,9 +13,8 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import raw_rows, rows_of
+from tests.support.lakes import ingest_store, raw_rows, rows_of
 from tests.support.stores import files_in
 
 LAKES = Path(__file__).parents[2] / "lakes"
@@ -39,7 +37,7 @@ def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
 
 
 def run(store: Path, lake: Path) -> Summary:
-    return ingest(IngestRequest(str(store), str(lake), broker="b"), OneByOne())
+    return ingest_store(store, lake, "b")
 
 
 @pytest.mark.parametrize("commit", sorted(path.name.removesuffix(".tar.xz") for path in LAKES.glob("*.tar.xz")))

@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.healing import Lost, lost_transactions, put_back
 from jobs.lake.lake import Lake
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 from tests.support.commands import state_of
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, table_of
 
 
 class Forgotten:
@@ -27,7 +24,7 @@ class Forgotten:
             self.run(self.lake)
 
     def run(self, lake: Path) -> int:
-        return ingest(IngestRequest(str(self.broker.root), str(lake), broker="b"), OneByOne()).messages
+        return ingest_store(self.broker.root, lake, "b").messages
 
     def copied(self, *, as_of: dict[str, int] | None = None) -> Lake:
         shutil.copytree(self.lake / "_manifests", self.copy / "_manifests")

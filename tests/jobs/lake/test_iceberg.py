@@ -24,8 +24,6 @@ from pyspark.sql import SparkSession
 
 from jobs.command import iceberg as option
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake import commit, iceberg
 from jobs.lake.iceberg import Registrar, RegistrationError
 from jobs.lake.iceberg_target import Target
@@ -35,7 +33,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, table_of
 from tests.support.other_engine import WITH_VECTORS, SharedLake
 
 HERE = Target("here", "rocketmq")
@@ -69,7 +67,7 @@ class Grown:
 
     def run(self) -> None:
         self.grow()
-        ingest(IngestRequest(str(self.broker.root), str(self.path), broker="b"), OneByOne())
+        ingest_store(self.broker.root, self.path, "b")
 
 
 @pytest.fixture

@@ -10,19 +10,17 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake import history, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores, register, thinned
 from jobs.store.range_reader import TAIL_SIZE, Fingerprint
 from jobs.store.selection import Selection
-from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import gaps_of, raw, raw_rows, rows_of
+from tests.support.lakes import gaps_of, ingest_store, raw, raw_rows, rows_of
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def run(store: Path, name: str | None = "b", **options: int) -> Summary:
-    return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker=name, **options), OneByOne())  # type: ignore[arg-type]
+    return ingest_store(store, store.parent / "lake", name, **options)  # type: ignore[arg-type]
 
 
 def test_a_copy_and_a_slave_are_the_same_store(broker: Broker, tmp_path: Path) -> None:
@@ -198,10 +196,7 @@ def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_
 
 
 def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
-    ingest(
-        IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", selection=Selection(("Orders",))),
-        OneByOne(),
-    )
+    ingest_store(broker.root, tmp_path / "lake", "b", selection=Selection(("Orders",)))
     (more,) = broker.append(some_records(1, seed=2))
     run(broker.root)
     rows = raw_rows(tmp_path / "lake")

@@ -10,14 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore.sources import LATER
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.commands import Run, without_spark
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, table_of
 
 TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, CONFIG_FILES, RUNS)
 CASES = [
@@ -30,7 +27,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("columns") / "lake"
-    ingest(IngestRequest(str(golden("b533-base")), str(folder), release="5.3.3"), OneByOne())
+    ingest_store(golden("b533-base"), folder, release="5.3.3")
     return folder
 
 

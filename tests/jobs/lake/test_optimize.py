@@ -7,12 +7,9 @@ from pyspark.sql import SparkSession
 
 from jobs.console.amounts import size_text
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run, state_of
-from tests.support.lakes import raw_rows
+from tests.support.lakes import ingest_store, raw_rows
 
 
 def _planned(tables: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
@@ -27,7 +24,7 @@ def test_optimize_says_what_it_saved(spark: SparkSession, broker: Broker, tmp_pa
     del spark
     for number in range(3):
         broker.append(some_records(5, seed=number))
-        ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b"), OneByOne())
+        ingest_store(broker.root, tmp_path / "lake", "b")
     rows = raw_rows(tmp_path / "lake")
     files = state_of(tmp_path / "lake")
 

@@ -14,8 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake import commit as commits
 from jobs.lake import compaction, upkeep
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
@@ -41,7 +40,7 @@ from jobs.store.range_reader import Fingerprint
 from jobs.store.workers import OneByOne
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import leftovers, raw_rows, rows_of
+from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
 
 FIRST = Fingerprint(0, 100, "00")
 
@@ -247,7 +246,7 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
     broker = Broker(root / "store")
     for number in range(runs):
         broker.append(some_records(3, seed=number))
-        yield ingest(IngestRequest(str(root / "store"), str(root / "lake"), broker="b"), OneByOne())
+        yield ingest_store(root / "store", root / "lake", "b")
 
 
 def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
@@ -356,7 +355,7 @@ def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(broker: Broker, tmp_p
     broker.append(some_records(5))
     place = tmp_path / "my [lake] é*"
 
-    ingest(IngestRequest(str(broker.root), str(place), broker="b"), OneByOne())
+    ingest_store(broker.root, place, "b")
 
     assert len(raw_rows(place)) == 5
     with pytest.raises(OSError, match="must not hold '%'"):

@@ -23,6 +23,7 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from tests.golden import StoreOf
+from tests.support.lakes import ingest_store
 from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import records_of, segments_of
 
@@ -166,7 +167,7 @@ def test_every_table_of_a_lake_is_listed() -> None:
 
 
 def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, Rows]]:
-    ingest(IngestRequest(str(store), str(lake), "b", release=release, hash_slots=100, index_num=20), OneByOne())
+    ingest_store(store, lake, "b", release=release, hash_slots=100, index_num=20)
     with StoreReader(list_store(str(store))) as reader:
         of_store = dict(StoreListing(StoreSource(reader, Release.of(release))).unfinished())
     return [of_store, dict(LakeListing(open_lake(str(lake), None, Release.of(release))).unfinished())]

@@ -9,8 +9,6 @@ from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
@@ -20,6 +18,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, unpack
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, hit_record, without_rights
+from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, tree_state
 
 WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
@@ -33,7 +32,7 @@ def healthy(golden: StoreOf) -> Path:
 @pytest.fixture(scope="module")
 def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repair") / "lake"
-    ingest(IngestRequest(str(healthy), str(folder), release="5.3.3"), OneByOne())
+    ingest_store(healthy, folder, release="5.3.3")
     return folder
 
 
@@ -327,7 +326,7 @@ def test_a_damaged_record_is_not_replaced_by_a_row_that_the_lake_contradicts(
 
 def test_nothing_is_taken_from_a_lake_whose_log_goes_on_otherwise(store: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    ingest(IngestRequest(str(store), str(lake), release="5.3.3"), OneByOne())
+    ingest_store(store, lake, release="5.3.3")
     last = max((store / "commitlog").iterdir())
     data = bytearray(last.read_bytes())
     first = int.from_bytes(data[:4], "big")

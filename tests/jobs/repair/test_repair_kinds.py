@@ -8,8 +8,6 @@ from typing import NamedTuple
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
@@ -18,6 +16,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from tests.golden import StoreOf, release_of
 from tests.support.faults import GEOMETRY
+from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip
 
 _EXTENDED = parse_broker_conf(b"enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=2000\n")
@@ -57,10 +56,7 @@ class Kind(NamedTuple):
 def healthy(request: pytest.FixtureRequest, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Kind:
     name: str = request.param
     kind = Kind(name, golden(name), tmp_path_factory.mktemp("repair") / "lake", _KINDS[name])
-    ingest(
-        IngestRequest(str(kind.store), str(kind.lake), release=release_of(name), conf=kind.conf, commitlog=kind.log),
-        OneByOne(),
-    )
+    ingest_store(kind.store, kind.lake, release=release_of(name), conf=kind.conf, commitlog=kind.log)
     return kind
 
 

@@ -10,8 +10,6 @@ import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, RepairSummary, repair
@@ -19,6 +17,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.advice import advice
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
+from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip
 
 WANTED = Wanted(release="5.5.1")
@@ -82,7 +81,7 @@ def test_a_segment_comes_back_from_the_lake_beside_queues_in_rocksdb(
     situation: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store, lake = copied(situation, name, tmp_path), tmp_path / "lake"
-    ingest(IngestRequest(str(store), str(lake), release="5.5.1"), OneByOne())
+    ingest_store(store, lake, release="5.5.1")
     before = content_of(store)
     segment = first(store / "commitlog", "*")
     segment.write_bytes(segment.read_bytes()[:5000])

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from jobs.console.program import program
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of
@@ -25,6 +23,7 @@ from rmq_formats.commitlog.record import encode_record
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.browser import chromium, needs_chromium
+from tests.support.lakes import ingest_store
 from tests.support.stores import flip, segments_of
 
 HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
@@ -53,7 +52,7 @@ def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
 
 
 def _ingested(store: Path, lake: Path) -> Report:
-    summary = ingest(IngestRequest(str(store), str(lake), broker="broker-a", hash_slots=100, index_num=20), OneByOne())
+    summary = ingest_store(store, lake, "broker-a", hash_slots=100, index_num=20)
     return report_of(summary, Lake(str(lake)))
 
 

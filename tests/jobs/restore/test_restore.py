@@ -22,7 +22,7 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.support.lakes import cut_back_after_a_run, rows_of
+from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
 from tests.support.stores import files_in
 
 RELEASE = "5.3.3"
@@ -36,7 +36,7 @@ def base(golden: StoreOf) -> Path:
 @pytest.fixture(scope="module")
 def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("restore") / "lake"
-    ingest(IngestRequest(str(base), str(folder), release=RELEASE), OneByOne())
+    ingest_store(base, folder, release=RELEASE)
     return folder
 
 
@@ -88,7 +88,7 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
     """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
     store = golden(name)
     paths = [str(path) for path in sorted(store.glob("commitlog-?"))]
-    ingest(IngestRequest(str(store), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
+    ingest_store(store, tmp_path / "lake", commitlog=paths, release=release_of(name))
 
     summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
 
@@ -178,7 +178,7 @@ def test_a_gap_of_the_store_is_a_gap_of_what_is_restored(base: Path, tmp_path: P
     victim.unlink()
     if not number:  # else it would have expired
         victim.touch()
-    ingest(IngestRequest(str(store), str(tmp_path / "lake"), release=RELEASE), OneByOne())
+    ingest_store(store, tmp_path / "lake", release=RELEASE)
 
     summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
 

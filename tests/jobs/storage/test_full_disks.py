@@ -11,21 +11,19 @@ import pytest
 from jobs.command.failures import one_line
 from jobs.export.export import Output, Source, export, plan
 from jobs.export.parts import Format
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index
 from jobs.store.workers import OneByOne
 from rmq_formats.release import NEWEST
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import raw_rows
+from tests.support.lakes import ingest_store, raw_rows
 
 BLOCK = 4096
 FREE = (1, 4, 6, 24)  # blocks: from the first directory to the last commit
 
 
 def _ingest(store: Path, disk: Path) -> object:
-    ingest(IngestRequest(str(store), str(disk / "lake"), broker="b", range_size=4096), OneByOne())
+    ingest_store(store, disk / "lake", "b", range_size=4096)
     return raw_rows(disk / "lake")
 
 

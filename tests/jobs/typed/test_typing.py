@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from jobs.typed import run, typings
@@ -21,7 +19,7 @@ from jobs.typed.tables import folder_of
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import Run
-from tests.support.lakes import rows_of
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.recorded import result_of
 
 ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
@@ -32,7 +30,7 @@ def write(broker: Broker, *bodies: bytes, topic: str = "Orders") -> None:
 
 
 def ingested(folder: Path) -> None:
-    ingest(IngestRequest(str(folder / "store"), str(folder / "lake"), broker="b", range_size=4096), OneByOne())
+    ingest_store(folder / "store", folder / "lake", "b", range_size=4096)
 
 
 def typed(folder: Path, declared: str = ORDERS, retype: Sequence[str] = (), *, retries: bool = False) -> Summary:

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.tier_index import ENTRY, HEADER, SLOT
 from tests.support.commands import Run, overwrite, without_spark
-from tests.support.lakes import rows_of
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.tiers import files
 
 
@@ -95,7 +93,7 @@ def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(
 ) -> None:
     without_spark(monkeypatch)
     lake = tmp_path / "lake"
-    summary = ingest(IngestRequest(str(tier), str(lake)), OneByOne())
+    summary = ingest_store(tier, lake)
     overwrite(files(tier, "Orders/0", "COMMIT_LOG")[1], 120, b"?")
     outcome = run("verify", tier, "--lake", lake)
     (row,) = rows_of(lake, "findings", "kind")
