@@ -14,10 +14,12 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
+from jobs.store.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.row import record_of_row
+from tests.golden import release_of
 from tests.support.broker import Broker, some_records
+from tests.support.stores import log_folders
 
 DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))  # DuckDB's reader
 REGISTRATION = "-0-registered-"
@@ -40,6 +42,16 @@ TABLES = (
 
 def ingest_store(store: Path | str, lake: Path | str, broker: str | None = None, **options: Any) -> Summary:  # noqa: ANN401 - those of a request
     return ingest(IngestRequest(str(store), str(lake), broker, **options), OneByOne())
+
+
+def ingest_beside(store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Any) -> Summary:  # noqa: ANN401 - those of a request
+    return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker, **options), workers or OneByOne())
+
+
+def request_of(name: str, store: Path, lake: Path, **options: Any) -> IngestRequest:  # noqa: ANN401 - those of a request
+    """Return a request of all of a golden store, under its name."""
+    usual = {"broker": name, "commitlog": log_folders(store), "release": release_of(name)}
+    return IngestRequest(str(store), str(lake), **usual | options)
 
 
 def dataset_of(location: Path) -> Dataset:

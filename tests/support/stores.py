@@ -35,6 +35,11 @@ def records_of(segments: list[Path]) -> Iterator[tuple[MessageRecord, bytes]]:
                 yield record, content[position : position + record.total_size]
 
 
+def log_folders(store: Path) -> list[str]:
+    """Return the folders of a log that lies on several paths; a request names them, for any other log none."""
+    return [str(path) for path in sorted(store.glob("commitlog-*"))]
+
+
 def files_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 

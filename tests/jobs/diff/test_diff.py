@@ -15,7 +15,7 @@ from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
-from tests.support.stores import flip
+from tests.support.stores import flip, log_folders
 
 RELEASE = "5.3.3"
 
@@ -45,7 +45,7 @@ QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_path: Path) -> None:
     root = golden(name)
-    paths = [str(path) for path in sorted(root.glob("commitlog-?"))]
+    paths = log_folders(root)
     ingest_store(root, tmp_path / "lake", commitlog=paths, release=release_of(name))
 
     summary = diff(DiffRequest(str(root), Lake(str(tmp_path / "lake")), commitlog=paths), OneByOne())

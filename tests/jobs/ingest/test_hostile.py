@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne, Workers
@@ -24,7 +24,7 @@ from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.fuzzing import a_store, campaign, expected, mutate
-from tests.support.lakes import leftovers, raw, raw_rows, rows_of
+from tests.support.lakes import ingest_beside, leftovers, raw, raw_rows, rows_of
 from tests.support.stores import tree_state
 
 HOSTILE = (
@@ -36,11 +36,6 @@ HOSTILE = (
     "${x}",
 )
 BLOCK = 4096
-
-
-def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
-    request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
-    return ingest(request, workers or OneByOne())
 
 
 def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:
@@ -70,7 +65,7 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
     store.write(folder / "store")
     wanted = expected(store)
 
-    summary = run(folder / "store", workers, range_size=700)
+    summary = ingest_beside(folder / "store", workers, range_size=700)
 
     found = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
     if summary.store_id is None:
@@ -93,7 +88,7 @@ def test_a_flipped_byte_in_one_of_a_hundred_records_costs_no_other_record(tmp_pa
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ random.randrange(1, 256)]))
 
-    summary = run(broker.root, range_size=100_000)
+    summary = ingest_beside(broker.root, range_size=100_000)
 
     rows = dict(raw_rows(tmp_path / "lake"))
     quarantined = {row["physical_offset"] for row in rows_of(tmp_path / "lake", "quarantine")}
@@ -115,7 +110,7 @@ def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     before = tree_state(tmp_path / "outside"), tree_state(broker.root)
 
-    run(broker.root)
+    ingest_beside(broker.root)
 
     assert raw_rows(tmp_path / "a" / "lake") == raw(placed)
     assert [row["topic"] for row in rows_of(tmp_path / "a" / "lake")] == list(HOSTILE)
@@ -133,7 +128,7 @@ def test_links_and_pipes_in_a_store_do_no_harm(broker: Broker, tmp_path: Path) -
     os.mkfifo(log / f"{5 * SEGMENT_SIZE:020}")
     (log / f"{7 * SEGMENT_SIZE:020}").symlink_to(tmp_path / "nowhere")
 
-    assert run(broker.root).messages == 80
+    assert ingest_beside(broker.root).messages == 80
     assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
@@ -142,7 +137,7 @@ def test_a_bomb_is_stored_as_it_is(broker: Broker, tmp_path: Path) -> None:
     body = zlib.compress(bytes(1 << 20), 9)
     placed = broker.append([a_record(body, sys_flag=COMPRESSED)])
 
-    run(broker.root)
+    ingest_beside(broker.root)
 
     assert raw_rows(tmp_path / "lake") == raw(placed)
 
@@ -163,7 +158,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(
         return original(descriptor, buffers, offset)
 
     with patch("os.preadv", preadv):
-        summary = run(broker.root)
+        summary = ingest_beside(broker.root)
 
     hit = [
         one
@@ -181,7 +176,7 @@ def test_a_file_at_the_end_of_all_offsets_is_told(broker: Broker) -> None:
     (broker.root / "commitlog" / f"{(1 << 63) - 8:020}").write_bytes(encode_record(a_record()))
 
     with pytest.raises(FormatError, match="9223372036854775800"):
-        run(broker.root)
+        ingest_beside(broker.root)
 
 
 def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
@@ -215,7 +210,7 @@ def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Pat
 def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))
-    run(broker.root)
+    ingest_beside(broker.root)
     (broker.root / "commitlog").rename(tmp_path / "elsewhere")
     with pytest.raises(NotAStore, match="queues and no log"):
-        run(broker.root)
+        ingest_beside(broker.root)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.index.product import StartedIndex
 from jobs.products.registry import NAMES
@@ -18,7 +18,7 @@ from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.killing import wrong_entries
-from tests.support.lakes import ingest_store, table_of
+from tests.support.lakes import ingest_store, request_of, table_of
 from tests.support.meanwhile import preceded
 from tests.support.stores import flip, records_of, segments_of
 
@@ -26,11 +26,8 @@ SLOTS, ENTRIES = 100, 20  # of every golden store
 _ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
 
 
-def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    request = IngestRequest(
-        str(store), str(lake), broker=name, commitlog=commitlog, hash_slots=SLOTS, index_num=ENTRIES
-    )
+def _ingest(store: Path, lake: Path, name: str) -> Summary:
+    request = request_of(name, store, lake, release=None, hash_slots=SLOTS, index_num=ENTRIES)
     return ingest(request, OneByOne())
 
 

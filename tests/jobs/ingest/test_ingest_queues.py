@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.queues.join import _settle
 from jobs.store.ranges import Range
@@ -21,7 +21,7 @@ from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import ingest_store, rows_of, table_of
+from tests.support.lakes import request_of, rows_of, table_of
 from tests.support.meanwhile import BetweenRanges, preceded
 from tests.support.stores import records_of, segments_of
 
@@ -29,9 +29,8 @@ UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here
 PRE_BLANK = (0, 0x7FFFFFFF, 0)
 
 
-def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    return ingest_store(store, lake, name, commitlog=commitlog, release=release_of(name))
+def _ingest(store: Path, lake: Path, name: str) -> Summary:
+    return ingest(request_of(name, store, lake), OneByOne())
 
 
 def _rows(lake: Path) -> list[dict[str, Any]]:

@@ -25,9 +25,9 @@ from jobs.launch.places import cache
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
-from tests.golden import StoreOf, release_of
+from tests.golden import StoreOf
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import rows_of
+from tests.support.lakes import request_of, rows_of
 from tests.support.stores import flip, segments_of
 
 
@@ -69,10 +69,7 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
 
 @pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
 def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: Path, name: str) -> None:
-    commitlog = [str(path) for path in sorted(golden(name).glob("commitlog-*"))]
-    request = IngestRequest(
-        str(golden(name)), str(tmp_path), broker=name, commitlog=commitlog, release=release_of(name)
-    )
+    request = request_of(name, golden(name), tmp_path)
     ingest(request, OneByOne())
     seen = Look(request).nothing_new()
 

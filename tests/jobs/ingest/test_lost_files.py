@@ -17,14 +17,13 @@ from jobs.store.workers import OneByOne
 from tests.golden import unpack_situation
 from tests.support.broker import Broker, some_records
 from tests.support.killing import FAULTS, CutShortError, judge, new_store, some_traces, vacuumed_before_commit
-from tests.support.lakes import rows_of
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.stores import tree_state
 from tests.support.tiers import said, taken
 
 
 def run(root: Path) -> Summary:
-    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
-    return ingest(request, OneByOne())
+    return ingest_store(root / "store", root / "lake", "b", range_size=4096)
 
 
 def grown(root: Path) -> Broker:

@@ -22,6 +22,7 @@ from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.rmq_formats.stores import is_dledger, names, newest_segment, segment_files, stored_records
 from tests.support.commands import Outcome, Run, copy_of, overwrite, state_of
+from tests.support.stores import log_folders
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def inspected(run: Run, store: Path, *options: str) -> Outcome:
-    folders = [str(folder) for folder in sorted(store.glob("commitlog-*"))]
+    folders = log_folders(store)
     return run("inspect", "--json", *options, *(["--commitlog", ",".join(folders)] if folders else []), store)
 
 

@@ -25,6 +25,7 @@ from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 from tests.golden import UNDISTURBED, StoreOf, release_of
 from tests.rmq_formats.builders import into
+from tests.support.stores import log_folders
 
 TINY = Geometry(100, 20)
 RULES = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
@@ -51,7 +52,7 @@ class Opened:
     """A golden store with its row of keys."""
 
     def __init__(self, root: Path, name: str, scratch_at: Path) -> None:
-        self.store: Store = list_store(str(root), commitlog=[str(path) for path in root.glob("commitlog-*")])
+        self.store: Store = list_store(str(root), commitlog=log_folders(root))
         self.settings = settings_of(name)
         self.files: list[RealFile] = real_files(self.store)
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}

@@ -27,6 +27,7 @@ from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
+from tests.support.stores import log_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,8 +49,8 @@ def names_in(directory: Path) -> list[str]:
 def rebuilt(
     store: Path, out: Path, wanted: Wanted = NOTHING_WANTED, *, lost_only: bool = False, broker_runs: bool = False
 ) -> Result:
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=commitlog)
+    folders = log_folders(store)
+    request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=folders)
     return rebuild(request, OneByOne())
 
 

@@ -14,6 +14,7 @@ from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.commands import Run, copy_of
 from tests.support.query_stores import Sent, stored, write_store
+from tests.support.stores import log_folders
 
 WRONG = ("--release", "9.9.9")
 
@@ -23,7 +24,7 @@ WRONG = ("--release", "9.9.9")
 @pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
 def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: StoreOf) -> None:
     root = golden(name)
-    store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
+    store = list_store(str(root), commitlog=log_folders(root))
 
     (era,) = eras_of(store, effort)
 

@@ -27,13 +27,13 @@ from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.rmq_formats.reference import IndexWriter
 from tests.rmq_formats.stores import stored_records
+from tests.support.stores import log_folders
 
 TINY = Geometry(100, 20)
 
 
 def checked(root: Path, release: str | None = None) -> PartReport:
-    commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
-    store = list_store(str(root), commitlog=commitlog)
+    store = list_store(str(root), commitlog=log_folders(root))
     return verify_index(LogWatch(OneByOne()), store, Wanted(100, 20, release))
 
 

@@ -20,14 +20,14 @@ from rmq_formats.consumequeue.unit import decode_unit, walk_units
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.support.commands import overwrite
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import log_folders, records_of, segments_of
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
 
 
 def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
-    store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
+    store = list_store(str(root), commitlog=log_folders(root))
     rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
     return compare_queues(OneByOne(), store, rules, range_size).report
 
