@@ -23,8 +23,8 @@ UPGRADED = {
 
 
 def a_message(offset: int = 0, time: int = 1000, sys_flag: int = 0, **properties: str) -> MessageRecord:
-    fields = {"physical_offset": offset, "store_timestamp": time, "sys_flag": sys_flag}
-    return a_record(topic="T", properties=properties, **fields)
+    record = a_record(topic="T", properties=properties, sys_flag=sys_flag)
+    return record._replace(physical_offset=offset, store_timestamp=time)
 
 
 def entries_of(file: IndexFile) -> list[IndexEntry]:

@@ -65,7 +65,7 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
     store.write(folder / "store")
     wanted = expected(store)
 
-    summary = ingest_beside(folder / "store", workers, range_size=700)
+    summary = ingest_beside(folder / "store", workers=workers, range_size=700)
 
     found = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
     if summary.store_id is None:

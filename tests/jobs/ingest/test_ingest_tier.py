@@ -153,10 +153,7 @@ def test_a_tier_and_the_log_of_its_broker_are_two_stores_with_one_label(place: P
     assert first.store_id != second.store_id
     assert [second.store_id] == [known.store_id for known in known_logs(Lake(str(lake)))]
     assert 2 == len(known_stores(Lake(str(lake))))
-    assert (None, None) == (
-        ingest_store(tier, lake, "b").run,
-        ingest_store(place / "store", lake, "b").run,
-    )
+    assert (None, None) == (ingest_store(tier, lake, "b").run, ingest_store(place / "store", lake, "b").run)
 
 
 def test_a_dry_run_says_what_it_would_read_and_writes_nothing(tier: Path, lake: Path) -> None:

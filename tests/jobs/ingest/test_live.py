@@ -52,7 +52,9 @@ def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end
     broker.append(some_records(10))
     more: list[Any] = []
 
-    first = ingest_beside(broker.root, Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2)))))
+    first = ingest_beside(
+        broker.root, workers=Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2))))
+    )
     second = ingest_beside(broker.root)
 
     assert (first.to_offset, first.exit_code) == (SEGMENT_SIZE, ExitCode.CLEAN)
@@ -63,7 +65,7 @@ def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end
 def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(200))
 
-    during = ingest_beside(broker.root, Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
+    during = ingest_beside(broker.root, workers=Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
     after = ingest_beside(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.DAMAGE, ExitCode.CLEAN)
@@ -84,7 +86,7 @@ def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_pa
             broker.truncate(placed[70].physical_offset)
             happened.extend(broker.append(some_records(20, seed=2, stored=STORED + 10_000)))
 
-    during = ingest_beside(broker.root, Meanwhile(happens=crash), range_size=4096)
+    during = ingest_beside(broker.root, workers=Meanwhile(happens=crash), range_size=4096)
     after = ingest_beside(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
@@ -134,7 +136,7 @@ def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(re
         elif range_.base_offset > SEGMENT_SIZE and not happened:
             happened.extend(broker.append(some_records(records, seed=2, stored=STORED + 10_000)))
 
-    during = ingest_beside(broker.root, BetweenRanges(happens=crash), range_size=SEGMENT_SIZE)
+    during = ingest_beside(broker.root, workers=BetweenRanges(happens=crash), range_size=SEGMENT_SIZE)
     broker.append(some_records(30, seed=3, stored=STORED + 20_000))
     after = ingest_beside(broker.root)
 
@@ -184,7 +186,7 @@ def test_a_store_that_is_taken_away_is_no_gap(broker: Broker, tmp_path: Path) ->
     away = tmp_path / "away"
 
     with pytest.raises((OSError, FormatError)):
-        ingest_beside(broker.root, Meanwhile(happens=lambda: shutil.move(broker.root / "commitlog", away)))
+        ingest_beside(broker.root, workers=Meanwhile(happens=lambda: shutil.move(broker.root / "commitlog", away)))
     shutil.move(away, broker.root / "commitlog")
 
     assert ingest_beside(broker.root).messages == 200
