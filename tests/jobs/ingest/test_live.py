@@ -52,9 +52,8 @@ def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end
     broker.append(some_records(10))
     more: list[Any] = []
 
-    first = ingest_beside(
-        broker.root, workers=Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2))))
-    )
+    grows = Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2))))
+    first = ingest_beside(broker.root, workers=grows)
     second = ingest_beside(broker.root)
 
     assert (first.to_offset, first.exit_code) == (SEGMENT_SIZE, ExitCode.CLEAN)
