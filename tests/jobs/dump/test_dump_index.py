@@ -11,7 +11,7 @@ from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.release import HashSlotCount
 from tests.golden import StoreOf, golden_stores
-from tests.support.commands import Run
+from tests.support.commands import Run, overwrite
 
 TEACHING = (16, 29, 29, 8, 16, 16)
 
@@ -60,10 +60,7 @@ def test_the_chain_of_a_key_marks_its_hash(golden: StoreOf, run: Run) -> None:
 
 
 def test_an_endless_chain_is_damage(teaching: Path, run: Run) -> None:
-    data = bytearray(teaching.read_bytes())
-    at = Geometry(32, 20).entry_position(1) + 16
-    data[at : at + 4] = (6).to_bytes(4, "big")
-    teaching.write_bytes(data)
+    overwrite(teaching, Geometry(32, 20).entry_position(1) + 16, (6).to_bytes(4))
     code, text, _ = run("dump", teaching, "--chain", 16)
 
     assert code is ExitCode.DAMAGE
@@ -75,10 +72,8 @@ def test_an_endless_chain_is_damage(teaching: Path, run: Run) -> None:
 
 
 def test_a_slot_that_points_nowhere_and_bytes_behind_the_end_are_damage(teaching: Path, run: Run) -> None:
-    data = bytearray(teaching.read_bytes())
-    data[40:44] = (99).to_bytes(4, "big")
-    data[-1] = 1
-    teaching.write_bytes(data)
+    overwrite(teaching, 40, (99).to_bytes(4))
+    overwrite(teaching, teaching.stat().st_size - 1, b"\1")
     code, text, _ = run("dump", teaching)
 
     assert code is ExitCode.DAMAGE

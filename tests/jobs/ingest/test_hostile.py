@@ -25,7 +25,7 @@ from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.fuzzing import a_store, campaign, expected, mutate
 from tests.support.lakes import ingest_beside, leftovers, raw, raw_rows, rows_of
-from tests.support.stores import tree_state
+from tests.support.stores import flip, tree_state
 
 HOSTILE = (
     "../../../etc/x",
@@ -82,11 +82,8 @@ def test_a_flipped_byte_in_one_of_a_hundred_records_costs_no_other_record(tmp_pa
     hit = random.sample(placed, 60)
     for record in hit:
         at = record.physical_offset + random.randrange(record.total_size)
-        with (broker.root / "commitlog" / f"{at - at % (1 << 20):020}").open("r+b") as file:
-            file.seek(at % (1 << 20))
-            byte = file.read(1)[0]
-            file.seek(-1, os.SEEK_CUR)
-            file.write(bytes([byte ^ random.randrange(1, 256)]))
+        segment = broker.root / "commitlog" / f"{at - at % (1 << 20):020}"
+        flip(segment, at % (1 << 20), random.randrange(1, 256))
 
     summary = ingest_beside(broker.root, range_size=100_000)
 

@@ -17,6 +17,7 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
+from tests.support.commands import overwrite
 from tests.support.killing import wrong_entries
 from tests.support.lakes import ingest_store, request_of, table_of
 from tests.support.meanwhile import preceded
@@ -150,9 +151,7 @@ def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_f
     shutil.copytree(golden("b551-base"), store)
     (_, _, _, offset, _, _) = _real_entries(store)[30]
     segment = max(path for path in segments_of(store) if int(path.name) <= offset)
-    with segment.open("r+b") as file:
-        file.seek(offset - int(segment.name))
-        file.write(b"\xff" * 64)
+    overwrite(segment, offset - int(segment.name), b"\xff" * 64)
     summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert 1 == summary.quarantined

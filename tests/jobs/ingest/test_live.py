@@ -22,6 +22,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import FormatError
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
+from tests.support.commands import overwrite
 from tests.support.lakes import gaps_of, ingest_beside, leftovers, raw, raw_rows, rows_of
 from tests.support.meanwhile import BetweenRanges, Meanwhile, preceded
 from tests.support.stores import records_of, segments_of
@@ -129,9 +130,8 @@ def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(re
         """Recover from a crash before the segment is read, and write on before the next one is."""
         if range_.base_offset == SEGMENT_SIZE and broker.offset > placed[-1].physical_offset:
             broker.truncate(cut)
-            with (broker.root / "commitlog" / f"{SEGMENT_SIZE:020d}").open("r+b") as file:
-                file.seek(cut - SEGMENT_SIZE)
-                file.write(bytes(2 * SEGMENT_SIZE - cut))
+            segment = broker.root / "commitlog" / f"{SEGMENT_SIZE:020d}"
+            overwrite(segment, cut - SEGMENT_SIZE, bytes(2 * SEGMENT_SIZE - cut))
         elif range_.base_offset > SEGMENT_SIZE and not happened:
             happened.extend(broker.append(some_records(records, seed=2, stored=STORED + 10_000)))
 

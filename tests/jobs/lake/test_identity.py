@@ -19,7 +19,9 @@ from jobs.store.selection import Selection
 from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.commands import overwrite
 from tests.support.lakes import gaps_of, ingest_beside, ingest_store, raw, raw_rows, rows_of
+from tests.support.stores import flip
 
 
 @pytest.fixture
@@ -195,9 +197,7 @@ def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker,
     (more,) = broker.append(some_records(1, seed=2))
     ingest_beside(broker.root)
     rows = raw_rows(tmp_path / "lake")
-    with (broker.root / "commitlog" / f"{SEGMENT_SIZE:020}").open("r+b") as file:
-        file.seek(40)
-        file.write(b"\x7f")
+    overwrite(broker.root / "commitlog" / f"{SEGMENT_SIZE:020}", 40, b"\x7f")
 
     summary = ingest_beside(broker.root)
 
@@ -220,11 +220,7 @@ def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker
     """A flipped bit in a record that the lake has, fingerprinted or not, changes nothing."""
     ingest_beside(broker.root)
     for position in (40, 3000):
-        with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
-            file.seek(position)
-            byte = file.read(1)[0]
-            file.seek(position)
-            file.write(bytes([byte ^ 1]))
+        flip(broker.root / "commitlog" / f"{0:020}", position)
     more = broker.append(some_records(10, seed=2))
 
     summary = ingest_beside(broker.root)
@@ -236,8 +232,7 @@ def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker
 def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_again(broker: Broker) -> None:
     """A broker that cuts off its log deletes the files after the cut: a later one that agrees settles it."""
     ingest_beside(broker.root)
-    with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
-        file.write(b"\xff" * 50)
+    overwrite(broker.root / "commitlog" / f"{0:020}", 0, b"\xff" * 50)
     broker.append(some_records(10, seed=2))
 
     with patch.object(history, "first_difference", side_effect=AssertionError):
@@ -247,9 +242,7 @@ def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_aga
 def test_a_store_whose_first_record_is_damaged_is_known_by_another_one(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(10))
-    with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
-        file.seek(4)
-        file.write(b"\xff" * 8)
+    overwrite(broker.root / "commitlog" / f"{0:020}", 4, b"\xff" * 8)
 
     summary = ingest_beside(broker.root)
 

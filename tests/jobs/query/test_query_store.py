@@ -24,6 +24,7 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations
+from tests.support.commands import overwrite
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
 
 # "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
@@ -215,12 +216,9 @@ def test_a_chain_that_runs_in_a_circle_ends_and_is_told(tmp_path: Path) -> None:
     records = stored(messages)
     store = write_store(tmp_path / "store", records)
     (file,) = (store / "index").iterdir()
-    raw = bytearray(file.read_bytes())
     slot = GEOMETRY.slot_of(index_key_hash(f"Orders#{COLLIDING[0]}"))
-    newest = int.from_bytes(raw[GEOMETRY.slot_position(slot) :][:4])
-    oldest_prev = GEOMETRY.entry_position(1) + ENTRY.offset("prev_entry")
-    raw[oldest_prev : oldest_prev + 4] = newest.to_bytes(4)
-    file.write_bytes(raw)
+    newest = file.read_bytes()[GEOMETRY.slot_position(slot) :][:4]
+    overwrite(file, GEOMETRY.entry_position(1) + ENTRY.offset("prev_entry"), newest)
     with opened(store) as source:
         answer = lookups.by_key(source, "Orders", COLLIDING[0], limit=None)
 

@@ -26,7 +26,7 @@ from rmq_formats.indexfile.layout import IndexHeader, decode_header
 from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run
+from tests.support.commands import Run, overwrite
 from tests.support.stores import log_folders
 
 if TYPE_CHECKING:
@@ -127,9 +127,8 @@ def test_a_damaged_survivor_counts_as_lost(store: Path, tmp_path: Path, damage: 
 def test_a_survivor_that_nothing_explains_stops_everything(store: Path, tmp_path: Path) -> None:
     names = names_in(store / "index")
     (store / "index" / names[3]).unlink()
-    foreign = bytearray((store / "index" / names[8]).read_bytes())
-    foreign[440:] = random.Random(1).randbytes(len(foreign) - 440)
-    (store / "index" / names[8]).write_bytes(foreign)
+    foreign = store / "index" / names[8]
+    overwrite(foreign, 440, random.Random(1).randbytes(foreign.stat().st_size - 440))
     result = rebuilt(store, tmp_path / "out", Wanted(100, 20, "5.3.3"), lost_only=True)
 
     assert [entry.name for entry in result.contradictions] == [names[8]]

@@ -22,6 +22,7 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
+from tests.support.commands import overwrite
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
 from tests.support.stores import files_in, log_folders
 
@@ -159,9 +160,7 @@ def test_a_parquet_file_that_was_cut_short_is_named(copy: Path, tmp_path: Path, 
 
 def test_a_parquet_file_with_a_damaged_page_is_named(copy: Path, tmp_path: Path) -> None:
     victim = min((copy / "messages").glob("*.parquet"))
-    data = bytearray(victim.read_bytes())
-    data[4:2000] = bytes(1996)
-    victim.write_bytes(data)
+    overwrite(victim, 4, bytes(1996))
 
     summary = restore(request(copy, tmp_path / "out"), OneByOne())
 

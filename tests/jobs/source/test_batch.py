@@ -17,6 +17,7 @@ from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.errors import UnsupportedFormat
 from tests.golden import StoreOf
 from tests.rmq_formats.stores import stored_records
+from tests.support.commands import overwrite
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 
 if TYPE_CHECKING:
@@ -154,10 +155,7 @@ def test_damage_is_left_out_or_stops_the_read_as_the_mode_says(
 ) -> None:
     records = stored([Sent(body=bytes(500)) for _ in range(20)])
     store = write_store(tmp_path / "store", records)
-    segment = store / "commitlog" / f"{0:020d}"
-    raw = bytearray(segment.read_bytes())
-    raw[records[1].physical_offset + 90 : records[1].physical_offset + 94] = b"oops"
-    segment.write_bytes(raw)
+    overwrite(store / "commitlog" / f"{0:020d}", records[1].physical_offset + 90, b"oops")
 
     assert [record.physical_offset for record in (records[0], *records[2:])] == _offsets(rocketmq(store))
     with pytest.raises(Exception, match="wrong CRC"):

@@ -12,7 +12,7 @@ from rmq_formats.indexfile.layout import Geometry, IndexEntry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.support.commands import Run, copy_of
+from tests.support.commands import Run, copy_of, overwrite
 from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import log_folders
 
@@ -35,8 +35,7 @@ def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: S
     root = copy_of(golden("b551-base"), tmp_path)
     before = eras_of(list_store(str(root)))
     for path in (root / "commitlog").iterdir():
-        with path.open("r+b") as file:
-            file.write(b"\1" * 100)
+        overwrite(path, 0, b"\1" * 100)
 
     after = eras_of(list_store(str(root)))
 
