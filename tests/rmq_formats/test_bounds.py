@@ -21,7 +21,7 @@ from rmq_formats.consumequeue.unit import QueueRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import NEWEST, rules_of
-from tests.rmq_formats.builders import a_blank, log_of
+from tests.rmq_formats.builders import a_blank, log_of, reading
 from tests.rmq_formats.guards import at_a_guarded_page, guarded
 from tests.rmq_formats.reference import pack_units
 from tests.rmq_formats.strategies import FRAMINGS, I32, mutations, records
@@ -52,9 +52,7 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
     rows = 0
     rules = RuleTable.of(rules_of((0, NEWEST)))
     for parser in PropertyParser:
-        items = scan(
-            lambda at, length: raw[at : at + length], 0, len(raw), len(raw), BASE, framing, final=True, window=size
-        )
+        items = scan(reading(raw), 0, len(raw), len(raw), BASE, framing, final=True, window=size)
         for item in items:
             if isinstance(item, Piece):
                 continue

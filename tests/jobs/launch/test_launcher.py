@@ -198,18 +198,8 @@ def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
     root = copy_of_the_repository(tmp_path)
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, root)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        str(tmp_path / "site"),
-        str(root),
-    ]
-    subprocess.run(pip, check=True, timeout=300)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
+    subprocess.run([*pip, str(root)], check=True, timeout=300)
 
     program = (
         "import json, os; from rocketmq_lake.launch.places import CONF; print(json.dumps(sorted(os.listdir(CONF))))"
