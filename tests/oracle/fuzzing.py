@@ -263,7 +263,8 @@ def fuzz_queues(driver: DriverProcess, store: Path, seed: int, most: int) -> Rou
     for message in crafted:
         name = QueueName(QueueKind.PLAIN, message.topic, message.queue_id)
         queue = queues.setdefault(name, ConsumeQueue(geometry.consume_queue_file_size))
-        queue.append(_as_unit(name, message), release)
+        places = (message.queue_offset, message.physical_offset, message.size)
+        queue.append(ExpectedUnit(name, *places, message.tags_code, message.store_timestamp), release)
     with open_store(driver, store, geometry) as opened:
         opened.dispatch_each("queue", crafted)
     made = {f"{name.path}/{name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()}
@@ -292,12 +293,6 @@ def _crafted_for_queues(random: Random, count: int) -> Iterator[Crafted]:
             tags_code=random.randrange(-(1 << 31), 1 << 31),
         )
         offset += size
-
-
-def _as_unit(name: QueueName, message: Crafted) -> ExpectedUnit:
-    return ExpectedUnit(
-        name, message.queue_offset, message.physical_offset, message.size, message.tags_code, message.store_timestamp
-    )
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------

@@ -367,14 +367,10 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
 # --- what names, heads and ends tell of queues and index
 
 
-def files_of_index(store: Path) -> list[Path]:
-    return sorted((store / "index").iterdir())
-
-
 @pytest.mark.parametrize("lost", [(0,), (0, 1), (3,), (5, 6), (-2, -1)], ids=str)
 def test_missing_index_files_are_a_gap(store: Path, run: Run, lost: tuple[int, ...]) -> None:
     """Two were missing and the light was green; their headers form a chain, and a hole in it shows."""
-    files = files_of_index(store)
+    files = sorted((store / "index").iterdir())
     missing = {files[number] for number in lost}
     for path in missing:
         path.unlink()

@@ -16,10 +16,6 @@ def _planned(tables: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
     return [(table["table"], table["merged"], table["written"], table["bytes_before"]) for table in tables]
 
 
-def _size_of(table: Path) -> int:
-    return sum(path.stat().st_size for path in table.glob("*.parquet"))
-
-
 def test_optimize_says_what_it_saved(spark: SparkSession, broker: Broker, tmp_path: Path, run: Run) -> None:
     del spark
     for number in range(3):
@@ -33,7 +29,7 @@ def test_optimize_says_what_it_saved(spark: SparkSession, broker: Broker, tmp_pa
     assert files == state_of(tmp_path / "lake")
     assert {table["bytes_after"] for table in estimated} == {None}
     (line,) = (line for line in said if line.startswith("  messages: "))
-    size = size_text(_size_of(tmp_path / "lake" / "messages"))
+    size = size_text(sum(path.stat().st_size for path in (tmp_path / "lake" / "messages").glob("*.parquet")))
     assert line == (
         f"  messages: 3 files of {size} would become 1, size not known yet; 0 obsolete files would be deleted"
     )

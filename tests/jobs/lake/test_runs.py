@@ -71,6 +71,18 @@ def a_manifest(lake: Lake, store: KnownStore, run: int = 1) -> Manifest:
     return Manifest(store.store_id, store.broker, run, 0, 100, None, (FIRST,), tables)
 
 
+def commit_eight(lake: Lake, store: KnownStore) -> None:
+    for run in range(1, 9):
+        actions = [a_file(lake, store.store_id, run, offset=run)]
+        commit(lake, QUARANTINE, actions, (store.store_id, run), {})
+
+
+def aged(path: Path, days: int) -> Path:
+    path.write_bytes(b"PAR1 and no end")
+    os.utime(path, (time.time() - days * 86400,) * 2)
+    return path
+
+
 def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, store: KnownStore) -> None:
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
     prepare(lake, winner)
@@ -187,9 +199,7 @@ def test_a_manifest_of_a_newer_program_is_refused(lake: Lake, store: KnownStore)
 
 def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownStore) -> None:
     """Delta-rs lets two commits remove one file; a transaction of their own keeps them apart."""
-    for run in range(1, 9):
-        actions = [a_file(lake, store.store_id, run, offset=run)]
-        commit(lake, QUARANTINE, actions, (store.store_id, run), {})
+    commit_eight(lake, store)
 
     with ThreadPoolExecutor(4) as pool:
         saved = list(pool.map(lambda _: compact(lake, QUARANTINE), range(4)))
@@ -201,9 +211,7 @@ def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownSt
 
 def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(lake: Lake, store: KnownStore) -> None:
     """No lock of an object store tells the two apart: a commit must not name files that somebody has deleted."""
-    for run in range(1, 9):
-        actions = [a_file(lake, store.store_id, run, offset=run)]
-        commit(lake, QUARANTINE, actions, (store.store_id, run), {})
+    commit_eight(lake, store)
     manifest = a_manifest(lake, store, 8)
 
     def merge(groups: Sequence[Group]) -> list[Action | None]:
@@ -306,11 +314,8 @@ def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> N
     lake = tmp_path / "lake"
     (store,) = known_stores(Lake(str(lake)))
     rows = raw_rows(lake)
-    naming, days = FileNaming(store.store_id, 2), (6, 8)
-    left = [lake / "messages" / naming.name(f"{number:020d}") for number in days]
-    for path, age in zip(left, days, strict=True):
-        path.write_bytes(b"PAR1 and no end")
-        os.utime(path, (time.time() - age * 86400,) * 2)
+    naming = FileNaming(store.store_id, 2)
+    left = [aged(lake / "messages" / naming.name(f"{days:020d}"), days) for days in (6, 8)]
 
     list(incremental(tmp_path, 1))
     assert [path.exists() for path in left] == [True, True]
@@ -324,11 +329,7 @@ def test_obsolete_files_are_kept_as_long_as_a_table_demands(tmp_path: Path) -> N
     list(incremental(tmp_path, 1))
     table = tmp_path / "lake" / "messages"
     DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
-    days = (8, 31)
-    left = [table / f"nobody-names-this-{age}.parquet" for age in days]
-    for path, age in zip(left, days, strict=True):
-        path.write_bytes(b"PAR1")
-        os.utime(path, (time.time() - age * 86400,) * 2)
+    left = [aged(table / f"nobody-names-this-{days}.parquet", days) for days in (8, 31)]
 
     optimize(str(tmp_path / "lake"), OneByOne())
 

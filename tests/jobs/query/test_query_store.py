@@ -172,11 +172,6 @@ def test_a_window_holds_whole_seconds(tmp_path: Path, begin: int, end: int) -> N
     assert {time for time in range(begin + 1000, end, 100) if time < len(messages) * 100} <= set(times)
 
 
-def _damaged_index(store: Path, data: st.DataObject) -> None:
-    for file in sorted((store / "index").iterdir()):
-        file.write_bytes(data.draw(mutations(file.read_bytes())))
-
-
 @settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.DataObject) -> None:
@@ -185,7 +180,8 @@ def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.Data
     expected = expected_by_key(messages, records, "Orders", COLLIDING[0])
     with TemporaryDirectory() as folder:
         store = write_store(Path(folder) / "store", records)
-        _damaged_index(store, data)
+        for file in sorted((store / "index").iterdir()):
+            file.write_bytes(data.draw(mutations(file.read_bytes())))
         with opened(store) as source:
             answer = lookups.by_key(source, "Orders", COLLIDING[0], limit=1000)
 
