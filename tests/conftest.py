@@ -15,6 +15,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.golden import StoreOf, unpack, unpack_situation
 from tests.sampling import SEED, deselect_what_is_not_sampled
+from tests.support.commands import Run, runner
 from tests.support.spark_settings import SMALL
 
 if TYPE_CHECKING:
@@ -109,6 +110,11 @@ def spark() -> "Iterator[SparkSession]":
         session = spark_session("tests", spark_options=options, record_classes=False)
     yield session
     close(succeeded=True)
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    return runner(capfd)
 
 
 @pytest.fixture

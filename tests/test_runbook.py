@@ -53,11 +53,6 @@ REPAIRS = {  # of a section: the commands that it tells to run in the end
 
 
 @pytest.fixture
-def run(run: Run) -> Run:
-    return run
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Path:
     (tmp_path / "golden").mkdir()
     return Path(copy_of(unpack("b551-base", tmp_path / "golden"), tmp_path).rename(tmp_path / "STORE"))

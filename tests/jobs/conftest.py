@@ -9,12 +9,6 @@ import pytest
 
 from tests.golden import StoreOf
 from tests.support.broker import Broker
-from tests.support.commands import Run, runner
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
 
 
 @pytest.fixture
