@@ -5,8 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +15,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.golden import StoreOf, unpack, unpack_situation
 from tests.sampling import SEED, deselect_what_is_not_sampled
+from tests.support.commands import Run, runner
 from tests.support.spark_settings import SMALL
 
 if TYPE_CHECKING:
@@ -113,6 +113,11 @@ def spark() -> "Iterator[SparkSession]":
 
 
 @pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    return runner(capfd)
+
+
+@pytest.fixture
 def own_session(spark: "SparkSession") -> "SparkSession":
     """Give a session whose temporary views no other test sees."""
     return spark.newSession()
@@ -121,22 +126,10 @@ def own_session(spark: "SparkSession") -> "SparkSession":
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """Give a real broker's store by name; it is shared, so copy it before you change anything."""
-    folder = tmp_path_factory.mktemp("golden")
-
-    @cache
-    def store(name: str) -> Path:
-        return unpack(name, folder)
-
-    return store
+    return cache(partial(unpack, folder=tmp_path_factory.mktemp("golden")))
 
 
 @pytest.fixture(scope="session")
 def situation(tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
     """Give what a real broker left in a situation by name: `store/` and more; copy it before you change anything."""
-    folder = tmp_path_factory.mktemp("situations")
-
-    @cache
-    def place(name: str) -> Path:
-        return unpack_situation(name, folder)
-
-    return place
+    return cache(partial(unpack_situation, folder=tmp_path_factory.mktemp("situations")))

@@ -18,42 +18,22 @@ ROOT = Path(__file__).parent.parent
 SCALAR = {
     f"rmq_formats{name}"
     for name in (
-        *(
-            "",
-            ".arrays",
-            ".body",
-            ".broker_conf",
-            ".broker_start",
-            ".config_json",
-            ".detection",
-            ".errors",
-            ".flags",
-            ".hashing",
-        ),
+        *("", ".arrays", ".body", ".broker_conf", ".broker_start", ".config_json", ".detection"),
+        *(".errors", ".flags", ".hashing"),
         *(".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
         *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.row"),
         *(".commitlog.bridge", ".commitlog.segment"),
         *(".consumequeue", ".consumequeue.ext", ".consumequeue.layout"),
         *(".consumequeue.unit", ".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.geometry"),
         *(".indexfile.keys", ".indexfile.layout", ".indexfile.lookup"),
-        *(
-            ".rocksdb",
-            ".rocksdb.index",
-            ".rocksdb.layout",
-            ".rocksdb.queues",
-            ".rocksdb.timer",
-            ".rocksdb.transactions",
-        ),
+        *(".rocksdb", ".rocksdb.index", ".rocksdb.layout", ".rocksdb.queues"),
+        *(".rocksdb.timer", ".rocksdb.transactions"),
     )
 }
 COMPILERS = {"llvmlite", "numba", "numpy", "pyarrow"}
 
 # Scalar, but with a need that the standard library does not meet: LZ4 and zstd; the links of 20 million entries.
-BORROWED = {
-    "rmq_formats.arrays": {"numpy"},
-    "rmq_formats.body": {"pyarrow"},
-    "rmq_formats.indexfile.chains": {"numpy"},
-}
+BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}, "rmq_formats.indexfile.chains": {"numpy"}}
 
 # What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second. Verbs that work by
 # Spark start their JVM before they import.

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.documentation import PAGES, ROOT, TRANSLATIONS, Shown, commands, fences
-from tests.support.commands import Run, runner
-from tests.support.scenes import (
-    OURS,
-    World,
-    bare,
-    name_of,
-    prints_what_is_shown,
-    scenes,
-    world_of,
-)
+from tests.support.commands import Run
+from tests.support.scenes import OURS, World, bare, name_of, prints_what_is_shown, scenes, world_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,11 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("scene", scenes(), ids=name_of)
 def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
-    scene: list[Shown],
-    spark: "SparkSession",
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    scene: list[Shown], spark: "SparkSession", run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one directory, one after the other, with the exit code that its comment names (0 where it names none)."""
     del spark  # for commands that ask for it; the others choose as in a process of their own
@@ -40,7 +28,7 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
     monkeypatch.setenv("SHELL", "/bin/bash")
     for shown in scene:
         monkeypatch.setenv("RMQ_LAKE_PROGRAM", shown.text.partition(" ")[0])
-        code, out, err = _run(shown, world, runner(capfd))
+        code, out, err = _run(shown, world, run)
         assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
         assert prints_what_is_shown(shown, out, err), f"{shown}\n{out}{err}"
 

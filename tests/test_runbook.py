@@ -10,7 +10,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from tests.documentation import ROOT, commands
 from tests.golden import unpack
-from tests.support.commands import Run, copy_of, runner
+from tests.support.commands import Run, copy_of
 from tests.support.faults import without_rights
 from tests.support.scenes import damaged, index_lost, queue_file_cut, queue_lost, segment_lost
 
@@ -50,11 +50,6 @@ PATHS = {
 REPAIRS = {  # of a section: the commands that it tells to run in the end
     number: ["repair STORE --out OUT --apply"] for number in (4, 5, 6, 7)
 }
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
 
 
 @pytest.fixture

@@ -1,17 +1,19 @@
 """What tests of several packages begin with."""
 
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.golden import StoreOf
-from tests.support.commands import Run, runner
+from tests.support.broker import Broker
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return runner(capfd)
+def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path / "store")
 
 
 @pytest.fixture
@@ -29,3 +31,18 @@ def place(situation: StoreOf, tmp_path: Path) -> Path:
 @pytest.fixture
 def tier(place: Path) -> Path:
     return place / "tiered"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Give a file system of four MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
+    yield place
+    # What an exception still holds, or a thread of a library, may have a file open there for a moment.
+    subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -25,7 +25,6 @@ class Cell(NamedTuple):
 
 
 def of_upgrade(first: str, second: str) -> Cell:
-    """Name the cell of a store that two releases wrote."""
     return Cell(f"{first}, then {second}", "verdict")
 
 

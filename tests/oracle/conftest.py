@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 import pytest
 
@@ -23,6 +23,8 @@ from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_bro
 from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.oracle.stage import Stage
 
+Opened_co = TypeVar("Opened_co", bound=RealStore, covariant=True)
+Verdict: TypeAlias = Callable[[str, str, str], None]
 _IN_TWO_MINUTES = ("everyday", "edges", "killed")
 """Scenarios that every run of brokers plays: a test has the first one that it names."""
 
@@ -73,22 +75,17 @@ def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
     return Plays(tmp_path_factory.mktemp("plays"))
 
 
-class BrokerFactory(Protocol):
-    """Starts a whole broker for the length of a `with` block."""
+class Opens(Protocol[Opened_co]):
+    """Opens a store, with a whole broker or without one, for the length of a `with` block."""
 
     def __call__(
         self, release: str, store: Path, geometry: Geometry = ..., settings: dict[str, str] | None = ...
-    ) -> AbstractContextManager[RealBroker]:
+    ) -> AbstractContextManager[Opened_co]:
         """Open *store* with *release*."""
 
 
-class StoreFactory(Protocol):
-    """Opens a store without a broker for the length of a `with` block."""
-
-    def __call__(
-        self, release: str, store: Path, geometry: Geometry = ..., settings: dict[str, str] | None = ...
-    ) -> AbstractContextManager[RealStore]:
-        """Open *store* with *release*."""
+BrokerFactory: TypeAlias = Opens[RealBroker]
+StoreFactory: TypeAlias = Opens[RealStore]
 
 
 @pytest.fixture
@@ -142,7 +139,7 @@ def kills(tmp_path: Path) -> Kills:
 
 
 @pytest.fixture(scope="session")
-def verdict() -> Callable[[str, str, str], None]:
+def verdict() -> Verdict:
     """Write down what became of a scenario on a release, for docs/compatibility.md."""
     path = os.environ.get("ORACLE_VERDICTS")
 

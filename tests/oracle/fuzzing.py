@@ -37,6 +37,7 @@ from tests.oracle.process import DriverProcess, running
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, Crafted, DirectMessage, RealStore, open_store
 from tests.oracle.settings import Geometry
+from tests.rmq_formats.builders import reading
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 
 _NOW: Final = 1_795_000_000_000
@@ -195,7 +196,7 @@ def fuzz_index(driver: DriverProcess, store: Path, seed: int, most: int) -> Roun
         index.dispatch(_as_record(message))
     made = [file.encode(release.empty_index_count) for file in index.files]
     with open_store(driver, store, geometry) as opened:
-        opened.index_each(crafted)
+        opened.dispatch_each("index", crafted)
         found = _fuzz_lookups(random, opened, crafted, made, writer)
     real = [path.read_bytes() for path in list_index_files(store)]
     found += _told("scalar", differences(Derived({}, real), Derived({}, made)))
@@ -235,10 +236,7 @@ def _fuzz_lookups(
     random: Random, opened: RealStore, crafted: list[Crafted], made: list[bytes], writer: Writer
 ) -> list[str]:
     found = []
-    files = [
-        IndexReader(lambda position, size, data=data: data[position : position + size], writer.index_geometry)  # type: ignore[misc]
-        for data in reversed(made)
-    ]
+    files = [IndexReader(reading(data), writer.index_geometry) for data in reversed(made)]
     for _ in range(_LOOKUPS):
         message = random.choice(crafted)
         key = random.choice(message.keys.split() or [message.unique_key or "absent"])
@@ -265,9 +263,10 @@ def fuzz_queues(driver: DriverProcess, store: Path, seed: int, most: int) -> Rou
     for message in crafted:
         name = QueueName(QueueKind.PLAIN, message.topic, message.queue_id)
         queue = queues.setdefault(name, ConsumeQueue(geometry.consume_queue_file_size))
-        queue.append(_as_unit(name, message), release)
+        places = (message.queue_offset, message.physical_offset, message.size)
+        queue.append(ExpectedUnit(name, *places, message.tags_code, message.store_timestamp), release)
     with open_store(driver, store, geometry) as opened:
-        opened.queue_each(crafted)
+        opened.dispatch_each("queue", crafted)
     made = {f"{name.path}/{name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()}
     found = _told("scalar", differences(Derived(on_disk(store).queues, []), Derived(made, [])))
     return Round("queues", driver.release, seed, geometry, len(crafted), found)
@@ -294,12 +293,6 @@ def _crafted_for_queues(random: Random, count: int) -> Iterator[Crafted]:
             tags_code=random.randrange(-(1 << 31), 1 << 31),
         )
         offset += size
-
-
-def _as_unit(name: QueueName, message: Crafted) -> ExpectedUnit:
-    return ExpectedUnit(
-        name, message.queue_offset, message.physical_offset, message.size, message.tags_code, message.store_timestamp
-    )
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------

@@ -33,20 +33,14 @@ from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import (
-    ENTRY,
-    HEADER,
-    SLOT,
-    IndexEntry,
-    IndexHeader,
-    decode_entry,
-    decode_header,
-)
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.release import Release, release_at, rules_of
-from rmq_formats.store import FileKind, classify, is_index_name, name_of_offset
+from rmq_formats.store import is_index_name, name_of_offset
 from tests.oracle.settings import Geometry
+from tests.rmq_formats.builders import into, reading
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
+from tests.support.stores import segments_of
 
 _BATCH_UNIT_SIZE = 46
 _HEAD = 64
@@ -140,16 +134,6 @@ def _difference(name: str, expected: bytes, actual: bytes) -> Difference | None:
 # --- the log ---------------------------------------------------------------------------------------------------------
 
 
-def segments(store: Path) -> list[Path]:
-    logs = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
-    found = [path for path in store.rglob("*") if path.is_file() and _kind(store, path) in logs]
-    return sorted(found, key=lambda path: path.name)
-
-
-def _kind(store: Path, path: Path) -> FileKind:
-    return classify(path.relative_to(store).as_posix()).kind
-
-
 def pieces(store: Path) -> Iterator[tuple[SegmentBytes, Piece]]:
     for base_offset, raw, final in _segments(store):
         segment = SegmentBytes.of(raw, base_offset, detect_framing(raw))
@@ -159,7 +143,7 @@ def pieces(store: Path) -> Iterator[tuple[SegmentBytes, Piece]]:
 
 def _segments(store: Path) -> Iterator[tuple[int, bytes, bool]]:
     """Yield each file of the log: its offset, its bytes, and whether records follow in a later one."""
-    logs = [(int(path.name), path.read_bytes()) for path in segments(store)]
+    logs = [(int(path.name), path.read_bytes()) for path in segments_of(store)]
     # The broker makes the next file before it is needed: zeros, which say nothing about the file before.
     written = [number for number, (_, raw) in enumerate(logs) if any(raw[:_HEAD])]
     for number, (base_offset, raw) in enumerate(logs):
@@ -223,15 +207,7 @@ def by_compiled(store: Path, writer: Writer) -> Derived:
 
 def _scanned(store: Path) -> Iterator[Records]:
     for base_offset, raw, final in _segments(store):
-        found = scan(
-            lambda position, size, raw=raw: raw[position : position + size],  # type: ignore[misc]
-            0,
-            len(raw),
-            len(raw),
-            base_offset,
-            detect_framing(raw),
-            final=final,
-        )
+        found = scan(reading(raw), 0, len(raw), len(raw), base_offset, detect_framing(raw), final=final)
         yield from (group for group in found if isinstance(group, Records))
 
 
@@ -260,11 +236,7 @@ def _built_index(keys: np.ndarray, table: RuleTable, writer: Writer, newest: int
     previous: IndexHeader | None = None
     for cut in cuts:
         data = bytearray(geometry.file_size)
-
-        def write(position: int, block: memoryview, data: bytearray = data) -> None:
-            data[position : position + len(block)] = block
-
-        builder = FileBuilder(geometry, table, write, previous)
+        builder = FileBuilder(geometry, table, into(data), previous)
         builder.add(keys[cut : cut + geometry.capacity].copy())
         previous = builder.finish(writer.rules[-1][1].empty_index_count)
         files.append(bytes(data))

@@ -113,15 +113,8 @@ class Lives:
     # sending
 
     def _send(self, broker: StageBroker, count: int) -> None:
-        ways = [
-            "sent",
-            "batched",
-            "delayed",
-            "far",
-            "committed",
-            "rolled back",
-            "asked" if self._asks_again else "open",
-        ]
+        ways = ["sent", "batched", "delayed", "far", "committed", "rolled back"]
+        ways.append("asked" if self._asks_again else "open")
         ways += ["timed", "timed far"] if self._has_timers else []
         goal = len(self.notes) + count
         while len(self.notes) < goal:
@@ -217,20 +210,8 @@ class Lives:
 
     def _consume(self, broker: StageBroker, topic: str, readers: Readers) -> None:
         if readers.pops:
-            line = (
-                "setConsumeMode",
-                "-b",
-                broker.real.address,
-                "-t",
-                topic,
-                "-g",
-                readers.group,
-                "-m",
-                "POP",
-                "-q",
-                "0",
-            )
-            printed = broker.real.mqadmin(*line)
+            whose = ("-b", broker.real.address, "-t", topic, "-g", readers.group)
+            printed = broker.real.mqadmin("setConsumeMode", *whose, "-m", "POP", "-q", "0")
             assert "success" in printed.stdout, printed
         notes = [note for note in self.notes if note.topic == topic]
         rows = sum(len(note.pulled) * (1 + readers.attempts * note.fails) for note in notes)

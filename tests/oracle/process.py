@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypeAlias
@@ -35,12 +35,8 @@ _REQUESTS_AT_ONCE: Final = 200
 
 _SILENT_LOGGING: Final = '<configuration><root level="OFF"/></configuration>'
 _LOGGING_FILES: Final = (
-    "logback.xml",
-    "rmq.logback.xml",
-    "rmq.client.logback.xml",
-    "rmq.broker.logback.xml",
-    "rmq.namesrv.logback.xml",
-    "rmq.tools.logback.xml",
+    *("logback.xml", "rmq.logback.xml"),
+    *(f"rmq.{program}.logback.xml" for program in ("client", "broker", "namesrv", "tools")),
 )
 _OPENED_PACKAGES: Final = (
     "java.nio",
@@ -131,7 +127,8 @@ class DriverProcess:
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                _close_quietly(pipe)
+                with suppress(BrokenPipeError):  # the other end may be deleted with bytes still unsent
+                    pipe.close()
 
     def __enter__(self) -> Self:
         return self
@@ -196,17 +193,8 @@ def _encode(values: Mapping[str, Value]) -> str:
 
 def _command(release: str, scratch: Path, speed: Sequence[str]) -> list[str]:
     jars = ":".join(map(str, [_compiled_driver(release), *class_path_of(release)]))
-    return [
-        "java",
-        *speed,
-        *_JVM_FLAGS,
-        f"-Duser.home={scratch}",
-        f"-Djava.io.tmpdir={scratch}",
-        f"-XX:ErrorFile={scratch}/hs_err_pid%p.log",
-        "-cp",
-        jars,
-        _MAIN_CLASS,
-    ]
+    places = [f"-Duser.home={scratch}", f"-Djava.io.tmpdir={scratch}", f"-XX:ErrorFile={scratch}/hs_err_pid%p.log"]
+    return ["java", *speed, *_JVM_FLAGS, *places, "-cp", jars, _MAIN_CLASS]
 
 
 def _compiled_driver(release: str) -> Path:
@@ -216,7 +204,8 @@ def _compiled_driver(release: str) -> Path:
     classes = PLACE / release / f"driver-{digest}"
     if classes.exists():
         return classes
-    attempt = Path(tempfile.mkdtemp(prefix="driver.attempt-", dir=_made(classes.parent)))
+    classes.parent.mkdir(parents=True, exist_ok=True)
+    attempt = Path(tempfile.mkdtemp(prefix="driver.attempt-", dir=classes.parent))
     for name in _LOGGING_FILES:
         attempt.joinpath(name).write_text(_SILENT_LOGGING, encoding="utf-8")
     jars = ":".join(map(str, class_path_of(release)))
@@ -241,16 +230,3 @@ def _publish(attempt: Path, classes: Path) -> None:
         if not classes.exists():
             raise
         shutil.rmtree(attempt)
-
-
-def _made(directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def _close_quietly(pipe: object) -> None:
-    """Close *pipe*, whose other end may be deleted with bytes still unsent."""
-    try:
-        pipe.close()  # type: ignore[attr-defined]
-    except BrokenPipeError:
-        return

@@ -48,14 +48,15 @@ _STAND_INS: Final[dict[str, dict[str, str]]] = {
 
 _PINNED: Final[dict[str, dict[str, str]]] = {
     # Broker 5.5.1 asks for siblings of its own number, which were not published either.
-    "5.5.1": {"tiered-store": "5.5.0", "filter": "5.5.0", "auth": "5.5.0"},
+    "5.5.1": {"tiered-store": "5.5.0", "filter": "5.5.0", "auth": "5.5.0"}
 }
 """Modules that a release needs named, because what its own modules ask for does not exist."""
 
 
 def artifacts_of(release: str) -> tuple[Module, ...]:
     versions = dict.fromkeys(_MODULES, release) | _STAND_INS.get(release, {}) | _PINNED.get(release, {})
-    versions |= {"acl": release} if _has_acl(release) else {}
+    if (4, 4, 0) <= version_of(release) < (5, 3, 0):  # mqadmin needs it, and its descriptor does not always name it
+        versions |= {"acl": release}
     return tuple(Module("org.apache.rocketmq", f"rocketmq-{name}", version) for name, version in versions.items())
 
 
@@ -73,8 +74,3 @@ def in_every_run(name: str, releases: Sequence[str]) -> str:
     """Return the release that a test of all *releases* has in every run: one of the two newest, as its name decides."""
     known = [release for release in NEWEST_OF_TWO_LINES if release in releases]
     return known[crc32(name.encode()) % len(known)]
-
-
-def _has_acl(release: str) -> bool:
-    """Say whether mqadmin of *release* needs the access control module, which its descriptor does not always name."""
-    return (4, 4, 0) <= version_of(release) < (5, 3, 0)

@@ -14,9 +14,8 @@ from typing import Final, TypeAlias
 
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage
-from tests.oracle.settings import SMALL_GEOMETRY, Geometry
+from tests.oracle.settings import SMALL_GEOMETRY, Geometry, group_of_one
 from tests.oracle.stage import Stage, StageBroker, StageStore
-from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 _UNIQUE_KEY_PREFIX: Final = "0A0102031234ABCD"
@@ -387,7 +386,8 @@ def timed(stage: Stage) -> None:
 @scenario(since="4.5.2")
 def dledger(stage: Stage) -> None:
     """Run a group of one: every record in an entry of a DLedger log, offsets counted after its header."""
-    with stage.broker(_group_of_one(stage)) as broker:
+    stage.note("group of one")
+    with stage.broker(group_of_one()) as broker:
         for topic in ("T1", "T2"):
             broker.make_topic(topic, queues=2)
         _send_keys_and_tags(broker)
@@ -396,16 +396,6 @@ def dledger(stage: Stage) -> None:
             broker.send(f"large-{number}", ClientMessage(f"T{number % 2 + 1}", _noise(3500, number), "TagN", keys))
         stage.ask(broker.real, [("queryMsgByKey", "-t", "T1", "-k", "dup")])
         broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
-
-
-def _group_of_one(stage: Stage) -> dict[str, str]:
-    stage.note("group of one")
-    return {
-        "enableDLegerCommitLog": "true",
-        "dLegerGroup": "b0",
-        "dLegerPeers": f"n0-127.0.0.1:{free_port()}",
-        "dLegerSelfId": "n0",
-    }
 
 
 def upgraded(*releases: str) -> Scenario:
@@ -434,9 +424,7 @@ UPGRADES: Final = (
 
 def _numbered(prefix: str, number: int, body_size: int = 500) -> DirectMessage:
     properties = _text(
-        UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}",
-        KEYS=f"{prefix}{number} all",
-        TAGS=f"Tag{number % 3}",
+        UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}", KEYS=f"{prefix}{number} all", TAGS=f"Tag{number % 3}"
     )
     return DirectMessage(f"{prefix}{number % 3}", number % 2, _noise(body_size + number % 7, number), properties)
 

@@ -8,18 +8,11 @@ killed before.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from tests.oracle.process import (
-    AT_FULL_SPEED,
-    Answer,
-    DriverProcess,
-    Value,
-    list_fields,
-    running,
-    text_field,
-)
+from tests.oracle.process import AT_FULL_SPEED, Answer, DriverProcess, Value, list_fields, running, text_field
 from tests.oracle.settings import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, Geometry, store_settings
 from tests.support.ports import free_port
 
@@ -89,6 +82,13 @@ class DirectMessage:
             "clock": "" if self.store_timestamp is None else self.store_timestamp,
         }
         return fields | text_field("properties", self.properties)
+
+
+def some_messages(life: str) -> Iterator[DirectMessage]:
+    """Make messages without end for three topics of two queues, each with a key of its own and one that all have."""
+    for number in count():
+        properties = f"UNIQ_KEY\1{life}-{number}\2KEYS\1k{number} all\2TAGS\1Tag{number % 3}\2"
+        yield DirectMessage(f"K{number % 3}", number % 2, bytes(300 + number % 7), properties)
 
 
 class Consumption(NamedTuple):
@@ -174,16 +174,18 @@ class RealStore:
     def put_each(self, messages: Iterable[DirectMessage]) -> Iterator[Stored]:
         return map(_stored, self.driver.ask_each("put", (message.fields() for message in messages)))
 
+    def put_all(self, messages: Iterable[DirectMessage]) -> list[Stored]:
+        """Put messages of which the store must refuse none."""
+        stored = list(self.put_each(messages))
+        assert {one.status for one in stored} <= {"PUT_OK"}
+        return stored
+
     def put_batch(self, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
         values = envelope.fields() | {"body": None}
         return _stored(self.driver.ask("put-batch", values | list_fields(message.fields() for message in messages)))
 
-    def index_each(self, messages: Iterable[Crafted]) -> None:
-        for _ in self.driver.ask_each("index", (message.fields() for message in messages)):
-            pass
-
-    def queue_each(self, messages: Iterable[Crafted]) -> None:
-        for _ in self.driver.ask_each("queue", (message.fields() for message in messages)):
+    def dispatch_each(self, door: Literal["index", "queue"], messages: Iterable[Crafted]) -> None:
+        for _ in self.driver.ask_each(door, (message.fields() for message in messages)):
             pass
 
     def find_offsets(self, topic: str, key: str, *, begin: int, end: int, limit: int) -> list[int]:
@@ -312,12 +314,7 @@ def _store_values(store: Path, geometry: Geometry, settings: dict[str, str] | No
 
 @contextmanager
 def open_broker(
-    driver: DriverProcess,
-    store: Path,
-    geometry: Geometry,
-    settings: dict[str, str] | None = None,
-    *,
-    home: Path,
+    driver: DriverProcess, store: Path, geometry: Geometry, settings: dict[str, str] | None = None, *, home: Path
 ) -> Iterator[RealBroker]:
     """
     Open a name server and a broker in *driver*; after the block both are stopped, unless killed.
@@ -368,13 +365,8 @@ def _check_known(driver: DriverProcess, answer: Answer) -> None:
 def _stored(answer: Answer) -> Stored:
     if "offset" not in answer:
         return Stored(answer["status"])
-    return Stored(
-        answer["status"],
-        int(answer["offset"]),
-        int(answer["size"]),
-        int(answer["queue-offset"]),
-        int(answer["store-timestamp"]),
-    )
+    numbers = (int(answer[name]) for name in ("offset", "size", "queue-offset", "store-timestamp"))
+    return Stored(answer["status"], *numbers)
 
 
 def _consumed(answer: Answer) -> list[Consumed]:

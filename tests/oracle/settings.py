@@ -71,3 +71,9 @@ def store_settings(store: Path, geometry: Geometry, more: dict[str, str] | None 
         "timerWheelEnable": "false",
         "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
     } | (more or {})
+
+
+def group_of_one() -> dict[str, str]:
+    """Return the settings of a broker that keeps a DLedger log and leads a group without others."""
+    peers = f"n0-127.0.0.1:{free_port()}"
+    return {"enableDLegerCommitLog": "true", "dLegerGroup": "b0", "dLegerPeers": peers, "dLegerSelfId": "n0"}

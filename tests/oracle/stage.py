@@ -90,16 +90,8 @@ class Stage:
         self.end()
 
     def remove_empty_files(self) -> None:
-        """
-        Do what an operator must do whose broker was killed between making a file and giving it its size.
-
-        Up to 5.1.2 a broker does not load a store with such a file ("please check it manually").
-        """
-        for folder in ("commitlog", "consumequeue"):
-            for path in (self.store_directory / folder).rglob("0*"):
-                if path.is_file() and not path.stat().st_size:
-                    path.unlink()
-                    self.note(f"removed {path.relative_to(self.store_directory)}, which was empty")
+        for path in removed_empty_files(self.store_directory):
+            self.note(f"removed {path.relative_to(self.store_directory)}, which was empty")
 
     def upgrade(self, release: str, next_offset: int) -> None:
         """Let *release* go on with the store; its first message will are at *next_offset* or later."""
@@ -157,6 +149,19 @@ class Stage:
         if self._driver is None:
             self._driver = DriverProcess(self.release, self._scratch)
         return self._driver
+
+
+def removed_empty_files(store: Path) -> list[Path]:
+    """
+    Do what an operator must do whose broker was killed between making a file and giving it its size.
+
+    Up to 5.1.2 a broker does not load a store with such a file ("please check it manually").
+    """
+    paths = [path for folder in ("commitlog", "consumequeue") for path in (store / folder).rglob("0*")]
+    empty = [path for path in paths if path.is_file() and not path.stat().st_size]
+    for path in empty:
+        path.unlink()
+    return empty
 
 
 def _log_bytes(store: Path) -> list[bytes]:
@@ -232,11 +237,7 @@ class StageBroker:
 
     def _note(self, label: str, topic: str, answer: Answer) -> Answer:
         self.sent[label] = Sent(
-            topic,
-            answer["queue"],
-            answer["queue-offset"],
-            answer["message-id"],
-            answer.get("offset-message-id", ""),
+            topic, answer["queue"], answer["queue-offset"], answer["message-id"], answer.get("offset-message-id", "")
         )
         self._stage.note(
             f"SENT {label} status={answer['status']} msgId={answer['message-id']}"

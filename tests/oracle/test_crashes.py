@@ -1,6 +1,6 @@
 """Brokers killed at random moments, started again and killed again: every file they leave has an explanation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,20 +14,10 @@ from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.consumequeue.layout import UNIT
-from tests.oracle.conftest import Kills
-from tests.oracle.judge import (
-    Writer,
-    by_scalar,
-    explain_index,
-    list_index_files,
-    on_disk,
-    records,
-    unfaithful,
-)
-from tests.oracle.sessions import DirectMessage
+from tests.oracle.conftest import Kills, Verdict
+from tests.oracle.judge import Writer, by_scalar, explain_index, list_index_files, on_disk, records, unfaithful
+from tests.oracle.sessions import DirectMessage, some_messages
 from tests.oracle.settings import SMALL_GEOMETRY
-
-Verdict = Callable[[str, str, str], None]
 
 _LIVES = 3
 _FIRST_TIME = 1_795_000_000_000
@@ -50,8 +40,8 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
     writer = Writer(((0, release),), SMALL_GEOMETRY)
     seen: set[str] = set()
     for life in range(_LIVES):
-        messages = islice(_messages(life), 400) if times == "running" else islice(_at_standing_times(life), 400)
-        kills(release, store, messages, after=random.randrange(20, 300))
+        messages = some_messages(f"life{life}") if times == "running" else _at_standing_times(life)
+        kills(release, store, islice(messages, 400), after=random.randrange(20, 300))
         log = records(store)
         explained = explain_index(store, log, writer)
         seen |= set(explained)
@@ -80,14 +70,8 @@ def _found_by_verify(store: Path, release: str, explained: list[str]) -> list[Fi
     ]
 
 
-def _messages(life: int) -> Iterator[DirectMessage]:
-    for number in range(10**6):
-        properties = f"UNIQ_KEY\1life{life}-{number}\2KEYS\1k{number} all\2TAGS\1Tag{number % 3}\2"
-        yield DirectMessage(f"K{number % 3}", number % 2, bytes(300 + number % 7), properties)
-
-
 def _at_standing_times(life: int) -> Iterator[DirectMessage]:
-    for number, message in enumerate(_messages(life)):
+    for number, message in enumerate(some_messages(f"life{life}")):
         yield replace(message, store_timestamp=_FIRST_TIME + life * 100_000 + number // 40 * 700)
 
 

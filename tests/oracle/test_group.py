@@ -6,13 +6,11 @@ stays in the old leader's file, after its last entry, where it would be a messag
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
 from jobs.query.lake_source import open_lake
 from jobs.query.message import Message
@@ -26,14 +24,14 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.indexfile.layout import decode_entry, decode_header
 from rmq_formats.release import Release
+from tests.oracle.conftest import Verdict
 from tests.oracle.group import MEMBERS, Group
-from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on_disk, records, segments, unfaithful
+from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on_disk, records, unfaithful
 from tests.oracle.releases import MATRIX, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
-from tests.support.lakes import leftovers, raw_rows
-
-Verdict = Callable[[str, str, str], None]
+from tests.support.lakes import ingest_store, leftovers, raw_rows
+from tests.support.stores import segments_of
 
 _AGREED = 40
 _LOST = 2
@@ -95,7 +93,7 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
     for store in (back, *stores):
         _judge(store, writer, taken_back, led=store in {back, group.store_of(old)})
     assert [record.physical_offset for record in records(stores[0])] == [*agreed, *written_over, last]
-    assert len({b"".join(path.read_bytes() for path in segments(store)) for store in stores}) == 1
+    assert len({b"".join(path.read_bytes() for path in segments_of(store)) for store in stores}) == 1
     _come_into_one_lake(tmp_path / "lake", [dead, back, *stores])
     assert [_state(tmp_path / "lake", writer, record) for record in taken_back] == ["taken back by its broker"] * _LOST
     kept = [*records(stores[0])[:1], *records(stores[0])[-_LOST:]]
@@ -133,7 +131,7 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
     superseded: list[tuple[int, bytes]] = []
     for store in stores:
         before = raw_rows(lake)
-        ingest(IngestRequest(str(store), str(lake), broker="group"), OneByOne())
+        ingest_store(store, lake, "group")
         log = [(record.physical_offset, encode_record(record)) for record in records(store)]
         superseded += [row for row in before if row not in log]
 
@@ -180,7 +178,7 @@ def _units(queues: Mapping[str, bytes]) -> set[tuple[str, int, bytes]]:
 
 
 def _offsets_of_entries(store: Path) -> set[int]:
-    path = segments(store)[-1]
+    path = segments_of(store)[-1]
     raw, at, offsets = path.read_bytes(), 0, set()
     while at + DLEDGER_ENTRY.size <= len(raw) and raw[at : at + 4] == (1).to_bytes(4):
         offsets.add(int(path.name) + at + DLEDGER_ENTRY.size)

@@ -11,8 +11,9 @@ from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from tests.oracle.conftest import Kills, StoreFactory
 from tests.oracle.judge import Writer, by_scalar, list_index_files, on_disk, records
-from tests.oracle.sessions import DirectMessage, RealStore
+from tests.oracle.sessions import DirectMessage, RealStore, some_messages
 from tests.oracle.settings import SMALL_GEOMETRY
+from tests.oracle.stage import removed_empty_files
 
 _EVER = {"begin": -(1 << 63), "end": (1 << 63) - 1, "limit": 64}
 
@@ -23,7 +24,7 @@ def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(
     """Stopped cleanly, four of its files deleted, the newest among them; afterwards every file is the log's own."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:
-        _put(opened, _messages("first", 120))
+        _put(opened, islice(some_messages("first"), 120))
     whole = [path.read_bytes() for path in list_index_files(store)]
     for number in (1, 2, 5, -1):
         list_index_files(store)[number].unlink()
@@ -33,7 +34,7 @@ def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(
     assert [path.read_bytes() for path in list_index_files(store)] == whole
     with real_store(release, store) as opened:
         assert _not_found(opened, records(store)) == []
-        _put(opened, _messages("second", 60))
+        _put(opened, islice(some_messages("second"), 60))
     writer = Writer(((0, release),), SMALL_GEOMETRY)
     assert on_disk(store).index_files == by_scalar(records(store), writer).index_files
 
@@ -43,17 +44,17 @@ def test_after_a_kill_the_index_is_rebuilt_installed_and_kept_by_the_starting_br
 ) -> None:
     """`abort` is there: without the advanced checkpoint the broker would delete the newest files once more."""
     store = tmp_path / "store"
-    kills(release, store, islice(_messages("killed", 1 << 20), 400), after=150)
+    kills(release, store, islice(some_messages("killed"), 400), after=150)
     for path in list_index_files(store)[2:]:
         path.unlink()
-    _remove_empty(store)
+    removed_empty_files(store)
     _rebuild_and_install(store, tmp_path / "out", release, advance_checkpoint=True)
     installed = {path.name for path in list_index_files(store)}
     log = records(store)
     with real_store(release, store) as opened:
         assert installed <= {path.name for path in list_index_files(store)}
         assert _not_found(opened, log) == []
-        _put(opened, _messages("later", 30))
+        _put(opened, islice(some_messages("later"), 30))
         assert _not_found(opened, records(store)) == []
 
 
@@ -61,7 +62,7 @@ def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory,
     """The log begins in the middle of a lost file's history: what is left of it becomes a file of its own."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:
-        _put(opened, _messages("first", 150))
+        _put(opened, islice(some_messages("first"), 150))
     oldest = min((store / "commitlog").iterdir())
     oldest.unlink()
     for path in list_index_files(store)[:-2]:
@@ -82,23 +83,9 @@ def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkp
     return made
 
 
-def _remove_empty(store: Path) -> None:
-    """Do what an operator must do: up to 5.1.2 a file that was made and never sized stops the broker's start."""
-    for path in store.rglob("0*"):
-        if path.is_file() and not path.stat().st_size:
-            path.unlink()
-
-
 def _put(opened: RealStore, messages: Iterator[DirectMessage]) -> None:
-    for stored in opened.put_each(messages):
-        assert stored.status == "PUT_OK"
+    opened.put_all(messages)
     opened.drain()
-
-
-def _messages(life: str, count: int) -> Iterator[DirectMessage]:
-    for number in range(count):
-        properties = f"UNIQ_KEY\1{life}-{number}\2KEYS\1k{number} all\2TAGS\1Tag{number % 3}\2"
-        yield DirectMessage(f"K{number % 3}", number % 2, bytes(300 + number % 7), properties)
 
 
 def _not_found(opened: RealStore, log: Sequence[MessageRecord]) -> list[int]:

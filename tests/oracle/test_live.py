@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
+from tests.oracle.conftest import Verdict
 from tests.oracle.judge import records
 from tests.oracle.process import running
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
@@ -18,8 +18,6 @@ from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
 from tests.oracle.settings import Geometry
 from tests.oracle.stage import Stage
 from tests.support.lakes import table_of
-
-Verdict = Callable[[str, str, str], None]
 
 _MESSAGES = 10_000
 _AT_ONCE = 250

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from rmq_formats.trace import TRACE_TOPIC
 from tests.oracle.answers import differing_answers, on_releases
 from tests.oracle.sessions import ClientMessage, Consumption, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Asked, Line, Stage
-from tests.support.lakes import rows_of
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.waiting import wait_until
 
 _RELEASES = ("4.9.3", "4.9.8", "5.0.0", "5.1.0", "5.1.4", "5.3.3", "5.5.0")
@@ -115,7 +112,7 @@ def test_traces_are_printed_as_a_live_mqadmin_prints_them(
     with Stage(version, tmp_path / "store", SMALL_GEOMETRY, tmp_path / "scratch") as stage:
         _play(stage)
     lake = tmp_path / "lake"
-    ingest(IngestRequest(str(stage.snapshot), str(lake), broker="b0", release=version), OneByOne())
+    ingest_store(stage.snapshot, lake, "b0", release=version)
 
     assert differing_answers(stage, capfdbinary) == []
     assert differing_answers(stage, capfdbinary, lake=lake) == []

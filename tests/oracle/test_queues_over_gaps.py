@@ -1,7 +1,6 @@
 """Queues rebuilt over a log with a hole: real brokers load them, and serve every message under its own queue offset."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,10 @@ from jobs.rebuild import queue_run
 from jobs.store.workers import OneByOne
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import PRE_BLANK
-from tests.oracle.conftest import StoreFactory
+from tests.oracle.conftest import StoreFactory, Verdict
 from tests.oracle.releases import NEWEST_OF_TWO_LINES
 from tests.oracle.sessions import DirectMessage
 from tests.oracle.settings import SMALL_GEOMETRY
-
-Verdict = Callable[[str, str, str], None]
 
 _QUEUES = 2
 _FILE = SMALL_GEOMETRY.consume_queue_units * UNIT.size
@@ -33,24 +30,21 @@ def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     """And the next message of each queue gets the number after the last one."""
     store = tmp_path / "store"
     with real_store(writer, store) as opened:
-        for stored in opened.put_each(_MESSAGES):
-            assert stored.status == "PUT_OK"
+        opened.put_all(_MESSAGES)
     with real_store(writer, store) as opened:
         healthy = {queue: opened.read_queue("T", queue) for queue in range(_QUEUES)}
     segment = SMALL_GEOMETRY.commit_log_file_size
     lost = range(2 * segment, 3 * segment)
     (store / "commitlog" / f"{lost.start:020d}").unlink()
     out = tmp_path / "queues"
-    summary = queue_run.rebuild(
-        queue_run.RebuildQueuesRequest(str(store), out, file_size=_FILE, release=writer), OneByOne()
-    )
+    request = queue_run.RebuildQueuesRequest(str(store), out, file_size=_FILE, release=writer)
+    summary = queue_run.rebuild(request, OneByOne())
     shutil.rmtree(store / "consumequeue")
     shutil.copytree(out, store / "consumequeue", ignore=shutil.ignore_patterns(queue_run.MANIFEST))
     with real_store(writer, store) as opened:
         served = {queue: opened.read_queue("T", queue) for queue in range(_QUEUES)}
         edges = {queue: opened.queue_edges("T", queue) for queue in range(_QUEUES)}
-        for stored in opened.put_each(_MORE):
-            assert stored.status == "PUT_OK"
+        opened.put_all(_MORE)
 
     left = {queue: [row for row in rows if row[1] not in lost] for queue, rows in healthy.items()}
     assert summary.blanks == sum(len(healthy[queue]) - len(left[queue]) for queue in range(_QUEUES)) > 0

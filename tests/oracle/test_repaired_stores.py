@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, repair
@@ -17,6 +15,7 @@ from tests.oracle.process import running
 from tests.oracle.sessions import Consumed, open_broker
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, faults
+from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 
 _RELEASE = "5.3.3"  # that wrote the store
@@ -30,7 +29,7 @@ class Judge:
     def __init__(self, healthy: Path, folder: Path) -> None:
         self.healthy, self.folder = healthy, folder
         self.lake = folder / "lake"
-        ingest(IngestRequest(str(healthy), str(self.lake), release=_RELEASE), OneByOne())
+        ingest_store(healthy, self.lake, release=_RELEASE)
         self._topics = sorted(path.name for path in (healthy / "consumequeue").glob("T*"))  # those of clients
         self._starts = 0
         self._known: list[tuple[dict[str, bytes], list[Consumed]]] = []

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import RestoreRequest, Summary, restore
@@ -16,8 +14,8 @@ from jobs.store.workers import OneByOne
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.judge import records
 from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker
-from tests.oracle.settings import SMALL_GEOMETRY
-from tests.support.ports import free_port
+from tests.oracle.settings import SMALL_GEOMETRY, group_of_one
+from tests.support.lakes import ingest_store
 
 _TOPIC, _GROUP = "Orders", "billing"
 _CONSUMED, _LEFT, _MORE = 120, 30, 20
@@ -48,21 +46,16 @@ def test_a_group_of_one_goes_on_with_a_restored_log_of_entries(
 ) -> None:
     """DLedger makes its own index of entries again from their headers, which come back with the log."""
     store, out = tmp_path / "store", tmp_path / "restored"
-    with real_broker(release, store, settings=_group_of_one()) as broker:
+    with real_broker(release, store, settings=group_of_one()) as broker:
         _fill(broker)
         pulled = sorted(broker.pull(_TOPIC))
     summary = _restored(store, out, release)
-    with real_broker(release, out, settings=_group_of_one()) as broker:
+    with real_broker(release, out, settings=group_of_one()) as broker:
         life = _life(broker)
 
     assert (0, []) == (summary.exit_code, summary.notes)
     # Not what mqadmin prints: the start may index the newest messages once more, as after any start of such a broker.
     assert (pulled, *_going_on()) == (life.served, life.left, life.more)
-
-
-def _group_of_one() -> dict[str, str]:
-    peers = f"n0-127.0.0.1:{free_port()}"
-    return {"enableDLegerCommitLog": "true", "dLegerGroup": "b0", "dLegerPeers": peers, "dLegerSelfId": "n0"}
 
 
 def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(
@@ -73,12 +66,12 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(
     lake = tmp_path / "lake"
     with real_broker(release, store) as broker:
         _fill(broker)
-    until = ingest(IngestRequest(str(store), str(lake), release=release), OneByOne()).to_offset
+    until = ingest_store(store, lake, release=release).to_offset
     log = records(store)
     with real_broker(release, store) as broker:
         broker.send_each(_messages("later", _MORE))
         assert len(_consumed(broker, _LEFT + _MORE)) == _LEFT + _MORE
-    ingest(IngestRequest(str(store), str(lake), release=release), OneByOne())
+    ingest_store(store, lake, release=release)
     start = log[len(log) // 3].physical_offset
     summary = restore(_request(lake, out, release, start=start, until=until), OneByOne())
     expected = [record for record in log if record.physical_offset >= summary.from_offset]
@@ -102,7 +95,7 @@ def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(
             broker.send_each(_messages("more", 1))
             broker.drain()
     lake = tmp_path / "lake"
-    ingest(IngestRequest(str(store), str(lake), release=release), OneByOne())
+    ingest_store(store, lake, release=release)
     first, after, *_ = _newest_file(store)
     DeltaTable(lake / "messages").delete(f"physical_offset = {first}")
     summary = restore(_request(lake, out, release), OneByOne())
@@ -155,7 +148,7 @@ def _consumed(broker: RealBroker, count: int) -> list[Consumed]:
 
 def _restored(store: Path, out: Path, release: str) -> Summary:
     lake = out.with_name(f"{out.name}-lake")
-    ingest(IngestRequest(str(store), str(lake), release=release), OneByOne())
+    ingest_store(store, lake, release=release)
     return restore(_request(lake, out, release), OneByOne())
 
 

@@ -1,7 +1,7 @@
 """Queues changed from files to RocksDB and back: real brokers open what was made, serve every message, and go on."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,12 +13,10 @@ from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import OneByOne
 from rmq_formats.rocksdb.queues import UNIT_FAMILY
-from tests.oracle.conftest import BrokerFactory
+from tests.oracle.conftest import BrokerFactory, Verdict
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
-
-Verdict = Callable[[str, str, str], None]
 
 _LIGHT_SINCE = (5, 3, 3)  # 5.2.0 makes no rows of light queues
 _TAKES_TOPICS_SINCE = (5, 3, 3)  # from JSON files to RocksDB; 5.2.0 does not, and back no release does
@@ -44,19 +42,15 @@ def test_a_broker_serves_from_converted_queues_and_goes_on(
     light = _LIGHT if version_of(release) >= _LIGHT_SINCE else {}
     before, after = (light, light | _ROCKSDB) if target is Target.ROCKSDB else (light | _ROCKSDB, light)
     with real_broker(release, store, settings=before) as broker:
-        for topic in _TOPICS:
-            broker.make_topic(topic, 2)
+        _make_topics(broker)
         _send(broker, "first", light)
         expected = _served(broker)
-    made = _made(store, tmp_path / "out", release, target)
-    shutil.rmtree(store / "consumequeue")
-    made.rename(store / "consumequeue")
+    _convert(store, tmp_path / "out", release, target)
     with real_broker(release, store, settings=after) as broker:
         broker.drain()
         served = _served(broker)
         if target is Target.FILES or version_of(release) < _TAKES_TOPICS_SINCE:
-            for topic in _TOPICS:
-                broker.make_topic(topic, 2)
+            _make_topics(broker)
         pulled = sum(len(broker.pull(topic)) for topic in _TOPICS)
         _send(broker, "more", light)
         more = _served(broker)
@@ -78,16 +72,13 @@ def test_consumers_get_past_the_numbers_of_lost_messages(
     """A broker gives nothing from a number without a row on, so lost messages have rows that lead to none."""
     store = tmp_path / "store"
     with real_broker(release, store) as broker:
-        for topic in _TOPICS:
-            broker.make_topic(topic, 2)
+        _make_topics(broker)
         _send(broker, "first")
         healthy = _served(broker)
     segment = SMALL_GEOMETRY.commit_log_file_size
     lost = range(2 * segment, 3 * segment)
     (store / "commitlog" / f"{lost.start:020d}").unlink()
-    made = _made(store, tmp_path / "out", release, Target.ROCKSDB)
-    shutil.rmtree(store / "consumequeue")
-    made.rename(store / "consumequeue")
+    _convert(store, tmp_path / "out", release, Target.ROCKSDB)
     with real_broker(release, store, settings=_ROCKSDB) as broker:
         broker.drain()
         served = _served(broker)
@@ -113,9 +104,7 @@ def test_a_queue_whose_messages_have_expired_goes_on_after_them(
             broker.send(ClientMessage("Quiet", bytes(300)))
         _send(broker, "first")
     min((store / "commitlog").iterdir()).unlink()
-    made = _made(store, tmp_path / "out", release, Target.ROCKSDB)
-    shutil.rmtree(store / "consumequeue")
-    made.rename(store / "consumequeue")
+    _convert(store, tmp_path / "out", release, Target.ROCKSDB)
     with real_broker(release, store, settings=_ROCKSDB) as broker:
         broker.drain()
         edges = broker.queue_edges("Quiet", 0)
@@ -128,6 +117,11 @@ def test_a_queue_whose_messages_have_expired_goes_on_after_them(
     assert sent["queue-offset"] == str(count)
     assert [(one.queue_offset, one.keys) for one in pulled] == [(count, "next")]
     verdict(release, "expired queues converted to rocksdb", f"goes on at {count}")
+
+
+def _make_topics(broker: RealBroker) -> None:
+    for topic in _TOPICS:
+        broker.make_topic(topic, 2)
 
 
 def _send(broker: RealBroker, name: str, light: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -149,6 +143,12 @@ def _made(store: Path, out: Path, release: str, target: Target) -> Path:
     summary = rebuild(request, OneByOne())
     (out / MANIFEST).unlink()
     return out / summary.folder
+
+
+def _convert(store: Path, out: Path, release: str, target: Target) -> None:
+    made = _made(store, out, release, target)
+    shutil.rmtree(store / "consumequeue")
+    made.rename(store / "consumequeue")
 
 
 def _content(folder: Path, target: Target) -> dict[str, bytes]:

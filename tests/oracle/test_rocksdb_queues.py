@@ -1,7 +1,6 @@
 """Queues in RocksDB that a repair leaves to the broker: what the repair says about them is what helps."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,8 @@ def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(
     store, settings = tmp_path / "store", {"storeType": "defaultRocksDB"}
     with real_broker(release, store, settings=settings) as broker:
         broker.make_topic(_TOPIC, 2)
-        broker.send_each(_messages())
+        keys = [f"k-{number}" for number in range(_COUNT)]
+        broker.send_each(ClientMessage(_TOPIC, bytes(300 + at), "TagA", key) for at, key in enumerate(keys))
         broker.drain()
         pulled = sorted(broker.pull(_TOPIC))
     min((store / "consumequeue").glob("MANIFEST-*")).unlink()
@@ -52,7 +52,3 @@ def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(
     assert f"{_LIMIT}={segments}" in note
     # Of the log's very first message such a broker may say that it has expired: its offset is 0.
     assert [one for one in pulled if one.physical_offset] == [one for one in served if one.physical_offset]
-
-
-def _messages() -> Iterator[ClientMessage]:
-    return (ClientMessage(_TOPIC, bytes(300 + number), "TagA", f"k-{number}") for number in range(_COUNT))

@@ -7,7 +7,6 @@ left on every release, prove the same bytes without a broker.
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from rmq_formats.consumequeue.unit import QueueKind, expected_units
 from rmq_formats.flags import TransactionType, transaction_type
 from tests.oracle.answers import BODIES, differing_answers
 from tests.oracle.compatibility import of_upgrade
-from tests.oracle.conftest import BrokerFactory, StoreFactory
+from tests.oracle.conftest import BrokerFactory, StoreFactory, Verdict
 from tests.oracle.judge import (
     Derived,
     by_compiled,
@@ -32,8 +31,6 @@ from tests.oracle.plays import Played, Plays, install_ours
 from tests.oracle.releases import version_of
 from tests.oracle.scenarios import SCENARIOS, UPGRADES, Scenario
 from tests.oracle.sessions import DirectMessage, RealStore, rebuild_by_broker
-
-Verdict = Callable[[str, str, str], None]
 
 _EQUAL = ("everyday", "edges", "clock", "restarted", "typed", "property-crc", "retried", "timed", "dledger")
 _LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
@@ -147,8 +144,7 @@ def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(
     with real_store(stage.release, store, stage.geometry, stage.settings) as opened:
         served = {queue: opened.read_queue(*queue) for queue in _queues(played)}
         found = _found(opened, played)
-        for stored in opened.put_each(_MORE):
-            assert stored.status == "PUT_OK"
+        opened.put_all(_MORE)
 
     assert served == _queues(played)
     assert all(offset in offsets for offset, offsets in found)

@@ -5,7 +5,6 @@ What this project reads from a copy of the store is compared with what the broke
 """
 
 import shutil
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -14,8 +13,6 @@ import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
@@ -25,14 +22,14 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.release import Release
 from tests.oracle.conftest import BrokerFactory
+from tests.oracle.conftest import Verdict as Note
 from tests.oracle.process import DriverError
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.store_kinds import KILLED, KINDS, REFUSED, RELEASES, STUCK, Cell, Kind, cells
-from tests.support.lakes import rows_of
+from tests.support.lakes import ingest_store, rows_of
 
-Note: TypeAlias = Callable[[str, str, str], None]
 QueueId: TypeAlias = tuple[str, int]
 Row: TypeAlias = tuple[str, int, int, int, str]
 
@@ -99,7 +96,7 @@ def test_what_is_read_from_a_store_is_what_its_broker_answers(
     if cell.end == KILLED:
         with real_broker(cell.release, store, settings=cell.settings) as broker:
             answers = _answers(broker, cell)
-    ingest(IngestRequest(str(copy), str(lake), broker="b0"), OneByOne())
+    ingest_store(copy, lake, "b0")
     found = verify(VerifyRequest(str(copy)), OneByOne())
     units = _units_of(lake, cell)
     behind = found.parts["queues"].numbers["behind"]

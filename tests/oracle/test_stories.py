@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.query.lake_source import open_lake
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -17,11 +15,11 @@ from jobs.query.story.lake_evidence import LakeEvidence
 from jobs.query.story.store_evidence import StoreEvidence
 from jobs.query.story.timeline import Consumed, Role, Story
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
 from rmq_formats.release import Release
 from tests.oracle.lives import GROUPS, Lives, Note
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Stage
+from tests.support.lakes import ingest_store
 
 _FIRST = {
     **dict.fromkeys(("delayed", "far"), (Role.DELAYED, Role.DELIVERED)),
@@ -117,7 +115,7 @@ def test_each_story_is_what_its_driver_wrote_down(version: str, seed: int, count
     with Stage(version, tmp_path / "store", SMALL_GEOMETRY, tmp_path / "scratch") as stage:
         notes = Lives(stage, seed, count).play()
     release, lake = Release.of(version), str(tmp_path / "lake")
-    ingest(IngestRequest(str(tmp_path / "store"), lake), OneByOne())
+    ingest_store(tmp_path / "store", lake)
     surprises = []
     with StoreReader(list_store(str(tmp_path / "store"))) as reader:
         places: dict[str, Evidence] = {

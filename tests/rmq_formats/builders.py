@@ -1,6 +1,6 @@
 """Records and segments for tests: say what matters, the rest is ordinary."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rmq_formats.commitlog.layout import (
@@ -14,6 +14,7 @@ from rmq_formats.commitlog.layout import (
 )
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, new_record
 from rmq_formats.commitlog.segment import Framing
+from rmq_formats.layout import Buffer
 from rmq_formats.properties import encode_properties
 
 PRODUCER = Host(bytes([10, 0, 0, 7]), 51234)
@@ -84,3 +85,16 @@ def a_segment(
     log = log_of(records, base_offset, framing)
     assert len(log) + BLANK.size <= size, "the records do not fit"
     return log + (a_blank(size - len(log), framing) if sealed else bytes(size - len(log)))
+
+
+def reading(data: Buffer) -> Callable[[int, int], Buffer]:
+    return lambda position, length: data[position : position + length]
+
+
+def into(data: bytearray) -> Callable[[int, Buffer], None]:
+    """Return a function that writes blocks into *data*, each at its position."""
+
+    def write(position: int, block: Buffer) -> None:
+        data[position : position + len(block)] = block
+
+    return write

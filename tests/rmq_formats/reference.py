@@ -7,13 +7,15 @@ offset of 0 is never compared. So in a healthy log the n-th unit is at n * 20, a
 decides.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum, unique
 from threading import local
 from unittest.mock import patch
 
+import numpy as np
+
 from rmq_formats.commitlog.layout import INNER_MESSAGE, PROPERTIES_LENGTH
-from rmq_formats.commitlog.record import InnerMessage, MessageRecord
+from rmq_formats.commitlog.record import InnerMessage, MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
@@ -31,6 +33,7 @@ from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.layout import Buffer
 from rmq_formats.release import HashSlotCount, Release, Rules, UnitSkip, release_at
 
@@ -214,6 +217,14 @@ def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
         + message.properties_raw
         for message in messages
     )
+
+
+def group_of(records: Sequence[MessageRecord], base_offset: int | None = None) -> Records:
+    """Return records as a scan gives them, between no bytes of others; *base_offset*: if not that of the first one."""
+    base = (records[0].physical_offset if records else 0) if base_offset is None else base_offset
+    positions = np.array([record.physical_offset - base for record in records], np.int64)
+    sizes = np.array([record.total_size for record in records], np.int32)
+    return Records(as_bytes(b"".join(map(encode_record, records))), base, positions, sizes)
 
 
 def pack_units(records: Records, rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:

@@ -21,7 +21,7 @@ from rmq_formats.consumequeue.unit import QueueRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import NEWEST, rules_of
-from tests.rmq_formats.builders import a_blank, log_of
+from tests.rmq_formats.builders import a_blank, log_of, reading
 from tests.rmq_formats.guards import at_a_guarded_page, guarded
 from tests.rmq_formats.reference import pack_units
 from tests.rmq_formats.strategies import FRAMINGS, I32, mutations, records
@@ -49,13 +49,10 @@ def _page_guarded_room(type_: type[np.generic], count: int) -> NDArray[Any]:
 
 
 def _decode(raw: bytes, framing: Framing, size: int) -> int:
-    """Scan a segment, make rows, units and index keys of its records, and return how many records there are."""
     rows = 0
     rules = RuleTable.of(rules_of((0, NEWEST)))
     for parser in PropertyParser:
-        items = scan(
-            lambda at, length: raw[at : at + length], 0, len(raw), len(raw), BASE, framing, final=True, window=size
-        )
+        items = scan(reading(raw), 0, len(raw), len(raw), BASE, framing, final=True, window=size)
         for item in items:
             if isinstance(item, Piece):
                 continue

@@ -8,32 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units
-from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import parse_properties
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import a_record, placed
-from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt, pack_units
+from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt, group_of, pack_units
 from tests.rmq_formats.strategies import I32, I64, records
 
 RELEASES = [Release.of(version) for version in ("4.0.0", "4.4.0", "4.9.0", "4.9.3", "5.0.0", "5.3.3")]
-
-
-def group(log: Sequence[MessageRecord]) -> Records:
-    base_offset = log[0].physical_offset if log else 0
-    positions = [record.physical_offset - base_offset for record in log]
-    return Records(
-        as_bytes(b"".join(map(encode_record, log))),
-        base_offset,
-        np.array(positions, np.int64),
-        np.array([record.total_size for record in log], np.int32),
-    )
 
 
 def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
@@ -99,7 +86,7 @@ RULES = st.builds(
 
 @given(LOGS, RULES)
 def test_collected_units_are_those_of_the_scalar_module(log: list[MessageRecord], rules: QueueRules) -> None:
-    assert unpacked(pack_units(group(log), rules)) == in_queues(log, rules)
+    assert unpacked(pack_units(group_of(log), rules)) == in_queues(log, rules)
 
 
 LISTS = st.lists(
@@ -120,14 +107,12 @@ MULTI_LOGS = st.lists(
 
 @given(MULTI_LOGS, RULES, st.booleans())
 def test_units_of_further_queues_are_those_of_the_scalar_module(
-    log: list[MessageRecord],
-    rules: QueueRules,
-    lmq: bool,
+    log: list[MessageRecord], rules: QueueRules, lmq: bool
 ) -> None:
     """The first record that names a queue goes the scalar way, the next one need not."""
     rules = replace(rules, lmq=lmq)
 
-    assert unpacked(pack_units(group(log), rules, with_tags=True)) == in_queues(log, rules)
+    assert unpacked(pack_units(group_of(log), rules, with_tags=True)) == in_queues(log, rules)
 
 
 @given(LOGS, RULES, st.data())
@@ -138,7 +123,7 @@ def test_units_do_not_depend_on_how_records_are_grouped(
     collector = UnitCollector(rules)
     for start, stop in zip([0, *cuts], [*cuts, len(log)], strict=True):
         if start < stop:
-            collector.add(group(log[start:stop]))
+            collector.add(group_of(log[start:stop]))
 
     assert unpacked(collector.finish()) == in_queues(log, rules)
 
@@ -150,7 +135,7 @@ def test_only_records_between_two_offsets_are_collected(
     offsets = st.sampled_from([record.physical_offset for record in log])
     first, last = sorted((data.draw(offsets), data.draw(offsets)))
     collector = UnitCollector(rules)
-    collector.add(group(log), first, last)
+    collector.add(group_of(log), first, last)
 
     kept = [record for record in log if first <= record.physical_offset < last]
     assert unpacked(collector.finish()) == in_queues(kept, rules)
@@ -158,7 +143,7 @@ def test_only_records_between_two_offsets_are_collected(
 
 @given(LOGS, RULES)
 def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], rules: QueueRules) -> None:
-    packed = pack_units(group(log), rules, with_tags=True)
+    packed = pack_units(group_of(log), rules, with_tags=True)
     by_offset = {
         record.physical_offset: parse_properties(
             record.properties_raw, rules.release_at(record.physical_offset).property_parser
@@ -176,7 +161,7 @@ def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], 
 def test_a_delay_is_read_as_the_scalar_module_reads_it(delay: str) -> None:
     log = placed([a_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
 
-    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+    assert unpacked(pack_units(group_of(log), QueueRules())) == in_queues(log, QueueRules())
 
 
 @pytest.mark.parametrize(("prefix", "queues", "repeats"), [("%LMQ%", 1500, 6), ("", 4500, 1)])
@@ -186,7 +171,7 @@ def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, re
     offsets = ",".join("0" * queues)
     properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "t"}
     log = placed([a_record(properties=properties)] * repeats)
-    packed = pack_units(group(log), QueueRules(), with_tags=True)
+    packed = pack_units(group_of(log), QueueRules(), with_tags=True)
 
     assert packed.units.size == repeats * (queues + 1)
     assert unpacked(packed) == in_queues(log, QueueRules())
@@ -194,10 +179,9 @@ def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, re
 
 
 def test_names_outgrow_their_table() -> None:
-    """Topics of 127 bytes, some hundreds of them."""
     log = placed(a_record(topic=f"{n:0127d}") for n in range(600))
 
-    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+    assert unpacked(pack_units(group_of(log), QueueRules())) == in_queues(log, QueueRules())
 
 
 @pytest.mark.parametrize("queue_offset", [-(1 << 63), (1 << 63) - 1, 1 << 58, (1 << 58) + 1, -(1 << 58), -1])
@@ -227,7 +211,7 @@ def test_batches_that_are_built_already_add_nothing() -> None:
 def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
     """Tables begin small; a text that was seen before the table grew keeps its number."""
     log = placed(a_record(topic=f"T{n % 700}", properties={"TAGS": f"tag{n % 1100}" * 40}) for n in range(2400))
-    packed = pack_units(group(log), QueueRules(), with_tags=True)
+    packed = pack_units(group_of(log), QueueRules(), with_tags=True)
 
     assert len(packed.names) == 700
     assert unpacked(packed) == in_queues(log, QueueRules())
@@ -240,7 +224,7 @@ def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
 def test_more_records_than_the_table_has_rows_are_all_collected() -> None:
     log = placed(a_record(b"", queue_offset=n) for n in range(5000))
 
-    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+    assert unpacked(pack_units(group_of(log), QueueRules())) == in_queues(log, QueueRules())
 
 
 @pytest.mark.parametrize("most", [0, 2, 1 << 16])
@@ -253,7 +237,7 @@ def test_a_range_has_its_own_queues_whatever_ranges_of_the_thread_had(
     for some in ([0, 1, 2, 0], [5, 4], [3, 1, 5], [2]):
         log = list(placed(records[number] for number in some))
         collector = UnitCollector(QueueRules())
-        collector.add(group(log))
+        collector.add(group_of(log))
         packed, expected = collector.finish(), in_queues(log, QueueRules())
         assert packed.names == sorted(expected)
         assert unpacked(packed) == expected
@@ -284,7 +268,6 @@ def filled(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> l
 
 @st.composite
 def sequences(draw: st.DrawFn, kind: QueueKind) -> list[ExpectedUnit]:
-    """Return units of one queue: mostly one after the other, as a healthy broker numbers them."""
     units: list[ExpectedUnit] = []
     queue_offset, physical_offset = draw(st.integers(0, 12)), draw(st.integers(0, 100))
     for _ in range(draw(st.integers(0, 25))):

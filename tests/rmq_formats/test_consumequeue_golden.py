@@ -5,22 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.commitlog.framing import detect_framing
-from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import PieceKind, walk
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import (
-    PRE_BLANK,
-    QueueKind,
-    QueueName,
-    QueueRules,
-    decode_unit,
-    expected_units,
-)
+from rmq_formats.consumequeue.unit import PRE_BLANK, QueueKind, QueueName, QueueRules, decode_unit, expected_units
 from rmq_formats.release import Release
-from rmq_formats.store import offset_of_name
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
+from tests.rmq_formats.stores import stored_records
 
 FILE_SIZE = {QueueKind.PLAIN: 200, QueueKind.BATCH: 460}
 EXT_FILE_SIZE = 110
@@ -35,18 +26,7 @@ REBUILT = [name for name in GOLDEN if name not in {*EXPIRED, *SPECIAL}]
 
 
 def records_of(store: Path) -> Iterator[MessageRecord]:
-    folders = ("commitlog", "commitlog-a", "commitlog-b", "dledger-n0/data")
-    segments = sorted(
-        (path for folder in folders for path in store.glob(f"{folder}/*") if offset_of_name(path.name) is not None),
-        key=lambda path: path.name,
-    )
-    for path in segments:
-        data = path.read_bytes()
-        framing = detect_framing(data)
-        for piece in walk(data, int(path.name), framing, final=path != segments[-1]):
-            if piece.kind is PieceKind.RECORD:
-                at = piece.offset + framing.header_size
-                yield decode_record(data, at - int(path.name), at)
+    return (record for record, _ in stored_records(store))
 
 
 def rules_of(name: str) -> QueueRules:

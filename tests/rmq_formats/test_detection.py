@@ -188,7 +188,6 @@ def test_an_index_has_an_entry_for_tags_or_it_has_not(hashed: str, expected: boo
 
 
 def marks_of(store: Path) -> Iterator[Mark]:
-    """Collect what a whole store gives away, its index apart."""
     for record, _ in stored_records(store):
         yield from record_marks(record)
     yield from file_marks(map(classify, names(store)))

@@ -27,8 +27,7 @@ def test_the_transaction_bits_are_one_value(sys_flag: int, expected: Transaction
 
 
 @pytest.mark.parametrize(
-    ("sys_flag", "expected"),
-    [(0x1, "LEGACY"), (0x101, "LZ4"), (0x201, "ZSTD"), (0x301, "ZLIB"), (0x309, "ZLIB")],
+    ("sys_flag", "expected"), [(0x1, "LEGACY"), (0x101, "LZ4"), (0x201, "ZSTD"), (0x301, "ZLIB"), (0x309, "ZLIB")]
 )
 def test_the_compression_type_stands_above_the_flags(sys_flag: int, expected: str) -> None:
     """As seen in stores of 4.9.3 and older (no type) and of 4.9.8 and 5.x."""

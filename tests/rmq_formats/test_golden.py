@@ -12,7 +12,6 @@ from tests.golden import ARCHIVES, FOLDER, GOLDEN, SITUATIONS, StoreOf, release_
 
 
 def _hashes_by_path(lines: Iterable[str]) -> dict[str, str]:
-    """Read what `sha256sum` prints."""
     return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
 
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
-from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, new_record
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
@@ -26,9 +25,9 @@ from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
-from rmq_formats.layout import Buffer
 from rmq_formats.release import NEWEST, OLDEST, Release, Rules, release_at, rules_of
-from tests.rmq_formats.reference import IndexWriter
+from tests.rmq_formats.builders import a_record, into, placed
+from tests.rmq_formats.reference import IndexWriter, group_of
 
 GEOMETRY = Geometry(hash_slots=13, index_num=12)
 BASE = 1 << 40
@@ -70,18 +69,8 @@ def logs(draw: st.DrawFn) -> list[MessageRecord]:
     return records
 
 
-def scanned(records: Sequence[MessageRecord], base_offset: int = BASE) -> Records:
-    data = b"".join(map(encode_record, records))
-    return Records(
-        np.frombuffer(bytearray(data), np.uint8),
-        base_offset,
-        np.array([record.physical_offset - base_offset for record in records], np.int64),
-        np.array([record.total_size for record in records], np.int32),
-    )
-
-
 def packed(records: Sequence[MessageRecord], rules: Rules, from_offset: int = 0) -> NDArray[np.void]:
-    blocks = [block.keys.copy() for block in pack_keys(scanned(records), RuleTable.of(rules), from_offset)]
+    blocks = [block.keys.copy() for block in pack_keys(group_of(records, BASE), RuleTable.of(rules), from_offset)]
     return np.concatenate([np.empty(0, PACKED_KEY), *blocks], dtype=PACKED_KEY, casting="equiv")
 
 
@@ -116,7 +105,7 @@ def test_packed_keys_are_those_of_the_scalar_model(log: Written) -> None:
 @given(logs(), releases)
 def test_places_name_the_text_of_each_key(records: list[MessageRecord], release: Release) -> None:
     rules = rules_of((0, release))
-    group = scanned(records)
+    group = group_of(records, BASE)
     data = bytes(group.buffer)
     found = [
         (data[topic:topic_end].decode("latin-1"), data[key:key_end].decode("latin-1"), KINDS[kind])
@@ -136,10 +125,7 @@ def built(
 ) -> tuple[bytes, IndexHeader]:
     data = bytearray(geometry.file_size)
 
-    def write(position: int, block: memoryview) -> None:
-        data[position : position + len(block)] = block
-
-    builder = FileBuilder(geometry, RuleTable.of(rules), write, previous)
+    builder = FileBuilder(geometry, RuleTable.of(rules), into(data), previous)
     for at in range(0, len(keys), cut):
         builder.add(keys[at : at + cut].copy())
     builder.finish()
@@ -180,16 +166,8 @@ def test_entries_whose_slots_are_loaded_together_are_chained_one_by_one(cut: int
 
 def test_the_difference_wraps_as_in_java() -> None:
     """A store time far below zero gives the largest difference, not the smallest."""
-    times_in_order = [(1 << 63) - 1, -(1 << 63), -2, 1]
-    records: list[MessageRecord] = []
-    for time in times_in_order:
-        offset = records[-1].end_offset if records else BASE
-        properties = b"UNIQ_KEY\x01u\x02"
-        records.append(
-            new_record(
-                topic=b"T", magic_code=MAGIC_V1, properties=properties, physical_offset=offset, store_timestamp=time
-            )
-        )
+    times_in_order = ((1 << 63) - 1, -(1 << 63), -2, 1)
+    records = placed((a_record(topic="T", store_timestamp=time) for time in times_in_order), BASE)
     rules = rules_of((0, NEWEST))
     scalar = IndexFile.created(GEOMETRY, IndexHeader(0, 5, 0, 0, 0, 12))
     for key_hash, offset, time in packed(records, rules).tolist():
@@ -211,14 +189,8 @@ def test_keys_before_an_offset_are_left_out() -> None:
 
 
 def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
-    words = b" ".join([b"k"] * 16_000)
-    records: list[MessageRecord] = []
-    for _ in range(3):
-        offset = records[-1].end_offset if records else BASE
-        records.append(
-            new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01" + words, physical_offset=offset)
-        )
-
+    record = a_record(topic="T", properties=b"KEYS\x01" + b" ".join([b"k"] * 16_000))
+    records = placed([record] * 3, BASE)
     assert len(packed(records, rules_of((0, NEWEST)))) == 48_000
 
 
@@ -269,10 +241,7 @@ def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     begins = header._replace(end_timestamp=int(keys["store_timestamp"][adopted - 1]) if adopted else 0)
     data = bytearray(GEOMETRY.file_size)
 
-    def write(position: int, block: Buffer) -> None:
-        data[position : position + len(block)] = block
-
-    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), write)
+    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), into(data))
     builder.adopt(np.frombuffer(bytearray(whole[start:end]), np.uint8), begins)
     builder.add(keys[adopted:].copy())
     builder.finish()
@@ -290,10 +259,7 @@ def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_releas
     whole, header = scalar.encode(), scalar.header
     data = bytearray(GEOMETRY.file_size)
 
-    def write(position: int, block: Buffer) -> None:
-        data[position : position + len(block)] = block
-
-    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), write)
+    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), into(data))
     for first, stop in ((1, 3), (3, 9)):
         entries = bytearray(whole[GEOMETRY.entry_position(first) : GEOMETRY.entry_position(stop)])
         begin = header if first == 1 else header._replace(begin_timestamp=1, begin_physical_offset=1)
@@ -336,11 +302,11 @@ def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
 
 def test_rows_of_entries_name_slot_and_key() -> None:
     record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01a\x02TAGS\x01t\x02", store_timestamp=7)
-    (block,) = pack_keys(scanned([record], 0), RuleTable.of(rules_of((0, NEWEST))), with_places=True)
+    (block,) = pack_keys(group_of([record], 0), RuleTable.of(rules_of((0, NEWEST))), with_places=True)
     entries = np.zeros(2, STORED_ENTRY)
     entries["key_hash"] = block.keys["key_hash"]
     times = block.keys["store_timestamp"].astype(np.int64)
-    rows = entry_batch(3, 5, GEOMETRY, entries, times, block.places, scanned([record], 0).buffer).to_pylist()
+    rows = entry_batch(3, 5, GEOMETRY, entries, times, block.places, group_of([record], 0).buffer).to_pylist()
 
     assert [(row["index_file"], row["entry"], row["topic"], row["key"], row["kind"]) for row in rows] == [
         (3, 5, "T", "a", "key"),

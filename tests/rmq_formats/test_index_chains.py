@@ -1,7 +1,5 @@
 """Whole chains, and every way in which they are broken."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +8,9 @@ from rmq_formats.indexfile import chains
 from rmq_formats.indexfile.chains import BrokenLink, broken_links
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.layout import Buffer
 from rmq_formats.release import HashSlotCount
 from tests.golden import GOLDEN, StoreOf
+from tests.rmq_formats.builders import reading
 
 GEOMETRY = Geometry(hash_slots=8, index_num=20)
 TINY = Geometry(100, 20)
@@ -23,10 +21,6 @@ def a_file(hashes: list[int]) -> bytearray:
     for key_hash in hashes:
         file.put(key_hash, 0, 1000, HashSlotCount.EMPTY_SLOT)
     return bytearray(file.encode())
-
-
-def reading(data: Buffer) -> Callable[[int, int], Buffer]:
-    return lambda position, length: data[position : position + length]
 
 
 def set_int(data: bytearray, position: int, value: int) -> None:

@@ -1,7 +1,5 @@
 """Two index files held against each other, block by block."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.layout import Buffer
 from rmq_formats.release import HashSlotCount
+from tests.rmq_formats.builders import reading
 
 GEOMETRY = Geometry(hash_slots=8, index_num=12)
 
@@ -20,10 +19,6 @@ def a_file(count: int = 9) -> bytes:
     for number in range(count):
         file.put(7 * number + 1, 1000 + number, 1_700_000_000_000 + 5000 * number, HashSlotCount.EMPTY_SLOT)
     return file.encode()
-
-
-def reading(data: Buffer) -> Callable[[int, int], Buffer]:
-    return lambda position, length: data[position : position + length]
 
 
 def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> Comparison:

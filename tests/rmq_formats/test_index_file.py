@@ -1,51 +1,21 @@
 """How a broker puts keys into index files."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.commitlog.framing import detect_framing
-from rmq_formats.commitlog.layout import MAGIC_V1
-from rmq_formats.commitlog.record import MessageRecord, decode_record, new_record
-from rmq_formats.commitlog.segment import PieceKind, walk
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.file import IndexFile, time_diff_s
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import (
-    ENTRY,
-    HEADER,
-    Geometry,
-    IndexEntry,
-    IndexHeader,
-    decode_entry,
-    decode_header,
-)
+from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
-from tests.golden import GOLDEN, SCENARIO, StoreOf, golden_stores, release_of
+from tests.golden import UNDISTURBED, StoreOf, release_of
+from tests.rmq_formats.builders import a_record
 from tests.rmq_formats.reference import IndexWriter
+from tests.rmq_formats.stores import stored_records
 
 TINY = Geometry(hash_slots=100, index_num=20)
-EQUAL_SCENARIOS = (
-    "base",
-    "direct",
-    "types",
-    "types-crc",
-    "clock",
-    "retry",
-    "timer",
-    "crash-before",
-    "rockscq",
-    "dledger",
-    "dledger-upgraded",
-    "multipath",
-    "transient",
-    "cqext",
-)
-# b533-crash-before was halted between append and dispatch: its newest record is not in the index.
-EQUAL = tuple(name for name in golden_stores(*EQUAL_SCENARIOS) if name != "b533-crash-before")
 UPGRADED = {
     "up470-471": rules_of((0, Release.of("4.7.0")), (11232, Release.of("4.7.1"))),
     "up533-540": rules_of((0, Release.of("5.3.3")), (11232, Release.of("5.4.0"))),
@@ -53,15 +23,8 @@ UPGRADED = {
 
 
 def a_message(offset: int = 0, time: int = 1000, sys_flag: int = 0, **properties: str) -> MessageRecord:
-    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
-    return new_record(
-        topic=b"T",
-        magic_code=MAGIC_V1,
-        properties=text,
-        physical_offset=offset,
-        store_timestamp=time,
-        sys_flag=sys_flag,
-    )
+    record = a_record(topic="T", properties=properties, sys_flag=sys_flag)
+    return record._replace(physical_offset=offset, store_timestamp=time)
 
 
 def entries_of(file: IndexFile) -> list[IndexEntry]:
@@ -72,19 +35,6 @@ def entries_of(file: IndexFile) -> list[IndexEntry]:
 
 def a_writer(release: Release = NEWEST, geometry: Geometry = TINY) -> IndexWriter:
     return IndexWriter(geometry, rules_of((0, release)))
-
-
-def log_of(store: Path) -> Iterator[MessageRecord]:
-    folders = [*store.glob("commitlog*"), *store.glob("dledger-*/data")]
-    segments = sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
-    for i, path in enumerate(segments):
-        data = path.read_bytes()
-        framing = detect_framing(data)
-        base = int(path.name)
-        last = not any(any(later.read_bytes()) for later in segments[i + 1 :])
-        for piece in walk(data, base, framing, final=not last):
-            if piece.kind is PieceKind.RECORD:
-                yield decode_record(data, piece.offset + framing.header_size - base)
 
 
 def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_about_the_format() -> None:
@@ -98,12 +48,11 @@ def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_abou
 
 
 @pytest.mark.sample(12)
-@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize("name", [name for name in UNDISTURBED if name not in UPGRADED])
 def test_the_files_of_an_undisturbed_store_are_what_one_writer_makes_of_its_log(golden: StoreOf, name: str) -> None:
-    """The broker's own bytes judge the model."""
     store = golden(name)
     writer = a_writer(Release.of(release_of(name)))
-    writer.dispatch_all(log_of(store))
+    writer.dispatch_all([record for record, _ in stored_records(store)])
 
     assert [path.read_bytes() for path in sorted((store / "index").iterdir())] == _encoded(writer, name)
 
@@ -113,7 +62,7 @@ def test_files_that_two_releases_wrote_follow_two_rules(golden: StoreOf, name: s
     """The rule changes at the first record of the newer release, in the middle of a file."""
     store = golden(name)
     writer = IndexWriter(TINY, UPGRADED[name])
-    writer.dispatch_all(log_of(store))
+    writer.dispatch_all([record for record, _ in stored_records(store)])
 
     assert [path.read_bytes() for path in sorted((store / "index").iterdir())] == _encoded(writer, name)
 
@@ -121,13 +70,6 @@ def test_files_that_two_releases_wrote_follow_two_rules(golden: StoreOf, name: s
 def _encoded(writer: IndexWriter, name: str) -> list[bytes]:
     release = Release.of(release_of(name))
     return [file.encode(release.empty_index_count) for file in writer.files]
-
-
-def test_every_golden_store_is_in_one_of_the_two_proofs_or_known_to_be_disturbed() -> None:
-    disturbed = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
-    left = {name for name in GOLDEN if name not in EQUAL and name not in UPGRADED and SCENARIO[name] not in disturbed}
-
-    assert left <= {"b533-crash-before"}
 
 
 def test_a_file_takes_one_entry_less_than_its_index_num() -> None:
@@ -281,7 +223,6 @@ def test_a_file_never_put_to_shows_the_count_of_the_release_after_a_clean_stop()
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500), st.booleans()), max_size=60))
 def test_every_entry_points_at_the_newest_older_entry_of_its_slot(puts: list[tuple[int, int, bool]]) -> None:
-    """However hashes fall: a plain search backwards finds the same."""
     file = IndexFile.created(Geometry(7, 100))
     for key_hash, offset, _ in puts:
         file.put(key_hash * 5, offset, 1000, HashSlotCount.EMPTY_SLOT)

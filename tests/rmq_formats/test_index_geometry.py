@@ -19,6 +19,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import Buffer, Content
 from rmq_formats.release import HashSlotCount
 from tests.golden import GOLDEN, StoreOf
+from tests.rmq_formats.builders import reading
 
 SMALL = Geometry(hash_slots=8, index_num=20)
 TINY = Geometry(hash_slots=100, index_num=20)
@@ -32,8 +33,7 @@ def a_file(entries: int, geometry: Geometry = SMALL) -> bytearray:
 
 
 def index_bytes(data: Buffer, size: int | None = None) -> Content:
-    content = Content.of(data)
-    return content if size is None else content._replace(size=size)
+    return Content(len(data) if size is None else size, reading(data))
 
 
 def reader(data: Buffer, geometry: Geometry) -> IndexReader:

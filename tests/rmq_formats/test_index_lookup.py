@@ -10,6 +10,7 @@ from rmq_formats.indexfile.layout import HEADER, Geometry
 from rmq_formats.indexfile.lookup import IndexReader, Selection, select
 from rmq_formats.release import HashSlotCount
 from tests.golden import StoreOf
+from tests.rmq_formats.builders import reading
 
 GEOMETRY = Geometry(hash_slots=8, index_num=20)
 FOR_EVER = (0, (1 << 63) - 1)
@@ -23,7 +24,7 @@ def a_file(*puts: tuple[str, int, int], geometry: Geometry = GEOMETRY) -> bytear
 
 
 def a_reader(data: bytes | bytearray, geometry: Geometry = GEOMETRY) -> IndexReader:
-    return IndexReader(lambda position, length: data[position : position + length], geometry, "index/1")
+    return IndexReader(reading(data), geometry, "index/1")
 
 
 def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, prev_entry: int | None = None) -> None:

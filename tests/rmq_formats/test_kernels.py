@@ -15,32 +15,9 @@ from rmq_formats.properties import PropertyParser, parse_properties
 
 # Pieces that malformed UTF-8 is made of: lead bytes, continuations, surrogates, separators.
 _FRAGMENTS = [
-    b"\x61",
-    b"\x01",
-    b"\x02",
-    b"\x20",
-    b"\x80",
-    b"\xbf",
-    b"\xc0",
-    b"\xc3",
-    b"\xe0",
-    b"\xe0\xa0",
-    b"\xe2",
-    b"\xe2\x82",
-    b"\xed",
-    b"\xa0",
-    b"\x9f",
-    b"\xef",
-    b"\xbf\xbd",
-    b"\xf0",
-    b"\xf0\x90",
-    b"\xf0\x90\x80",
-    b"\x90",
-    b"\xf4",
-    b"\xf4\x8f",
-    b"\x8f",
-    b"\xf5",
-    b"\xff",
+    *(b"\x61", b"\x01", b"\x02", b"\x20", b"\x80", b"\xbf", b"\xc0", b"\xc3", b"\xe0", b"\xe0\xa0"),
+    *(b"\xe2", b"\xe2\x82", b"\xed", b"\xa0", b"\x9f", b"\xef", b"\xbf\xbd", b"\xf0", b"\xf0\x90"),
+    *(b"\xf0\x90\x80", b"\x90", b"\xf4", b"\xf4\x8f", b"\x8f", b"\xf5", b"\xff"),
 ]
 _TEXT_BYTES = st.lists(
     st.one_of(

@@ -2,10 +2,7 @@
 
 import pytest
 
-from rmq_formats.commitlog.layout import (
-    HEAD,
-    RECORD,
-)
+from rmq_formats.commitlog.layout import HEAD, RECORD
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.layout import Layout, Row
 

@@ -63,7 +63,6 @@ TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 @pytest.mark.parametrize("parser", PropertyParser)
 @given(properties=st.dictionaries(TEXTS, TEXTS), trailing=st.booleans())
 def test_what_is_written_is_read_again(parser: PropertyParser, properties: dict[str, str], trailing: bool) -> None:
-    """Both parsers agree on every text that a client can write."""
     assert parse_properties(encode_properties(properties, trailing_separator=trailing), parser) == properties
 
 

@@ -4,16 +4,7 @@ import pytest
 
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import PropertyParser
-from rmq_formats.release import (
-    NEWEST,
-    OLDEST,
-    SWITCHES,
-    HashSlotCount,
-    Release,
-    Version,
-    release_at,
-    rules_of,
-)
+from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, Version, release_at, rules_of
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 
 

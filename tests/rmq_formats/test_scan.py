@@ -80,7 +80,6 @@ def stored_by_blocks(raw: bytes, block: int) -> Callable[[int], int]:
 
 @st.composite
 def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
-    """Draw some records, a tail of any kind, and damage."""
     framing = draw(FRAMINGS)
     some = draw(st.lists(records() | st.builds(a_record, body=st.binary(max_size=40)), max_size=5))
     raw = log_of(some, BASE, framing)
@@ -189,10 +188,6 @@ def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:
         return False
 
 
-def _torn(record: MessageRecord) -> MessageRecord:
-    return record._replace(body=bytes(len(record.body)))
-
-
 @pytest.mark.parametrize("framing", Framing)
 @pytest.mark.parametrize("behind", ["record", "zeros", "blank", "garbage", "record behind garbage", "nothing"])
 @pytest.mark.parametrize("final", [False, True])
@@ -200,7 +195,8 @@ def test_whether_the_newest_record_is_whole_is_told_by_what_lies_behind_the_rang
     framing: Framing, behind: str, final: bool
 ) -> None:
     """A record that looks torn at the end of a range is one only if nothing follows in the next."""
-    raw = log_of([a_record(), _torn(a_record())], BASE, framing)
+    torn = a_record()._replace(body=bytes(len(a_record().body)))
+    raw = log_of([a_record(), torn], BASE, framing)
     end = len(raw)
     if behind.startswith("record"):
         gap = b"\1" * 60 if "garbage" in behind else b""

@@ -174,11 +174,7 @@ def test_the_first_bytes_tell_what_stands_before_records(segment: bytes, expecte
 
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
-    [
-        ("magic", 2, "entry header says magic 2"),
-        ("pos", 1, "pos 1,"),
-        ("size", 7, "size 7,"),
-    ],
+    [("magic", 2, "entry header says magic 2"), ("pos", 1, "pos 1,"), ("size", 7, "size 7,")],
 )
 def test_an_entry_header_must_fit_its_record(field: str, value: int, reason: str) -> None:
     """Its CRCs are always 0, but its sizes and its place can be checked."""
@@ -314,10 +310,7 @@ def test_a_file_that_shrinks_under_the_walk_ends_it() -> None:
 
 @given(st.lists(records(), max_size=4), FRAMINGS, st.booleans(), st.integers(0, 1 << 40))
 def test_every_log_is_walked_record_by_record(
-    messages: list[MessageRecord],
-    framing: Framing,
-    sealed: bool,
-    base_offset: int,
+    messages: list[MessageRecord], framing: Framing, sealed: bool, base_offset: int
 ) -> None:
     log = log_of(messages, base_offset, framing)
     raw = log + (a_blank(64, framing) if sealed else bytes(64))

@@ -1,5 +1,7 @@
 """A store's files: what their names say, and what is in its checkpoint."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,53 +26,54 @@ from tests.rmq_formats.stores import names
 ZERO = "0" * 20
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        (f"commitlog/{ZERO}", FileKind.COMMITLOG),
-        (f"dledger-n0/data/{ZERO}", FileKind.DLEDGER_LOG),
-        (f"dledger-n0/index/{ZERO}", FileKind.DLEDGER_STATE),
-        ("dledger-n0/currterm", FileKind.DLEDGER_STATE),
-        ("index/20261120074236725", FileKind.INDEX),
-        ("checkpoint", FileKind.CHECKPOINT),
-        ("abort", FileKind.ABORT),
-        ("abort.bak", FileKind.ABORT_BACKUP),
-        ("lock", FileKind.LOCK),
-        ("config/topics.json", FileKind.CONFIG),
-        ("config/topics.json.bak", FileKind.CONFIG_BACKUP),
-        ("config/timercheck", FileKind.TIMER_PROGRESS),
-        ("config/timermetrics.bak", FileKind.TIMER),
-        ("config/topics/CURRENT", FileKind.ROCKSDB),
-        ("config/topics/notes.txt", FileKind.UNKNOWN),
-        ("consumequeue/CURRENT", FileKind.ROCKSDB),
-        ("consumequeue/000010.sst", FileKind.ROCKSDB),
-        ("rocksdbstore/CURRENT", FileKind.ROCKSDB),
-        ("timerwheel", FileKind.TIMER_WHEEL),
-        (f"timerlog/{ZERO}", FileKind.TIMER_LOG),
-        ("timerlog/notes", FileKind.UNKNOWN),
-        (f"compaction/compactionLog/T/0/{ZERO}", FileKind.COMPACTION_LOG),
-        (f"compaction/compactionCq/T/0/{ZERO}", FileKind.COMPACTION_QUEUE),
-        (f"compaction/compactionLog/T/0/compacting/{ZERO}", FileKind.COMPACTION),
-        ("compaction/position-checkpoint", FileKind.COMPACTION),
-        ("tieredStore/config/x", FileKind.TIERED),
-        ("readme.txt", FileKind.UNKNOWN),
-        ("elsewhere/readme.txt", FileKind.UNKNOWN),
-        ("brokerIdentity", FileKind.CONTROLLER),
-        ("epochFileCheckpoint", FileKind.CONTROLLER),
-        ("epochFileCheckpoint.bak", FileKind.CONTROLLER),
-        ("timerwheel.1564", FileKind.TIMER_WHEEL),
-        ("timerwheel.old", FileKind.UNKNOWN),
-        ("consumequeue_rocksdb/CURRENT", FileKind.ROCKSDB),
-        ("tiered_index_file/1764000000000", FileKind.TIERED),
-        (f"212d6b50_DefaultCluster/b0/Bills/0/COMMIT_LOG/cfcd2084{ZERO}", FileKind.TIERED_LOG),
-        (f"212d6b50_DefaultCluster/b0/Bills/0/CONSUME_QUEUE/cfcd2084{ZERO}", FileKind.TIERED_QUEUE),
-        (f"212d6b50_DefaultCluster/b0/rmq_sys_INDEX/0/INDEX/cfcd2084{ZERO}", FileKind.TIERED),
-        ("212d6b50_DefaultCluster/notes", FileKind.UNKNOWN),
-        ("", FileKind.UNKNOWN),
-    ],
-)
-def test_the_place_of_a_file_says_what_it_is(path: str, kind: FileKind) -> None:
-    assert classify(path).kind is kind
+KINDS = {
+    FileKind.COMMITLOG: (f"commitlog/{ZERO}",),
+    FileKind.DLEDGER_LOG: (f"dledger-n0/data/{ZERO}",),
+    FileKind.DLEDGER_STATE: (f"dledger-n0/index/{ZERO}", "dledger-n0/currterm"),
+    FileKind.INDEX: ("index/20261120074236725",),
+    FileKind.CHECKPOINT: ("checkpoint",),
+    FileKind.ABORT: ("abort",),
+    FileKind.ABORT_BACKUP: ("abort.bak",),
+    FileKind.LOCK: ("lock",),
+    FileKind.CONFIG: ("config/topics.json",),
+    FileKind.CONFIG_BACKUP: ("config/topics.json.bak",),
+    FileKind.TIMER_PROGRESS: ("config/timercheck",),
+    FileKind.TIMER: ("config/timermetrics.bak",),
+    FileKind.ROCKSDB: (
+        "config/topics/CURRENT",
+        "consumequeue/CURRENT",
+        "consumequeue/000010.sst",
+        "rocksdbstore/CURRENT",
+        "consumequeue_rocksdb/CURRENT",
+    ),
+    FileKind.UNKNOWN: (
+        "config/topics/notes.txt",
+        "timerlog/notes",
+        "readme.txt",
+        "elsewhere/readme.txt",
+        "timerwheel.old",
+        "212d6b50_DefaultCluster/notes",
+        "",
+    ),
+    FileKind.TIMER_WHEEL: ("timerwheel", "timerwheel.1564"),
+    FileKind.TIMER_LOG: (f"timerlog/{ZERO}",),
+    FileKind.COMPACTION_LOG: (f"compaction/compactionLog/T/0/{ZERO}",),
+    FileKind.COMPACTION_QUEUE: (f"compaction/compactionCq/T/0/{ZERO}",),
+    FileKind.COMPACTION: (f"compaction/compactionLog/T/0/compacting/{ZERO}", "compaction/position-checkpoint"),
+    FileKind.TIERED: (
+        "tieredStore/config/x",
+        "tiered_index_file/1764000000000",
+        f"212d6b50_DefaultCluster/b0/rmq_sys_INDEX/0/INDEX/cfcd2084{ZERO}",
+    ),
+    FileKind.CONTROLLER: ("brokerIdentity", "epochFileCheckpoint", "epochFileCheckpoint.bak"),
+    FileKind.TIERED_LOG: (f"212d6b50_DefaultCluster/b0/Bills/0/COMMIT_LOG/cfcd2084{ZERO}",),
+    FileKind.TIERED_QUEUE: (f"212d6b50_DefaultCluster/b0/Bills/0/CONSUME_QUEUE/cfcd2084{ZERO}",),
+}
+
+
+@pytest.mark.parametrize(("kind", "paths"), KINDS.items())
+def test_the_place_of_a_file_says_what_it_is(kind: FileKind, paths: Sequence[str]) -> None:
+    assert {path: classify(path).kind for path in paths} == dict.fromkeys(paths, kind)
 
 
 @pytest.mark.parametrize(
@@ -96,26 +99,16 @@ def test_a_queue_file_is_named_by_topic_queue_and_offset(folder: str, kind: File
     assert classify(path) == StoreFile(path, kind, 200, topic, 12)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "commitlog/0",
-        "commitlog/0000000000000000000x",
-        f"commitlog/{ZERO}.bak",
-        f"commitlog/old/{ZERO}",
-        "commitlog/99999999999999999999",
-        f"commitlog/{chr(0x660) * 20}",
-        "index/notes",
-        f"index/old/{ZERO}",
-        f"consumequeue/{ZERO}",
-        f"consumequeue/Orders/{ZERO}",
-        f"consumequeue/Orders/x/{ZERO}",
-        f"consumequeue/Orders/{'9' * 5000}/{ZERO}",
-        "consumequeue/Orders/0/1",
-    ],
+WRONG = (
+    *("commitlog/0", "commitlog/0000000000000000000x", f"commitlog/{ZERO}.bak", f"commitlog/old/{ZERO}"),
+    *("commitlog/99999999999999999999", f"commitlog/{chr(0x660) * 20}", "index/notes", f"index/old/{ZERO}"),
+    *(f"consumequeue/{ZERO}", f"consumequeue/Orders/{ZERO}", f"consumequeue/Orders/x/{ZERO}"),
+    *(f"consumequeue/Orders/{'9' * 5000}/{ZERO}", "consumequeue/Orders/0/1"),
 )
-def test_a_wrong_name_in_the_right_place_is_no_file_of_the_store(path: str) -> None:
-    assert classify(path).kind is FileKind.UNKNOWN
+
+
+def test_a_wrong_name_in_the_right_place_is_no_file_of_the_store() -> None:
+    assert {path: classify(path).kind for path in WRONG} == dict.fromkeys(WRONG, FileKind.UNKNOWN)
 
 
 def test_a_segment_in_an_unknown_folder_still_tells_its_offset() -> None:

@@ -140,10 +140,7 @@ _TERMS = st.one_of(st.integers(-1, 3), st.sampled_from([-(1 << 63), LOWEST_TERM,
 
 @given(terms=st.lists(_TERMS, max_size=6), data=st.data(), window=WINDOWS, final=st.booleans())
 def test_the_compiled_walk_knows_the_same_leftovers(
-    terms: list[int],
-    data: st.DataObject,
-    window: int,
-    final: bool,
+    terms: list[int], data: st.DataObject, window: int, final: bool
 ) -> None:
     size = len(entries([0]))
     raw = entries(terms) + data.draw(st.sampled_from([b"", bytes(100), a_blank(100, Framing.DLEDGER)]))

@@ -65,7 +65,6 @@ class Broker:
             (root / "abort").touch()
 
     def copied(self, root: Path) -> "Broker":
-        """Return a broker that goes on with a copy of the store."""
         shutil.copytree(self.root, root)
         other = Broker(root, self.offset, self._segment_size, dispatches=self._dispatches)
         other._queues = deepcopy(self._queues)

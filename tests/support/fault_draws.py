@@ -27,8 +27,6 @@ from typing import Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.problems import Problems
 from jobs.lake.findings import DAMAGED_RANGE
@@ -47,6 +45,7 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER
 from rmq_formats.properties import CRC_SIZE
 from tests.golden import SITUATIONS, unpack, unpack_situation
 from tests.support.faults import GEOMETRY
+from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 
 STORES = (
@@ -466,7 +465,7 @@ def _violations(one: Planted) -> Iterator[Violation]:
     if inspected.is_alarm and not found.severity.is_alarm:
         yield Violation("inspect is red and verify green", inspected.value)
     with suppress(UndecidedError, NotAStore):  # of a log that is gone nothing is taken, and it says so
-        taken = ingest(IngestRequest(store, str(one.root.parent / "lake")), OneByOne()).severity
+        taken = ingest_store(store, one.root.parent / "lake").severity
         if taken.is_alarm and not found.severity.is_alarm:
             yield Violation("ingest is red and verify green", taken.value)
     request = RepairRequest(store, one.root.parent / "repair", apply=True)

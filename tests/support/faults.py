@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index, queue_run
 from jobs.store.known import UndecidedError
@@ -37,7 +35,8 @@ from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
 from tests.golden import unpack
 from tests.oracle.broker_starts import STALE, recorded
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, table_of
+from tests.support.stores import flip
 
 STORE = "b533-base"
 GEOMETRY = Geometry(100, 20)
@@ -221,12 +220,7 @@ def _deny(file: str) -> Callable[[Path], object]:
 
 
 def _flip(file: str, at: int) -> Callable[[Path], object]:
-    def plant(store: Path) -> None:
-        data = bytearray((store / file).read_bytes())
-        data[at] ^= 1
-        (store / file).write_bytes(data)
-
-    return plant
+    return lambda store: flip(store / file, at)
 
 
 # --- verbs -----------------------------------------------------------------------------------------------------------
@@ -239,13 +233,12 @@ def _command(*arguments: str | Path) -> tuple[ExitCode, str]:
     return code, out.getvalue() + err.getvalue()
 
 
-def _inspect(store: Path, _fault: Fault) -> Cell:
-    code, text = _command("inspect", store)
-    return Cell(code, "not verified" if code is ExitCode.CLEAN and "not verified" in text else "")
+def _cell(code: ExitCode, word: str) -> Cell:
+    return Cell(code, word if code is ExitCode.CLEAN else "")
 
 
-def _inspect_deep(store: Path, _fault: Fault) -> Cell:
-    code, text = _command("inspect", store, "--deep")
+def _inspect(store: Path, _fault: Fault, *options: str) -> Cell:
+    code, text = _command("inspect", store, *options)
     return Cell(code, "not verified" if code is ExitCode.CLEAN and "not verified" in text else "")
 
 
@@ -262,15 +255,12 @@ def _dump(store: Path, fault: Fault) -> Cell:
     if not (store / fault.file).is_file() or fault.part is Part.CHECKPOINT:
         return Cell(None)
     options = ["--hash-slots", "100", "--index-num", "20"] if fault.part is Part.INDEX else []
-    code = _command("dump", store / fault.file, *options)[0]
-    return Cell(code, "prints it" if code is ExitCode.CLEAN else "")
+    return _cell(_command("dump", store / fault.file, *options)[0], "prints it")
 
 
-def _ingest(store: Path, fault: Fault) -> Cell:
-    if fault.part in {Part.CHECKPOINT, Part.INDEX}:
-        return Cell(None)
+def _ingest(store: Path, _fault: Fault) -> Cell:
     lake = store.parent / "lake"
-    summary = ingest(IngestRequest(str(store), str(lake), broker="b0", release="5.3.3"), OneByOne())
+    summary = ingest_store(store, lake, "b0", release="5.3.3")
     rows = table_of(lake / "consume_queue").column("status").to_pylist()
     odd = sorted({*rows} - {"matched", "expired"})
     if summary.exit_code is not ExitCode.CLEAN:
@@ -279,37 +269,28 @@ def _ingest(store: Path, fault: Fault) -> Cell:
 
 
 def _query(store: Path, fault: Fault) -> Cell:
-    if fault.part in {Part.CHECKPOINT, Part.INDEX}:
-        return Cell(None)
     number = _UNIT_HIT if fault.part is Part.QUEUES else _HIT
     asked = ("-t", "T1", "-b", "b0", "-i", "0", "-o", str(number))
-    code, _ = _command("query", "by-offset", *asked, "--store", store)
-    return Cell(code, "answers" if code is ExitCode.CLEAN else "")
+    return _cell(_command("query", "by-offset", *asked, "--store", store)[0], "answers")
 
 
-def _rebuild_index(store: Path, fault: Fault) -> Cell:
-    if fault.part in {Part.QUEUES, Part.CHECKPOINT}:
-        return Cell(None)
+def _rebuild_index(store: Path, _fault: Fault) -> Cell:
     request = index.RebuildIndexRequest(
         str(store), str(store.parent / "index"), Wanted(100, 20, "5.3.3"), lost_only=(store / "index").exists()
     )
-    code = index.rebuild(request, OneByOne()).exit_code
-    return Cell(code, "done" if code is ExitCode.CLEAN else "")
+    return _cell(index.rebuild(request, OneByOne()).exit_code, "done")
 
 
-def _rebuild_queues(store: Path, fault: Fault) -> Cell:
-    if fault.part in {Part.INDEX, Part.CHECKPOINT}:
-        return Cell(None)
+def _rebuild_queues(store: Path, _fault: Fault) -> Cell:
     request = queue_run.RebuildQueuesRequest(
         str(store), store.parent / "queues", file_size=QUEUE_FILE, release="5.3.3", lost_only=True
     )
-    code = queue_run.rebuild(request, OneByOne()).exit_code
-    return Cell(code, "done" if code is ExitCode.CLEAN else "")
+    return _cell(queue_run.rebuild(request, OneByOne()).exit_code, "done")
 
 
 VERBS: dict[str, Callable[[Path, Fault], Cell]] = {
     "inspect": _inspect,
-    "inspect --deep": _inspect_deep,
+    "inspect --deep": lambda store, fault: _inspect(store, fault, "--deep"),
     "verify": _verify,
     "dump": _dump,
     "ingest": _ingest,
@@ -317,9 +298,17 @@ VERBS: dict[str, Callable[[Path, Fault], Cell]] = {
     "rebuild-index --lost-only": _rebuild_index,
     "rebuild-consumequeue --lost-only": _rebuild_queues,
 }
+_READS_NOTHING_OF: dict[str, set[Part]] = {
+    "ingest": {Part.CHECKPOINT, Part.INDEX},
+    "query": {Part.CHECKPOINT, Part.INDEX},
+    "rebuild-index --lost-only": {Part.CHECKPOINT, Part.QUEUES},
+    "rebuild-consumequeue --lost-only": {Part.CHECKPOINT, Part.INDEX},
+}
 
 
 def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
+    if fault.part in _READS_NOTHING_OF.get(verb, ()):
+        return Cell(None)
     work = Path(tempfile.mkdtemp(dir=folder))
     work.chmod(0o777)
     store = Path(shutil.copytree(healthy, work / "store"))

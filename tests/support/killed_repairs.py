@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.install import Installation, install
@@ -19,6 +17,7 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.faults import GEOMETRY, QUEUE_FILE
+from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 
 
@@ -66,7 +65,7 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable
 def scene_of(healthy: Path, plant: Callable[[Path], None], folder: Path) -> Scene:
     """Damage a copy of a store, and plan its repair with a lake that has all of it."""
     damaged = folder / "damaged"
-    ingest(IngestRequest(str(healthy), str(folder / "lake"), release="5.3.3"), OneByOne())
+    ingest_store(healthy, folder / "lake", release="5.3.3")
     plant(Path(shutil.copytree(healthy, damaged)))
     wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
     lake, store = Lake(str(folder / "lake")), folder / "store"

@@ -269,18 +269,24 @@ def new_store(root: Path) -> Broker:
     return broker
 
 
-def growing_store(root: Path) -> None:
-    broker = new_store(root)
+def run_in_fork(root: Path) -> None:
     assert ended(forked(partial(run, root))) == 0
+
+
+def growing_store(root: Path, ingests: Callable[[Path], object] = run_in_fork) -> Broker:
+    broker = new_store(root)
+    ingests(root)
     broker.append([*some_traces(2), *some_records(70, seed=2)])
+    return broker
 
 
-def rewritten_store(root: Path) -> None:
+def rewritten_store(root: Path, ingests: Callable[[Path], object] = run_in_fork) -> Broker:
     broker = new_store(root)
     placed = broker.append([*some_records(20, seed=2), *some_traces(2)])
-    assert ended(forked(partial(run, root))) == 0
+    ingests(root)
     broker.truncate(placed[5].physical_offset)
     broker.append([*some_records(40, seed=3), *some_traces(3)])
+    return broker
 
 
 def featured_store(root: Path) -> None:
@@ -325,7 +331,7 @@ def tiered_store(root: Path) -> None:
 def busy_store(root: Path) -> None:
     broker = new_store(root)
     for number in range(MANY - 1):
-        assert ended(forked(partial(run, root))) == 0
+        run_in_fork(root)
         broker.append(some_records(3, seed=2 + number))
 
 
@@ -454,10 +460,7 @@ def random_moments(folder: Path, kills: int, beside: Beside, *, follows: bool = 
 
 def optimized(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
     """Return how those ended that put the lake in order, and a verdict without what the killed ones left."""
-    return {
-        "optimized": json.loads((root / OPTIMIZED).read_text()),
-        "leftovers": without_merged(verdict["leftovers"]),
-    }
+    return {"optimized": json.loads((root / OPTIMIZED).read_text()), "leftovers": without_merged(verdict["leftovers"])}
 
 
 def without_merged(leftovers: Sequence[str]) -> list[str]:

@@ -17,14 +17,14 @@ from random import Random
 from shutil import rmtree
 from typing import Any
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import MANIFEST, RestoreRequest, restore
 from jobs.store.workers import OneByOne
 from tests.golden import unpack
 from tests.support.killing import counted_effects, ended, forked
+from tests.support.lakes import ingest_store
+from tests.support.stores import files_in
 
 EFFECTS = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir")
 _STORE, _RELEASE = "b533-types", "5.3.3"  # with queues of both kinds
@@ -32,7 +32,7 @@ _STORE, _RELEASE = "b533-types", "5.3.3"  # with queues of both kinds
 
 def bring(folder: Path) -> int:
     store = unpack(_STORE, folder)
-    return int(ingest(IngestRequest(str(store), str(folder / "lake"), release=_RELEASE), OneByOne()).exit_code)
+    return int(ingest_store(store, folder / "lake", release=_RELEASE).exit_code)
 
 
 def run(folder: Path, out: Path) -> int:
@@ -41,10 +41,6 @@ def run(folder: Path, out: Path) -> int:
         Lake(str(folder / "lake")), out, consume_queue_size=200, wanted=wanted, resume=True
     )  # fmt: skip
     return int(restore(request, OneByOne()).exit_code)
-
-
-def tree(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
 def killed_at(effect: int, folder: Path, out: Path) -> int:
@@ -67,7 +63,7 @@ def campaign(folder: Path, kills: int) -> dict[str, Any]:
         for effect in chosen:
             codes[ended(forked(partial(killed_at, effect, folder, folder / "out")))] += 1
         code = ended(forked(partial(run, folder, folder / "out")))
-        whole, found = tree(folder / "whole"), tree(folder / "out")
+        whole, found = files_in(folder / "whole"), files_in(folder / "out")
         manifests = [json.loads(files.pop(MANIFEST, b"{}")).get("files") for files in (whole, found)]
         names = {name for name in whole | found if whole.get(name) != found.get(name)}
         if code or names or manifests[0] != manifests[1]:

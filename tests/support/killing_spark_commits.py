@@ -46,6 +46,7 @@ from tests.support.killing import (
     rewritten_store,
     run,
     run_and_judge,
+    run_in_fork,
     spark_of_tests,
     without_merged,
 )
@@ -63,9 +64,9 @@ _connected_by_itself: Final = spark_writer.connected
 def _lake_of_small_files(root: Path) -> None:
     broker = new_store(root)
     for seed in (2, 3):
-        assert ended(forked(partial(run, root))) == 0
+        run_in_fork(root)
         broker.append(some_records(20, seed=seed))
-    assert ended(forked(partial(run, root))) == 0
+    run_in_fork(root)
 
 
 def _optimize(root: Path) -> int:

@@ -1,7 +1,7 @@
 """A lake as readers see it that are not Spark, and what lies in it besides."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from deltalake import DeltaTable
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
-from rmq_formats.commitlog.record import encode_record
+from jobs.store.workers import OneByOne, Workers
+from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.row import record_of_row
+from tests.golden import release_of
 from tests.support.broker import Broker, some_records
+from tests.support.stores import log_folders
 
 DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))  # DuckDB's reader
 REGISTRATION = "-0-registered-"
@@ -36,6 +38,20 @@ TABLES = (
     "superseded_messages",
     "runs",
 )
+
+
+def ingest_store(store: Path | str, lake: Path | str, broker: str | None = None, **options: Any) -> Summary:  # noqa: ANN401 - those of a request
+    return ingest(IngestRequest(str(store), str(lake), broker, **options), OneByOne())
+
+
+def ingest_beside(store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Any) -> Summary:  # noqa: ANN401 - those of a request
+    return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker, **options), workers or OneByOne())
+
+
+def request_of(name: str, store: Path, lake: Path, **options: Any) -> IngestRequest:  # noqa: ANN401 - those of a request
+    """Return a request of all of a golden store, under its name."""
+    usual = {"broker": name, "commitlog": log_folders(store), "release": release_of(name)}
+    return IngestRequest(str(store), str(lake), **usual | options)
 
 
 def dataset_of(location: Path) -> Dataset:
@@ -61,6 +77,11 @@ def rows_of(lake: Path, table: str = "messages", order: str = "physical_offset")
 
 def raw_rows(lake: Path, table: str = "messages") -> list[tuple[int, bytes]]:
     return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows_of(lake, table)]
+
+
+def raw(records: Iterable[MessageRecord]) -> list[tuple[int, bytes]]:
+    """Return what `raw_rows` gives of a lake that has these records."""
+    return [(record.physical_offset, encode_record(record)) for record in records]
 
 
 def gaps_of(lake: Path) -> list[tuple[int, int]]:

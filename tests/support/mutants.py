@@ -123,7 +123,6 @@ def is_same_in(other: Path, tree: Path, place: Place) -> bool:
 
 @cache
 def _functions(path: Path) -> Mapping[str, ast.FunctionDef]:
-    """Return the functions and methods of a file by name, without docstrings."""
     found: dict[str, ast.FunctionDef] = {}
 
     def visit(body: Sequence[ast.stmt], prefix: str) -> None:
@@ -225,7 +224,6 @@ def try_mutant(copy: Path, place: Place, tests: Sequence[str]) -> Outcome:
 
 
 def _first_failure(copy: Path, tests: Sequence[str], *, is_compiled: bool) -> str | None:
-    """Return the first test that fails, or what else went wrong."""
     said = copy.parent / "said"
     child = os.fork()
     if not child:

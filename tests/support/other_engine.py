@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from deltalake import DeltaTable, QueryBuilder
 
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake.plain import plain_rows
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
+from tests.support.lakes import ingest_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +46,7 @@ class SharedLake:
         return [record.physical_offset for record in records]
 
     def run(self) -> Summary:
-        return ingest(IngestRequest(str(self.broker.root), str(self.path), broker="b"), OneByOne())
+        return ingest_store(self.broker.root, self.path, "b")
 
     def name(self, table: str = "messages") -> str:
         """Return how Spark's SQL calls a table of the lake."""
@@ -84,5 +83,4 @@ class SharedLake:
         return [at for at, change in ordered if change < 0], [at for at, change in ordered if change > 0]
 
     def files(self, table: str = "messages") -> int:
-        """Return of how many files a table's newest version is made."""
         return len(DeltaTable(self.path / table).file_uris())

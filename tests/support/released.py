@@ -70,18 +70,8 @@ class Released(NamedTuple):
         lines = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
         pinned = [line.rstrip(" \\") for line in lines if "==" in line and not line.startswith((" ", "#"))]
         constraints.write_text("\n".join(pinned))
-        pip: list[str | Path] = [
-            self.python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--target",
-            self.added,
-            "--constraint",
-            constraints,
-        ]
-        ended = self.run([*pip, *packages], self.home)
+        pip: list[str | Path] = [self.python, "-m", "pip", "install", "--quiet", "--target", self.added]
+        ended = self.run([*pip, "--constraint", constraints, *packages], self.home)
         if ended.code:
             raise OSError(ended.err)
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.known import UndecidedError
@@ -39,6 +37,7 @@ from tests.support.fault_draws import (
     planted,
     wrong_files,
 )
+from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 
 OPTIONS = ("lake", "bridge", "accept")
@@ -77,7 +76,7 @@ def repair_drawn(seed: int, most: int) -> RepairDraw:
 def _lake_of(name: str) -> Lake:
     folder = Path(tempfile.mkdtemp(prefix="repair-draws-lake-"))
     release = None if name in SITUATIONS else release_of(name)
-    ingest(IngestRequest(str(golden(name)), str(folder / "lake"), release=release), OneByOne())
+    ingest_store(golden(name), folder / "lake", release=release)
     return Lake(str(folder / "lake"))
 
 

@@ -35,10 +35,18 @@ def records_of(segments: list[Path]) -> Iterator[tuple[MessageRecord, bytes]]:
                 yield record, content[position : position + record.total_size]
 
 
+def log_folders(store: Path) -> list[str]:
+    """Return the folders of a log that lies on several paths; a request names them, for any other log none."""
+    return [str(path) for path in sorted(store.glob("commitlog-*"))]
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 def content_of(store: Path) -> dict[str, bytes]:
     """Return the bytes of each file but of those that a repair has set aside."""
-    files = {str(path.relative_to(store)): path for path in sorted(store.rglob("*")) if path.is_file()}
-    return {name: path.read_bytes() for name, path in files.items() if ".replaced-" not in name}
+    return {name: data for name, data in files_in(store).items() if ".replaced-" not in name}
 
 
 def flip(path: Path, at: int, bits: int = 1) -> None:

@@ -14,7 +14,6 @@ def files(tier: Path, queue: str, kind: str = "COMMIT_LOG") -> list[Path]:
 
 
 def said(answers: Path) -> list[Place]:
-    """Return the places of all messages, as the broker said them before it stopped."""
     queues = json.loads(answers.read_text())["beforeStop"]["queues"]
     found = []
     for name, queue in queues.items():

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import a_record, placed
+from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, HOSTILE_FOLDER
 from tests.support.query_stores import RELEASE, write_queues
 
@@ -35,7 +33,5 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "store" / "config").mkdir()
     progress = {"offsetTable": {f"{HOSTILE_FOLDER}@{HOSTILE}": {"0": 1}}}
     (folder / "store" / "config" / "consumerOffset.json").write_text(json.dumps(progress))
-    ingest(
-        IngestRequest(str(folder / "store"), str(folder / "lake"), HOSTILE, release=str(RELEASE.version)), OneByOne()
-    )
+    ingest_store(folder / "store", folder / "lake", HOSTILE, release=str(RELEASE.version))
     return folder

@@ -16,13 +16,11 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from jobs.console.severity import Severity
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.flags import COMPRESSED
 from tests.golden import unpack
 from tests.rmq_formats.builders import a_record
+from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, ROOT, Pages, served
 from tests.support.stores import records_of, segments_of, tree_state
 
@@ -38,7 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lake(store: Path) -> Path:
     place = store.parent / "lake"
-    ingest(IngestRequest(str(store), str(place), "broker-a", hash_slots=100, index_num=20), OneByOne())
+    ingest_store(store, place, "broker-a", hash_slots=100, index_num=20)
     return place
 
 

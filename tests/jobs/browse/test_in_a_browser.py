@@ -9,11 +9,9 @@ import pytest
 
 from benchmarks.browse import make_lake
 from benchmarks.stores import FOLDER
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.golden import unpack
 from tests.support.browser import Browser, browser, needs_chromium
+from tests.support.lakes import ingest_store
 from tests.support.pages import Pages, served
 from tests.support.published import axe
 
@@ -27,7 +25,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     store = unpack("b551-base", tmp_path_factory.mktemp("places") / "store")
     (sorted((store / "index").iterdir())[2]).unlink()
     lake = store.parent / "lake"
-    ingest(IngestRequest(str(store), str(lake), "broker-a", hash_slots=100, index_num=20), OneByOne())
+    ingest_store(store, lake, "broker-a", hash_slots=100, index_num=20)
     return {"store": store, "lake": lake}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobs.command.configuration import key_of, settings_of
 from jobs.console.exit_codes import ExitCode
 from tests.jobs.command.test_places import OPTIONS, Option
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 VERB_OPTIONS = [option for option in OPTIONS if option.verb and option.parameter.name not in {"help", "show_config"}]
 CONFIGURED = [option for option in VERB_OPTIONS if option.parameter in settings_of(option.command)]
@@ -86,12 +86,12 @@ def test_any_toml_for_any_option_is_taken_or_refused_in_words(
     ],
 )
 def test_a_configuration_file_of_the_wrong_kind_is_refused_in_words(
-    text: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    text: str, said: str, tmp_path: Path, run: Run
 ) -> None:
     config = tmp_path / "job.toml"
     config.write_text(text)
     verb = ["query", "by-key"] if "query" in text else ["verify", str(tmp_path / "store")]
-    outcome = runner(capfd)(*verb, "--config", config)
+    outcome = run(*verb, "--config", config)
 
     assert outcome.code is ExitCode.USAGE
     assert said in outcome.err
@@ -99,10 +99,8 @@ def test_a_configuration_file_of_the_wrong_kind_is_refused_in_words(
 
 
 @pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "rot13", "base64", "", "x" * 3000, "a\0b", "é"])
-def test_a_charset_that_shows_no_bytes_is_a_usage_error(
-    charset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    outcome = runner(capfd)("query", "by-id", "--store", tmp_path, "-i", "x", "--body", f"--charset={charset}")
+def test_a_charset_that_shows_no_bytes_is_a_usage_error(charset: str, tmp_path: Path, run: Run) -> None:
+    outcome = run("query", "by-id", "--store", tmp_path, "-i", "x", "--body", f"--charset={charset}")
 
     assert outcome.code is ExitCode.USAGE
     assert "is no charset that a body can be shown in" in outcome.err

@@ -72,10 +72,7 @@ def test_a_verb_ends_as_it_says(probe: Probe, code: ExitCode) -> None:
     ],
 )
 def test_each_failure_has_its_exit_code_and_no_traceback(
-    probe: Probe,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    expected: ExitCode,
+    probe: Probe, capsys: pytest.CaptureFixture[str], error: BaseException, expected: ExitCode
 ) -> None:
     probe(raising(error))
 
@@ -133,9 +130,7 @@ def on_a_worker(spark: "SparkSession", task: Callable[[int], None]) -> Callable[
 
 
 def test_a_real_task_that_fails_is_one_line_that_names_the_place(
-    probe: Probe,
-    spark: "SparkSession",
-    capfd: pytest.CaptureFixture[str],
+    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
 ) -> None:
     def task(_: int) -> None:
         try:
@@ -152,9 +147,7 @@ def test_a_real_task_that_fails_is_one_line_that_names_the_place(
 
 
 def test_a_bug_in_a_task_says_how_to_see_more(
-    probe: Probe,
-    spark: "SparkSession",
-    capfd: pytest.CaptureFixture[str],
+    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
 ) -> None:
     def task(_: int) -> None:
         raise KeyError("bug")
@@ -261,9 +254,7 @@ def test_a_server_that_does_not_answer_is_named_with_the_cause() -> None:
 
 
 def test_a_worker_that_dies_is_said_to_have_died(
-    probe: Probe,
-    spark: "SparkSession",
-    capfd: pytest.CaptureFixture[str],
+    probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
 ) -> None:
     probe(on_a_worker(spark, lambda _: os.kill(os.getpid(), signal.SIGKILL)))
 

@@ -12,7 +12,7 @@ from jobs.launch import engine
 from jobs.launch.engine import Choice, Engine, choose, limit_of
 from jobs.launch.errors import SetupError
 from tests.golden import GOLDEN, StoreOf
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 GIB = 1 << 30
 SEED = 32
@@ -54,10 +54,7 @@ def _told(document: object) -> object:
 @pytest.mark.usefixtures("session_of_tests")
 @pytest.mark.sample(0, always=["b551-base"])
 @pytest.mark.parametrize("name", SAMPLE)
-def test_both_engines_say_and_write_the_same(
-    name: str, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run = runner(capfd)
+def test_both_engines_say_and_write_the_same(name: str, golden: StoreOf, tmp_path: Path, run: Run) -> None:
     broken = Path(shutil.copytree(golden(name), tmp_path / "broken"))
     for file in sorted((broken / "index").glob("*"))[:1]:
         file.unlink()
@@ -105,12 +102,10 @@ def test_beyond_the_limit_it_says_what_java_would_give(monkeypatch: pytest.Monke
     assert choose("verify", 1).engine is Engine.SPARK
 
 
-def test_a_condition_in_sql_is_not_for_this_process(
-    golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_condition_in_sql_is_not_for_this_process(golden: StoreOf, tmp_path: Path, run: Run) -> None:
     words = ("--engine", "here", "--store", golden("b551-base"), "--where", "1 = 1", "--out", tmp_path / "new")
 
-    ended = runner(capfd)("export", *words)
+    ended = run("export", *words)
 
     assert ExitCode.USAGE is ended.code
     assert "--engine spark" in ended.err

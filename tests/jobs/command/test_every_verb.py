@@ -14,11 +14,9 @@ from jsonschema import Draft202012Validator
 
 from jobs.command import cli
 from jobs.console.verbs import VERBS
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
-from tests.support.commands import copy_of, overwrite, runner, without_spark
+from tests.support.commands import Run, copy_of, overwrite, without_spark
+from tests.support.lakes import ingest_store
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
@@ -63,7 +61,7 @@ class _Terminal(StringIO):
 @pytest.fixture(scope="module")
 def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every-verb") / "lake"
-    ingest(IngestRequest(str(golden("b551-base")), str(folder)), OneByOne())
+    ingest_store(golden("b551-base"), folder)
     return folder
 
 
@@ -105,13 +103,11 @@ def test_every_verb_that_prints_json_has_a_schema() -> None:
 
 
 @pytest.mark.parametrize("text", _EVERY)
-def test_what_it_prints_with_json_is_as_its_schema_says(
-    text: str, words: Callable[[str], list[str]], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_it_prints_with_json_is_as_its_schema_says(text: str, words: Callable[[str], list[str]], run: Run) -> None:
     verb, *others = _prepared(text, words)
     schema = json.loads((SCHEMAS / f"{verb}.json").read_text(encoding="utf-8"))
 
-    outcome = runner(capfd)(verb, "--json", *others)
+    outcome = run(verb, "--json", *others)
 
     Draft202012Validator(schema).validate(outcome.document)
 
@@ -137,10 +133,8 @@ def test_eighty_columns_break_no_word_and_a_result_comes_last(
         assert re.fullmatch(_RESULT.format(verb), result), result
 
 
-def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(
-    words: Callable[[str], list[str]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    run, command = runner(capfd), words("repair {bad} --out {out} --lake {lake} --hash-slots 100 --index-num 20")
+def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(words: Callable[[str], list[str]], run: Run) -> None:
+    command = words("repair {bad} --out {out} --lake {lake} --hash-slots 100 --index-num 20")
     before = _next_of(run(*command).out)
     applied = run(*before)
     after = _next_of(applied.out)
@@ -152,6 +146,5 @@ def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(
 
 
 def _next_of(text: str) -> list[str]:
-    """Return the words of the command after NEXT, without the program's."""
     _, _, named = text.partition("  NEXT ")
     return shlex.split(named.splitlines()[1])[1:]

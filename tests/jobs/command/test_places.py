@@ -10,19 +10,10 @@ import click
 import pytest
 
 from jobs.command.cli import rmq_lake
-from jobs.command.places import (
-    CHANGED_LAKE,
-    LAKE,
-    STORE,
-    NewStoreType,
-    Output,
-    OutputFileType,
-    StoreType,
-    store_around,
-)
+from jobs.command.places import CHANGED_LAKE, LAKE, STORE, NewStoreType, Output, OutputFileType, StoreType, store_around
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
-from tests.support.commands import runner, state_of
+from tests.support.commands import Run, state_of
 from tests.support.query_stores import Sent, stored, write_store
 
 
@@ -109,9 +100,7 @@ WAYS = ("inside", "itself", "link", "below a link", "beside a segment")
         if not (isinstance(option.parameter.type, NewStoreType) and way in {"itself", "link"})
     ],
 )
-def test_no_option_writes_into_a_store(
-    option: Option, way: str, store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_option_writes_into_a_store(option: Option, way: str, store: Path, tmp_path: Path, run: Run) -> None:
     link = tmp_path / "link"
     link.symlink_to(store)
     place = {
@@ -122,7 +111,7 @@ def test_no_option_writes_into_a_store(
         "beside a segment": store / "commitlog" / "new",
     }[way]
     before = state_of(store)
-    outcome = runner(capfd)(*_command_line(option, place, tmp_path / "elsewhere"))
+    outcome = run(*_command_line(option, place, tmp_path / "elsewhere"))
 
     assert outcome.code is ExitCode.USAGE
     assert "nothing is written into a store" in outcome.err
@@ -135,20 +124,18 @@ def test_no_option_writes_into_a_store(
     [option for option in OUTPUTS if any(isinstance(parameter.type, StoreType) for parameter in option.command.params)],
     ids=_name,
 )
-def test_the_store_of_the_command_is_one_even_without_a_log(
-    option: Option, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_store_of_the_command_is_one_even_without_a_log(option: Option, tmp_path: Path, run: Run) -> None:
     (tmp_path / "store" / "index").mkdir(parents=True)
     words = _command_line(option, tmp_path / "store" / "index" / "new", tmp_path / "store")
-    outcome = runner(capfd)(*words)
+    outcome = run(*words)
 
     assert outcome.code is ExitCode.USAGE
     assert "nothing is written into a store" in outcome.err
     assert not list((tmp_path / "store" / "index").iterdir())
 
 
-def test_a_lake_under_a_store_of_the_same_bucket_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    outcome = runner(capfd)("ingest", "s3a://bucket/store", "--lake", "s3://bucket/store/lake")
+def test_a_lake_under_a_store_of_the_same_bucket_is_refused(run: Run) -> None:
+    outcome = run("ingest", "s3a://bucket/store", "--lake", "s3://bucket/store/lake")
 
     assert outcome.code is ExitCode.USAGE
     assert "nothing is written into a store" in outcome.err
@@ -164,26 +151,22 @@ def test_places_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
     assert str(store) == store_around(str(store / "a" / "b"))
 
 
-def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(
-    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(store: Path, tmp_path: Path, run: Run) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "messages").symlink_to(store / "commitlog")
     before = state_of(store)
     for words in (["ingest", str(store), "--lake"], ["optimize"]):
-        outcome = runner(capfd)(*words, tmp_path / "lake")
+        outcome = run(*words, tmp_path / "lake")
         assert outcome.code is ExitCode.USAGE
         assert "nothing is written into a store" in outcome.err
     assert before == state_of(store)
 
 
 @pytest.mark.parametrize("option", [o for o in OUTPUTS if isinstance(o.parameter.type, OutputFileType)], ids=_name)
-def test_what_is_no_file_is_not_replaced_by_one(
-    option: Option, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_file_is_not_replaced_by_one(option: Option, tmp_path: Path, run: Run) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    outcome = runner(capfd)(*_command_line(option, pipe, tmp_path / "elsewhere"))
+    outcome = run(*_command_line(option, pipe, tmp_path / "elsewhere"))
     assert outcome.code is ExitCode.USAGE
     assert "is no regular file" in outcome.err
     assert pipe.is_fifo()
@@ -195,7 +178,7 @@ EXPECTED = [option for option in OPTIONS if option.parameter.type in {STORE, LAK
 @pytest.mark.parametrize("kind", ["a mistyped path", "a file", "another directory"])
 @pytest.mark.parametrize("option", EXPECTED, ids=_name)
 def test_a_store_or_a_lake_that_is_not_there_is_refused_before_anything_is_made(
-    option: Option, kind: str, store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    option: Option, kind: str, store: Path, tmp_path: Path, run: Run
 ) -> None:
     place = tmp_path / "place"
     if kind == "a file":
@@ -204,7 +187,7 @@ def test_a_store_or_a_lake_that_is_not_there_is_refused_before_anything_is_made(
         (place / "photos").mkdir(parents=True)
         (place / "photos" / "1.jpg").touch()
     before = state_of(tmp_path)
-    outcome = runner(capfd)(*_command_line(option, place, store))
+    outcome = run(*_command_line(option, place, store))
 
     assert outcome.code is ExitCode.USAGE
     assert str(place) in outcome.err.replace("\n", " ")
@@ -212,29 +195,24 @@ def test_a_store_or_a_lake_that_is_not_there_is_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue", "index"])
-def test_a_folder_of_a_store_is_answered_with_its_store(
-    folder: str, store: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_a_store_is_answered_with_its_store(folder: str, store: Path, run: Run) -> None:
     (store / folder).mkdir(exist_ok=True)
-    outcome = runner(capfd)("verify", store / folder)
+    outcome = run("verify", store / folder)
 
     assert outcome.code is ExitCode.USAGE
     assert f"but a folder of one: the store is {store}" in outcome.err.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["rebuild-index {store}", "rebuild-consumequeue {store}", "repair {store}", "restore {lake}", "demo"],
+    "words", ["rebuild-index {store}", "rebuild-consumequeue {store}", "repair {store}", "restore {lake}", "demo"]
 )
-def test_a_directory_that_is_used_is_refused_in_one_wording(
-    words: str, store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_that_is_used_is_refused_in_one_wording(words: str, store: Path, tmp_path: Path, run: Run) -> None:
     used, lake = tmp_path / "used", tmp_path / "lake"
     (lake / "runs" / "_delta_log").mkdir(parents=True)
     used.mkdir()
     (used / "kept").touch()
     option = [] if words == "demo" else ["--out"]
-    outcome = runner(capfd)(*words.format(store=store, lake=lake).split(), *option, used)
+    outcome = run(*words.format(store=store, lake=lake).split(), *option, used)
 
     assert outcome.code is ExitCode.USAGE
     assert f"{used}: the directory is not empty; name an empty or a new one" in outcome.err

@@ -4,11 +4,10 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from jsonschema import Draft202012Validator
 
 from tests.golden import StoreOf
-from tests.support.commands import runner
+from tests.support.commands import Run
 from tests.support.schemas import schemas
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
@@ -29,11 +28,8 @@ def test_the_published_schemas_are_those_of_the_code() -> None:
         Draft202012Validator.check_schema(schema)
 
 
-def test_the_rows_of_queries_and_dumps_are_as_the_schemas_say(
-    golden: StoreOf, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rows_of_queries_and_dumps_are_as_the_schemas_say(golden: StoreOf, run: Run) -> None:
     """`test_every_verb.py` checks those of the other verbs."""
-    run = runner(capfd)
     store = golden("b551-base")
     place = ("--json", "--store", str(store))
     queries: Iterable[tuple[str, ...]] = (

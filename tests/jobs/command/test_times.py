@@ -7,7 +7,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime, parse_time, time_text
 from tests.golden import StoreOf
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 STORED = 1_763_624_520_000  # 2025-11-20 07:42:00 UTC
@@ -47,8 +47,7 @@ def test_the_zone_is_said_where_the_text_does_not_say_it() -> None:
     assert "2025-11-20 07:42:00.000 UTC" == time_text(STORED)
 
 
-def test_a_query_takes_times_and_says_their_zone(golden: StoreOf, capfd: pytest.CaptureFixture[str]) -> None:
-    run = runner(capfd)
+def test_a_query_takes_times_and_says_their_zone(golden: StoreOf, run: Run) -> None:
     place = ("--store", golden("b551-base"), "--time-zone", "Asia/Shanghai")
     key = ("query", "by-key", "-t", "T1", "-k", "k1", *place)
     line = ("query", "mqadmin", *place, "queryMsgByKey", "-t", "T1", "-k", "k1")

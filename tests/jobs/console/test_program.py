@@ -11,7 +11,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
 from jobs.console.verbs import VERBS
 from tests.golden import StoreOf
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 ROOT = Path(__file__).parents[3]
 _COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
@@ -63,12 +63,10 @@ def test_the_main_module_is_named_by_what_started_it(
     assert expected == program()
 
 
-def test_what_inspect_recommends_can_be_pasted(
-    golden: StoreOf, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_inspect_recommends_can_be_pasted(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
 
-    outcome = runner(capfd)("inspect", golden("b551-base"))
+    outcome = run("inspect", golden("b551-base"))
 
     assert f"./spark-submit.sh inspect --deep {golden('b551-base')}" in outcome.out
     assert "rmq-lake" not in outcome.out
@@ -78,11 +76,11 @@ def test_what_inspect_recommends_can_be_pasted(
     "arguments", [["--help"], ["ingest", "--help"], ["query", "--help"], ["ingest", "--lakes", "x"]]
 )
 def test_help_and_errors_show_the_command_as_it_was_typed(
-    arguments: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
 
-    outcome = runner(capfd)(*arguments)
+    outcome = run(*arguments)
 
     text = outcome.out + outcome.err
     assert "./spark-submit.sh" in text
@@ -124,9 +122,9 @@ def _is_example(target: ast.expr) -> bool:
     return isinstance(target, ast.Name) and target.id in {"_EPILOG", "_EXAMPLES"}
 
 
-def test_inspect_of_a_file_recommends_what_prints_it(golden: StoreOf, capfd: pytest.CaptureFixture[str]) -> None:
+def test_inspect_of_a_file_recommends_what_prints_it(golden: StoreOf, run: Run) -> None:
     file = golden("b551-base") / "checkpoint"
-    outcome = runner(capfd)("inspect", file)
+    outcome = run("inspect", file)
 
     assert outcome.code is ExitCode.USAGE
     assert outcome.err.splitlines()[-1].endswith(f"dump {file}")

@@ -10,7 +10,7 @@ from jobs.launch.arguments import file_system_options, properties_of, without_se
 from jobs.storage.aws import settings_of_environment
 from jobs.storage.hadoop_settings import file_system_settings
 from jobs.storage.s3 import delta_options
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 KEY, SECRET, TOKEN = "AKIAEXAMPLEEXAMPLE", "wJalrXUtnFEMIexampleexample", "IQoJb3JpZ2luexample"
 HADOOP = {"fs.s3a.access.key": KEY, "fs.s3a.secret.key": SECRET, "fs.s3a.session.token": TOKEN}
@@ -121,9 +121,9 @@ def test_what_is_no_secret_is_shown() -> None:
     assert not is_secret("spark.hadoop.fs.s3a.endpoint")
 
 
-def test_show_config_prints_no_secret(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_show_config_prints_no_secret(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     for form in ((), ("--json",)):
         monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--conf spark.hadoop.fs.s3a.secret.key={SECRET}")
-        outcome = runner(capfd)("verify", "s3a://bucket/store", "--show-config", *form)
+        outcome = run("verify", "s3a://bucket/store", "--show-config", *form)
 
         assert SECRET not in outcome.out + outcome.err

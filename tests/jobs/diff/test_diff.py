@@ -8,27 +8,21 @@ from deltalake import DeltaTable
 
 from jobs.console.severity import Severity
 from jobs.diff.run import DiffRequest, DiffSummary, NotInLakeError, diff
-from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import cut_back_after_a_run, rows_of
-from tests.support.stores import flip
+from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
+from tests.support.stores import flip, log_folders
 
 RELEASE = "5.3.3"
 
 
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
-
-
 def taken(store: Path, selection: Selection | None = None) -> Path:
     lake = store.parent / "lake"
-    ingest(IngestRequest(str(store), str(lake), release=RELEASE, selection=selection or Selection()), OneByOne())
+    ingest_store(store, lake, release=RELEASE, selection=selection or Selection())
     return lake
 
 
@@ -51,8 +45,8 @@ QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_path: Path) -> None:
     root = golden(name)
-    paths = [str(path) for path in sorted(root.glob("commitlog-?"))]
-    ingest(IngestRequest(str(root), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
+    paths = log_folders(root)
+    ingest_store(root, tmp_path / "lake", commitlog=paths, release=release_of(name))
 
     summary = diff(DiffRequest(str(root), Lake(str(tmp_path / "lake")), commitlog=paths), OneByOne())
 
@@ -74,10 +68,9 @@ def test_what_retention_has_deleted_is_no_finding(store: Path) -> None:
     assert expired.records == rows_in(lake, 0, end)
 
 
-def test_what_is_new_in_the_store_is_not_ingested_yet(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_what_is_new_in_the_store_is_not_ingested_yet(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(30))
-    ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE), OneByOne())
+    ingest_store(broker.root, tmp_path / "lake", "b", release=RELEASE)
     new = broker.append(some_records(7, seed=2))
 
     summary = compared(broker.root)
@@ -120,12 +113,11 @@ def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> No
     assert compared(broker.root).exit_code == 0
 
 
-def test_a_store_that_ends_before_the_lake_lacks_its_end(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_store_that_ends_before_the_lake_lacks_its_end(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(20))
     copy = Path(shutil.copytree(broker.root, tmp_path / "copy"))
     broker.append(some_records(5, seed=2))
-    ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE), OneByOne())
+    ingest_store(broker.root, tmp_path / "lake", "b", release=RELEASE)
 
     summary = diff(DiffRequest(str(copy), Lake(str(tmp_path / "lake"))), OneByOne())
 

@@ -1,18 +1,17 @@
 """`dump` of an index file: every byte named, and one chain."""
 
-import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.release import HashSlotCount
 from tests.golden import StoreOf, golden_stores
+from tests.support.commands import Run, overwrite
 
 TEACHING = (16, 29, 29, 8, 16, 16)
 
@@ -28,78 +27,63 @@ def teaching(tmp_path: Path) -> Path:
     return path
 
 
-def dumped(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[ExitCode, str]:
-    code = cli.main(["dump", *map(str, arguments)])
-    return code, capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", golden_stores("base", "direct"))
-def test_every_byte_is_accounted_for(golden: StoreOf, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_every_byte_is_accounted_for(golden: StoreOf, run: Run, name: str) -> None:
     for path in sorted((golden(name) / "index").iterdir())[:-1]:
-        code, text = dumped(capsys, path, "--json")
-        items = [json.loads(line) for line in text.splitlines()]
+        outcome = run("dump", path, "--json")
+        items = outcome.lines
 
-        assert code is ExitCode.CLEAN
+        assert outcome.code is ExitCode.CLEAN
         assert items[0]["offset"] == 0
         assert all(left["offset"] + left["size"] == right["offset"] for left, right in pairwise(items))
         assert items[-1]["offset"] == path.stat().st_size
         assert sum(item["kind"] == "entry" for item in items) == decode_header(path.read_bytes()).index_count - 1
 
 
-def test_a_chain_is_told_newest_first(teaching: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """16 → 6 → 5 → 1, 29 → 3 → 2, 8 → 4."""
+def test_a_chain_is_told_newest_first(teaching: Path, run: Run) -> None:
     chains = {}
     for slot in (16, 29, 8):
-        code, text = dumped(capsys, teaching, "--chain", slot, "--json")
-        assert code is ExitCode.CLEAN
-        items = [json.loads(line) for line in text.splitlines()]
-        chains[slot] = [item["entry"] for item in items if item["kind"] == "entry"]
+        outcome = run("dump", teaching, "--chain", slot, "--json")
+        assert outcome.code is ExitCode.CLEAN
+        chains[slot] = [item["entry"] for item in outcome.lines if item["kind"] == "entry"]
 
     assert chains == {16: [6, 5, 1], 29: [3, 2], 8: [4]}
 
 
-def test_the_chain_of_a_key_marks_its_hash(golden: StoreOf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chain_of_a_key_marks_its_hash(golden: StoreOf, run: Run) -> None:
     newest = max((golden("b498-base") / "index").iterdir())
-    code, text = dumped(capsys, newest, "--chain", "T1#7F00000140144E0E2F2A638357C0003B")
+    code, text, _ = run("dump", newest, "--chain", "T1#7F00000140144E0E2F2A638357C0003B")
 
     assert code is ExitCode.CLEAN
     assert "record at 50622  2026-11-20 07:45:51.410Z" in text
     assert text.count("this hash") == 1
 
 
-def test_an_endless_chain_is_damage(teaching: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = bytearray(teaching.read_bytes())
-    at = Geometry(32, 20).entry_position(1) + 16
-    data[at : at + 4] = (6).to_bytes(4, "big")
-    teaching.write_bytes(data)
-    code, text = dumped(capsys, teaching, "--chain", 16)
+def test_an_endless_chain_is_damage(teaching: Path, run: Run) -> None:
+    overwrite(teaching, Geometry(32, 20).entry_position(1) + 16, (6).to_bytes(4))
+    code, text, _ = run("dump", teaching, "--chain", 16)
 
     assert code is ExitCode.DAMAGE
     assert "slot 16: the chain comes back to entry" in text
-    code, text = dumped(capsys, teaching)
+    code, text, _ = run("dump", teaching)
     assert code is ExitCode.DAMAGE
     assert "POINTS FORWARD" in text
     assert "entry 1 points at entry 6, not at 0" in text
 
 
-def test_a_slot_that_points_nowhere_and_bytes_behind_the_end_are_damage(
-    teaching: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = bytearray(teaching.read_bytes())
-    data[40:44] = (99).to_bytes(4, "big")
-    data[-1] = 1
-    teaching.write_bytes(data)
-    code, text = dumped(capsys, teaching)
+def test_a_slot_that_points_nowhere_and_bytes_behind_the_end_are_damage(teaching: Path, run: Run) -> None:
+    overwrite(teaching, 40, (99).to_bytes(4))
+    overwrite(teaching, teaching.stat().st_size - 1, b"\1")
+    code, text, _ = run("dump", teaching)
 
     assert code is ExitCode.DAMAGE
     assert "slot 0 → entry 99  POINTS NOWHERE" in text
     assert "1 bytes after the last entry" in text
 
 
-def test_what_is_asked_for_is_printed_from_an_offset_on(teaching: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The third entry is at 188 + 60."""
+def test_what_is_asked_for_is_printed_from_an_offset_on(teaching: Path, run: Run) -> None:
     at = Geometry(32, 20).entry_position(3)
-    _, text = dumped(capsys, teaching, "--from", at, "--limit", 1, "--fields")
+    _, text, _ = run("dump", teaching, "--from", at, "--limit", 1, "--fields")
 
     assert f"{at:>20}  entry" in text
     assert "#3  slot 29" in text
@@ -107,28 +91,29 @@ def test_what_is_asked_for_is_printed_from_an_offset_on(teaching: Path, capsys: 
     assert f"{at + 16:>20}      prev_entry                   2" in text
 
 
-def test_a_file_that_does_not_tell_its_geometry_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_does_not_tell_its_geometry_asks_for_it(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "index" / "20231114221320000"
     path.parent.mkdir()
     path.write_bytes(IndexFile.created(Geometry(100, 20)).encode())
 
-    assert cli.main(["dump", str(path)]) is ExitCode.FAILED
-    assert "give --hash-slots and --index-num" in capsys.readouterr().err
-    assert dumped(capsys, path, "--hash-slots", 100, "--index-num", 20)[0] is ExitCode.CLEAN
-    assert (
-        cli.main(["dump", str(path), "--hash-slots", "100", "--index-num", "20", "--chain", "100"]) is ExitCode.FAILED
-    )
+    outcome = run("dump", path)
+    given = ("dump", path, "--hash-slots", 100, "--index-num", 20)
+
+    assert outcome.code is ExitCode.FAILED
+    assert "give --hash-slots and --index-num" in outcome.err
+    assert run(*given).code is ExitCode.CLEAN
+    assert run(*given, "--chain", 100).code is ExitCode.FAILED
 
 
 def test_a_truncated_index_file_is_damage_and_read_by_the_geometry_of_the_others(
-    golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
     folder = Path(shutil.copytree(golden("b551-base") / "index", tmp_path / "index"))
     first = min(folder.iterdir())
     whole = first.stat().st_size
     first.write_bytes(first.read_bytes()[: whole - 30])
 
-    code, text = dumped(capsys, first)
+    code, text, _ = run("dump", first)
 
     assert code is ExitCode.DAMAGE
     assert f"{whole - 30} bytes, where {whole} are" in text

@@ -25,6 +25,7 @@ from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.query_lakes import write_messages
 from tests.support.query_stores import RELEASE, Sent, stored, write_store
+from tests.support.stores import flip
 
 LIMIT = 1 << 16
 SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
@@ -142,10 +143,7 @@ def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[s
 def test_damage_that_an_export_leaves_out_is_said(tmp_path: Path) -> None:
     records = stored([Sent(body=bytes(50)) for _ in range(4)])
     store = write_store(tmp_path / "store", records)
-    segment = store / "commitlog" / f"{0:020d}"
-    raw = bytearray(segment.read_bytes())
-    raw[records[1].physical_offset + 90] ^= 1  # its body
-    segment.write_bytes(raw)
+    flip(store / "commitlog" / f"{0:020d}", records[1].physical_offset + 90)  # its body
     summary = _export(Source(store=str(store)), tmp_path / "out", Format.NDJSON)
 
     assert summary.messages == 3

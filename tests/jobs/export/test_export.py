@@ -58,10 +58,6 @@ def export(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
     return run
 
 
-def _keys(rows: list[dict[str, Any]]) -> set[str]:
-    return {key for row in rows for key in row["keys"]}
-
-
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("options", "expected"),
@@ -83,7 +79,8 @@ def test_store_and_lake_give_what_the_condition_chooses(
     places: dict[str, Path], export: Run, options: tuple[str, ...], expected: "range | tuple[int, ...]"
 ) -> None:
     for place, path in places.items():
-        assert {f"k{number}" for number in expected} == _keys(export(place, path, *options))
+        found = {key for row in export(place, path, *options) for key in row["keys"]}
+        assert {f"k{number}" for number in expected} == found
 
 
 def test_bodies_come_decompressed(places: dict[str, Path], export: Run) -> None:

@@ -7,11 +7,9 @@ import pytest
 
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
-from tests.support.commands import runner, state_of
+from tests.support.commands import Run, state_of
+from tests.support.lakes import ingest_store
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -21,20 +19,18 @@ SEGMENT = 16384  # bytes; the golden store has four
 @pytest.fixture(scope="module")
 def places(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     lake = tmp_path_factory.mktemp("lake")
-    ingest(IngestRequest(str(golden("b533-base")), str(lake), broker="b"), OneByOne())
+    ingest_store(golden("b533-base"), lake, "b")
     return {"--store": golden("b533-base"), "--lake": lake}
 
 
-def test_files_and_bytes_are_said_and_nothing_is_touched(
-    places: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_files_and_bytes_are_said_and_nothing_is_touched(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     before = {place: state_of(path) for place, path in places.items()}
     out = tmp_path / "deep" / "out"
     for place, path in places.items():
         files = sorted(path.glob("commitlog/*") if place == "--store" else path.glob("messages/*.parquet"))
         size = sum(file.stat().st_size for file in files)
         arguments = ("export", place, path, "--out", out, "--dry-run")
-        text, document, quiet = (runner(capfd)(*arguments, *more) for more in ((), ("--json",), ("--quiet",)))
+        text, document, quiet = (run(*arguments, *more) for more in ((), ("--json",), ("--quiet",)))
 
         assert document.code is ExitCode.CLEAN
         said = {name: value for name, value in document.document.items() if name not in {"seconds", "engine"}}
@@ -47,24 +43,18 @@ def test_files_and_bytes_are_said_and_nothing_is_touched(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_the_real_run_refuses_is_refused(
-    places: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_real_run_refuses_is_refused(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     there = tmp_path / "there"
     there.touch()
     for options in (("--out", there), ("--out", tmp_path / "o", "--where", "((")):
-        codes = [
-            runner(capfd)("export", "--store", places["--store"], *options, *more).code for more in ((), ("--dry-run",))
-        ]
+        codes = [run("export", "--store", places["--store"], *options, *more).code for more in ((), ("--dry-run",))]
         assert codes == [ExitCode.USAGE] * 2
     assert [there] == list(tmp_path.iterdir())
 
 
-def test_an_export_of_nothing_says_why(
-    places: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_of_nothing_says_why(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     for place, path in places.items():
-        export = partial(runner(capfd), "export", place, path, "--json", "--out")
+        export = partial(run, "export", place, path, "--json", "--out")
         unknown = export(tmp_path / f"a{place}", "-t", "T_1")
         early = export(tmp_path / f"b{place}", "-t", "T1", "--until", "2001-02-03 04:05")
         stdout = export("-")

@@ -9,10 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
+from tests.support.lakes import ingest_store
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which file is flushed is read from Linux's /proc")
@@ -33,7 +31,7 @@ def test_files_are_flushed_before_the_commit_that_names_them_and_the_commit_befo
         return next(number for number, (one, _) in enumerate(flushed) if number >= start and one == path)
 
     with patch.object(os, "fsync", noted):
-        ingest(IngestRequest(str(broker.root), str(lake)), OneByOne())
+        ingest_store(broker.root, lake)
 
     named = 0
     for commit in lake.glob("*/_delta_log/*.json"):

@@ -35,11 +35,10 @@ from jobs.products.index.entries import EntriesSoFar
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne, WorkersOnDemand
-from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import raw_rows, rows_of
+from tests.support.lakes import raw, raw_rows, rows_of
 
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 AT_ONCE = Pace(0.0)
@@ -50,10 +49,6 @@ STEPS = 2 * MANY  # more, twice
 
 def request(broker: Broker) -> IngestRequest:
     return IngestRequest(str(broker.root), str(broker.root.parent / "lake"), broker="b")
-
-
-def expected(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    return [(record.physical_offset, encode_record(record)) for record in records]
 
 
 @dataclass(slots=True)
@@ -101,13 +96,12 @@ def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None
     )
     whole = story.run(request(broker))
 
-    assert raw_rows(tmp_path / "lake") == expected(placed)
+    assert raw_rows(tmp_path / "lake") == raw(placed)
     assert whole.messages == sum(step.messages for step in story.steps) == len(placed) + 5  # 5 were cut off again
     assert whole.exit_code is ExitCode.DAMAGE  # that rows were superseded is said
 
 
-def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
 
     def rot() -> None:
@@ -118,7 +112,9 @@ def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(tmp
     assert {(of[LOG_KEPT], of[FILES_KEPT]) for of in kept.values()} == {("interval 60 minutes",) * 2}
 
 
-def test_index_entries_are_chained_as_separate_runs_chain_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_entries_are_chained_as_separate_runs_chain_them(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads, real = Counter[str](), EntriesSoFar.columns
 
     def columns(so_far: EntriesSoFar, names: Sequence[str]) -> object:
@@ -126,7 +122,6 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(tmp_path: Path, m
         return real(so_far, names)
 
     monkeypatch.setattr(EntriesSoFar, "columns", columns)
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
     asked = replace(request(broker), hash_slots=7, index_num=100)
     separate = replace(asked, lake=str(tmp_path / "separate"))
@@ -155,8 +150,7 @@ def indexed(lake: Path) -> list[dict[str, Any]]:
     return sorted(kept, key=lambda row: (row["index_file"], row["entry"]))
 
 
-def test_nothing_runs_while_nothing_changes(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_nothing_runs_while_nothing_changes(broker: Broker) -> None:
     broker.append(some_records(5))
     story = Story(Stop(), [lambda: None] * 20)
     with patch.object(following, "steps", wraps=run.steps) as runs:
@@ -164,9 +158,8 @@ def test_nothing_runs_while_nothing_changes(tmp_path: Path) -> None:
     assert (story.looks, runs.call_count) == (21, 1)
 
 
-def test_all_of_the_store_is_looked_at_now_and_then(tmp_path: Path) -> None:
+def test_all_of_the_store_is_looked_at_now_and_then(broker: Broker) -> None:
     """What the end of the log does not show: new queues, a table that lost its files."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
     story = Story(Stop(), [lambda: None] * 8)
     with patch.object(following, "_LOOK_AT_ALL_S", 0.0):
@@ -174,8 +167,7 @@ def test_all_of_the_store_is_looked_at_now_and_then(tmp_path: Path) -> None:
     assert len(story.steps) > 3
 
 
-def test_another_run_of_the_store_ends_at_once(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_another_run_of_the_store_ends_at_once(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
     lake = tmp_path / "lake"
     code = "import sys; from jobs.command.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -192,8 +184,7 @@ def test_another_run_of_the_store_ends_at_once(tmp_path: Path) -> None:
     assert len(rows_of(lake)) == 6
 
 
-def test_an_error_is_tried_again_and_leaves_nothing_twice(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_an_error_is_tried_again_and_leaves_nothing_twice(broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(5))
     failures = 0
 
@@ -216,13 +207,12 @@ def test_an_error_is_tried_again_and_leaves_nothing_twice(tmp_path: Path) -> Non
     with patch.object(following, "_PAUSE_S", 0.0):
         Follower(request(broker), Failing(), AT_ONCE, stop, story.steps.append, story.look).run()
     assert failures == 2
-    assert raw_rows(tmp_path / "lake") == expected(placed)
+    assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
-def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, tmp_path: Path) -> None:
+def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, broker: Broker) -> None:
     """No trial would bring it back, what restarts services does; whoever else is away may come back."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
     story = Story(Stop(), [lambda: None, lambda: broker.append(some_records(3, seed=2))])
     real, tried = run.steps, 0
@@ -259,9 +249,10 @@ def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
-def test_the_allocator_is_one_that_gives_memory_back(chosen: dict[str, str], used: str, tmp_path: Path) -> None:
+def test_the_allocator_is_one_that_gives_memory_back(
+    chosen: dict[str, str], used: str, broker: Broker, tmp_path: Path
+) -> None:
     """Arrow's first choice keeps what one thread allocated and another freed; the user's choice stays."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
     code = (
         "import os, sys; from jobs.command.cli import main; code = main(sys.argv[1:]); import pyarrow as pa;"
@@ -375,8 +366,7 @@ def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(mon
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_signal_ends_it_in_order(number: signal.Signals, broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(5))
     lake = tmp_path / "lake"
     metrics = tmp_path / "metrics.prom"
@@ -397,7 +387,7 @@ def test_a_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> No
             process.kill()
     assert "8 messages" in shown
     assert "rmq_lake_ingest_lag_bytes" in metrics.read_text()
-    assert raw_rows(lake) == expected(placed)
+    assert raw_rows(lake) == raw(placed)
 
 
 def await_rows(lake: Path, count: int) -> None:
@@ -409,8 +399,7 @@ def await_rows(lake: Path, count: int) -> None:
     raise AssertionError(f"{count} messages did not come")
 
 
-def test_a_segment_that_becomes_a_pipe_is_an_error(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_segment_that_becomes_a_pipe_is_an_error(broker: Broker) -> None:
     broker.append(some_records(5))
 
     def exchange() -> None:
@@ -422,9 +411,8 @@ def test_a_segment_that_becomes_a_pipe_is_an_error(tmp_path: Path) -> None:
         Story(Stop(), [lambda: None, exchange, *[lambda: None] * 9]).run(request(broker))
 
 
-def test_a_run_that_came_during_an_error_is_waited_for(tmp_path: Path) -> None:
+def test_a_run_that_came_during_an_error_is_waited_for(broker: Broker, tmp_path: Path) -> None:
     """The lock is free while an error is waited for: to end with 6 then would end a service for good."""
-    broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(5))
     stop = Stop()
     errors: list[Exception] = [OSError(5, "Input/output error"), HeldByOtherError("held by process 1")]
@@ -440,7 +428,7 @@ def test_a_run_that_came_during_an_error_is_waited_for(tmp_path: Path) -> None:
     with patch.object(following, "_PAUSE_S", 0.0), patch.object(following, "steps", steps):
         Story(stop, more).run(request(broker))
     assert errors == []
-    assert raw_rows(tmp_path / "lake") == expected(placed)
+    assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
 class Clock(Stop):
@@ -500,8 +488,7 @@ def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
     assert stop.wait(6e14)
 
 
-def test_an_empty_store_is_looked_at_cheaply_once_it_has_a_log(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_an_empty_store_is_looked_at_cheaply_once_it_has_a_log(broker: Broker) -> None:
     (broker.root / "checkpoint").write_bytes(bytes(4096))
     story = Story(Stop(), [lambda: None, lambda: broker.append(some_records(3)), *[lambda: None] * 8])
     story.run(request(broker))

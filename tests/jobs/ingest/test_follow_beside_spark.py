@@ -20,11 +20,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import DELTA_EXTENSION, raw_rows
+from tests.support.lakes import DELTA_EXTENSION, ingest_store, raw_rows
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake
 from tests.support.recorded import keep
 from tests.support.stores import records_of, segments_of
@@ -68,7 +65,7 @@ def test_a_followed_lake_that_spark_looks_after_has_the_rows_of_the_log(spark: S
     broker = Broker(tmp_path / "store", segment_size=1 << 22, history=tmp_path / "history", dispatches=True)
     broker.append(some_records(10, seed=0))
     lake, done, ends = SharedLake(spark, tmp_path, runs=()), Counter[str](), Event()
-    ingest(IngestRequest(str(broker.root), str(lake.path), broker="b"), OneByOne())
+    ingest_store(broker.root, lake.path, "b")
     lake.sql(NO_SHORT_RETENTION_CHECK)  # its RETAIN 0.1 HOURS would be none at all: it rounds
     for table in ("messages", "consume_queue"):
         lake.sql(f"ALTER TABLE {{{table}}} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '{KEPT}')")
@@ -101,7 +98,7 @@ def test_a_followed_lake_that_spark_looks_after_has_the_rows_of_the_log(spark: S
         follower.send_signal(SIGTERM)
         assert follower.wait() == ExitCode.CLEAN
     done["commits"] = lake.spark.sql(f"DESCRIBE HISTORY {lake.name()}").count()
-    ingest(IngestRequest(str(broker.root), str(lake.path), broker="b"), OneByOne())
+    ingest_store(broker.root, lake.path, "b")
 
     expected = sorted((record.physical_offset, raw) for record, raw in records_of(segments_of(tmp_path / "history")))
     assert sorted(raw_rows(lake.path)) == expected

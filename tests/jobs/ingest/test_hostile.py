@@ -2,9 +2,9 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -14,18 +14,18 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne, Workers
-from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.record import encode_record
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.fuzzing import a_store, campaign, expected, mutate
-from tests.support.lakes import leftovers, raw_rows, rows_of
-from tests.support.stores import tree_state
+from tests.support.lakes import ingest_beside, leftovers, raw, raw_rows, rows_of
+from tests.support.stores import flip, tree_state
 
 HOSTILE = (
     "../../../etc/x",
@@ -36,15 +36,6 @@ HOSTILE = (
     "${x}",
 )
 BLOCK = 4096
-
-
-def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
-    request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
-    return ingest(request, workers or OneByOne())
-
-
-def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    return [(record.physical_offset, encode_record(record)) for record in records]
 
 
 def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:
@@ -74,7 +65,7 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
     store.write(folder / "store")
     wanted = expected(store)
 
-    summary = run(folder / "store", workers, range_size=700)
+    summary = ingest_beside(folder / "store", workers=workers, range_size=700)
 
     found = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
     if summary.store_id is None:
@@ -91,13 +82,10 @@ def test_a_flipped_byte_in_one_of_a_hundred_records_costs_no_other_record(tmp_pa
     hit = random.sample(placed, 60)
     for record in hit:
         at = record.physical_offset + random.randrange(record.total_size)
-        with (broker.root / "commitlog" / f"{at - at % (1 << 20):020}").open("r+b") as file:
-            file.seek(at % (1 << 20))
-            byte = file.read(1)[0]
-            file.seek(-1, os.SEEK_CUR)
-            file.write(bytes([byte ^ random.randrange(1, 256)]))
+        segment = broker.root / "commitlog" / f"{at - at % (1 << 20):020}"
+        flip(segment, at % (1 << 20), random.randrange(1, 256))
 
-    summary = run(broker.root, range_size=100_000)
+    summary = ingest_beside(broker.root, range_size=100_000)
 
     rows = dict(raw_rows(tmp_path / "lake"))
     quarantined = {row["physical_offset"] for row in rows_of(tmp_path / "lake", "quarantine")}
@@ -119,7 +107,7 @@ def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     before = tree_state(tmp_path / "outside"), tree_state(broker.root)
 
-    run(broker.root)
+    ingest_beside(broker.root)
 
     assert raw_rows(tmp_path / "a" / "lake") == raw(placed)
     assert [row["topic"] for row in rows_of(tmp_path / "a" / "lake")] == list(HOSTILE)
@@ -128,8 +116,7 @@ def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["lake", "store"]
 
 
-def test_links_and_pipes_in_a_store_do_no_harm(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_links_and_pipes_in_a_store_do_no_harm(broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(80))
     log = broker.root / "commitlog"
     (log / f"{SEGMENT_SIZE:020}").rename(tmp_path / "elsewhere")
@@ -138,24 +125,24 @@ def test_links_and_pipes_in_a_store_do_no_harm(tmp_path: Path) -> None:
     os.mkfifo(log / f"{5 * SEGMENT_SIZE:020}")
     (log / f"{7 * SEGMENT_SIZE:020}").symlink_to(tmp_path / "nowhere")
 
-    assert run(broker.root).messages == 80
+    assert ingest_beside(broker.root).messages == 80
     assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
-def test_a_bomb_is_stored_as_it_is(tmp_path: Path) -> None:
+def test_a_bomb_is_stored_as_it_is(broker: Broker, tmp_path: Path) -> None:
     """Ingest never decompresses a body: a gigabyte of zeros stays a megabyte."""
     body = zlib.compress(bytes(1 << 20), 9)
-    broker = Broker(tmp_path / "store")
     placed = broker.append([a_record(body, sys_flag=COMPRESSED)])
 
-    run(broker.root)
+    ingest_beside(broker.root)
 
     assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
 @pytest.mark.parametrize("start", [0, BLOCK])
-def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tmp_path: Path, start: int) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(
+    broker: Broker, tmp_path: Path, start: int
+) -> None:
     placed = broker.append(some_records(100))
     original = os.preadv
 
@@ -168,7 +155,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tm
         return original(descriptor, buffers, offset)
 
     with patch("os.preadv", preadv):
-        summary = run(broker.root)
+        summary = ingest_beside(broker.root)
 
     hit = [
         one
@@ -181,33 +168,17 @@ def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tm
     assert 0 < len(hit) < len(placed)
 
 
-def test_a_file_at_the_end_of_all_offsets_is_told(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_file_at_the_end_of_all_offsets_is_told(broker: Broker) -> None:
     broker.append(some_records(3))
     (broker.root / "commitlog" / f"{(1 << 63) - 8:020}").write_bytes(encode_record(a_record()))
 
     with pytest.raises(FormatError, match="9223372036854775800"):
-        run(broker.root)
+        ingest_beside(broker.root)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
-    yield place
-    # What an exception still holds, or a thread of a library, may have a file open there for a moment.
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
     placed = broker.append(some_records(500))
-    (small_disk / "filler").write_bytes(bytes((3 << 20) - 5 * BLOCK))
+    (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - 5 * BLOCK))
     request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b", range_size=4096)
 
     with pytest.raises((OSError, DeltaError), match=r"[Nn]o space left"):
@@ -219,8 +190,7 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path)
     assert leftovers(small_disk / "lake") == []
 
 
-def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
     broker.append(some_records(20))
     request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b")
     ingest(request, OneByOne())
@@ -237,7 +207,7 @@ def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Pat
 def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))
-    run(broker.root)
+    ingest_beside(broker.root)
     (broker.root / "commitlog").rename(tmp_path / "elsewhere")
     with pytest.raises(NotAStore, match="queues and no log"):
-        run(broker.root)
+        ingest_beside(broker.root)

@@ -10,22 +10,17 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.console.exit_codes import ExitCode
 from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS
-from tests.golden import StoreOf, unpack
-from tests.support.commands import Run, runner, without_spark
+from tests.golden import unpack
+from tests.support.commands import Run, without_spark
 from tests.support.lakes import rows_of
 
 _HUGE = 10**20  # more than a Java long holds
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     without_spark(monkeypatch)
-    return runner(capfd)
-
-
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    return run
 
 
 @pytest.mark.parametrize(
@@ -62,25 +57,18 @@ def test_numbers_and_texts_that_no_broker_writes(name: str, text: str, said: str
     assert ("?" in str(rows), bool(rows)) == ((False, False) if said else (True, True))
 
 
-def _linked_to_itself(store: Path) -> None:
-    (store / "consumequeue/loop").symlink_to("loop")
-
-
-def _linked_to_the_root(store: Path) -> None:
-    (store / "consumequeue/loop").symlink_to("..")
-
-
-def _of_a_terabyte(store: Path) -> None:
-    os.truncate(store / "checkpoint", 1 << 40)
-
-
 @pytest.mark.parametrize(
     ("hurt", "code", "said"),
     [
-        (_linked_to_itself, ExitCode.MISMATCH, "consumequeue/loop"),
-        (_linked_to_the_root, ExitCode.CLEAN, ""),
-        (_of_a_terabyte, ExitCode.DAMAGE, "size: 1099511627776, expected 4096"),
+        (lambda store: (store / "consumequeue/loop").symlink_to("loop"), ExitCode.MISMATCH, "consumequeue/loop"),
+        (lambda store: (store / "consumequeue/loop").symlink_to(".."), ExitCode.CLEAN, ""),
+        (
+            lambda store: os.truncate(store / "checkpoint", 1 << 40),
+            ExitCode.DAMAGE,
+            "size: 1099511627776, expected 4096",
+        ),
     ],
+    ids=["to itself", "to the root", "a terabyte"],
 )
 def test_loops_of_links_and_files_of_holes(
     hurt: Callable[[Path], None], code: ExitCode, said: str, store: Path, run: Run

@@ -11,25 +11,19 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
-from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
-from tests.support.lakes import DELTA_EXTENSION, table_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf
+from tests.support.lakes import DELTA_EXTENSION, request_of, table_of
 from tests.support.stores import records_of, segments_of, tree_state
 
 _BASES = ("b420-base", "b551-base")
 _ALWAYS = {*_BASES, "b533-dledger"}
 
 _ORDER = [("broker", "ascending"), ("physical_offset", "ascending")]
-
-
-def _request(store: Path, lake: Path, name: str, **options: object) -> IngestRequest:
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    return IngestRequest(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name), **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +36,7 @@ def golden_lakes(request: pytest.FixtureRequest, golden: StoreOf, tmp_path_facto
     lakes = tmp_path_factory.mktemp("lakes")
     asked = [item for item in request.session.items if item.path == request.path]
     for name in (name for name in GOLDEN if name in _ALWAYS or any(f"[{name}]" in item.nodeid for item in asked)):
-        summary = ingest(_request(golden(name), lakes / SCENARIO[name], name), OneByOne())
+        summary = ingest(request_of(name, golden(name), lakes / SCENARIO[name]), OneByOne())
         assert summary.exit_code is ExitCode.CLEAN, name
     return lakes
 
@@ -88,7 +82,7 @@ def test_a_second_reader_that_is_not_spark_reads_the_same(
 def spark_lake(spark: SparkSession, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = tmp_path_factory.mktemp("lake")
     for name in _BASES:
-        ingest(_request(golden(name), lake, name), SparkWorkers(spark))
+        ingest(request_of(name, golden(name), lake), SparkWorkers(spark))
     return lake
 
 
@@ -117,13 +111,13 @@ def test_any_engine_may_read_the_tables(golden_lakes: Path) -> None:
 def test_a_store_is_never_written_to(golden: StoreOf, tmp_path: Path) -> None:
     before = tree_state(golden("b470-base"))
 
-    ingest(_request(golden("b470-base"), tmp_path, "b470-base"), OneByOne())
+    ingest(request_of("b470-base", golden("b470-base"), tmp_path), OneByOne())
 
     assert before == tree_state(golden("b470-base"))
 
 
 def test_a_dry_run_writes_nothing(golden: StoreOf, tmp_path: Path) -> None:
-    summary = ingest(_request(golden("b551-base"), tmp_path / "lake", "b551-base", dry_run=True), OneByOne())
+    summary = ingest(request_of("b551-base", golden("b551-base"), tmp_path / "lake", dry_run=True), OneByOne())
 
     assert summary.plan is not None
     assert summary.plan["segments"] == len(segments_of(golden("b551-base")))

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.index.product import StartedIndex
 from jobs.products.registry import NAMES
@@ -17,8 +17,9 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
+from tests.support.commands import overwrite
 from tests.support.killing import wrong_entries
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, request_of, table_of
 from tests.support.meanwhile import preceded
 from tests.support.stores import flip, records_of, segments_of
 
@@ -26,11 +27,8 @@ SLOTS, ENTRIES = 100, 20  # of every golden store
 _ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
 
 
-def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    request = IngestRequest(
-        str(store), str(lake), broker=name, commitlog=commitlog, hash_slots=SLOTS, index_num=ENTRIES
-    )
+def _ingest(store: Path, lake: Path, name: str) -> Summary:
+    request = request_of(name, store, lake, release=None, hash_slots=SLOTS, index_num=ENTRIES)
     return ingest(request, OneByOne())
 
 
@@ -87,9 +85,7 @@ def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: S
 
 @pytest.mark.parametrize("with_files", [True, False])
 def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_rows(
-    with_files: bool,
-    golden: StoreOf,
-    tmp_path: Path,
+    with_files: bool, golden: StoreOf, tmp_path: Path
 ) -> None:
     """Keys are counted first and taken then: a message that the lake has by then is in its index, too."""
     store = tmp_path / "store"
@@ -130,15 +126,14 @@ def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Sto
 def test_a_choice_of_topics_has_no_index(golden: StoreOf, tmp_path: Path) -> None:
     shutil.copytree(golden("b551-base"), tmp_path / "store")
     selection = Selection(topics=("T1",))
-    summary = ingest(IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"), selection=selection), OneByOne())
+    summary = ingest_store(tmp_path / "store", tmp_path / "lake", selection=selection)
 
     assert summary.index_entries == 0
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "messages").to_pylist()}
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "consume_queue").to_pylist()}
 
 
-def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker: Broker, tmp_path: Path) -> None:
     everything = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
     for seed, tables in enumerate([NAMES, frozenset({"messages", "consume_queue"}), NAMES]):
         broker.append(some_records(20, seed=seed))
@@ -156,9 +151,7 @@ def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_f
     shutil.copytree(golden("b551-base"), store)
     (_, _, _, offset, _, _) = _real_entries(store)[30]
     segment = max(path for path in segments_of(store) if int(path.name) <= offset)
-    with segment.open("r+b") as file:
-        file.seek(offset - int(segment.name))
-        file.write(b"\xff" * 64)
+    overwrite(segment, offset - int(segment.name), b"\xff" * 64)
     summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert 1 == summary.quarantined

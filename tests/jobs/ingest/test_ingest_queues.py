@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.queues.join import _settle
 from jobs.store.ranges import Range
@@ -21,7 +21,7 @@ from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import rows_of, table_of
+from tests.support.lakes import request_of, rows_of, table_of
 from tests.support.meanwhile import BetweenRanges, preceded
 from tests.support.stores import records_of, segments_of
 
@@ -29,11 +29,8 @@ UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here
 PRE_BLANK = (0, 0x7FFFFFFF, 0)
 
 
-def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    return ingest(
-        IngestRequest(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name)), OneByOne()
-    )
+def _ingest(store: Path, lake: Path, name: str) -> Summary:
+    return ingest(request_of(name, store, lake), OneByOne())
 
 
 def _rows(lake: Path) -> list[dict[str, Any]]:
@@ -140,9 +137,7 @@ def _retention(store: Path, offset: int, range_: Range) -> None:
 
 @pytest.mark.parametrize("is_read", [False, True])
 def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_deleted(
-    is_read: bool,
-    golden: StoreOf,
-    tmp_path: Path,
+    is_read: bool, golden: StoreOf, tmp_path: Path
 ) -> None:
     whole, store = golden("b551-base"), tmp_path / "store"
     dispatch = _shown_later(whole, store, 40)

@@ -11,8 +11,6 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
 from jobs.lake import history, identity
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
@@ -20,56 +18,55 @@ from jobs.products.index.product import StartedIndex
 from jobs.store import store as store_files
 from jobs.store.ranges import Range
 from jobs.store.store import Store
-from jobs.store.workers import OneByOne, Workers
-from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import FormatError
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of
+from tests.support.commands import overwrite
+from tests.support.lakes import gaps_of, ingest_beside, leftovers, raw, raw_rows, rows_of
 from tests.support.meanwhile import BetweenRanges, Meanwhile, preceded
 from tests.support.stores import records_of, segments_of
 
 
-def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
-    request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
-    return ingest(request, workers or OneByOne())
+def history_of(folder: Path) -> list[bytes]:
+    return [data for _, data in records_of(segments_of(folder / "history"))]
 
 
 @pytest.mark.parametrize("written", [1, 4, 8, 60, 91, -1])
-def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, broker: Broker, tmp_path: Path) -> None:
     first = broker.append(some_records(5))
     newest = some_records(1, seed=2)
     broker.append(newest, cut_at=written)
 
-    half = run(broker.root)
+    half = ingest_beside(broker.root)
     placed = broker.append(newest)
-    whole = run(broker.root)
+    whole = ingest_beside(broker.root)
 
     assert (half.messages, half.to_offset, half.exit_code) == (5, broker.offset - placed[0].total_size, ExitCode.CLEAN)
     assert (whole.messages, whole.exit_code) == (1, ExitCode.CLEAN)
-    assert raw_rows(tmp_path / "lake") == [(one.physical_offset, encode_record(one)) for one in first + placed]
+    assert raw_rows(tmp_path / "lake") == raw(first + placed)
 
 
-def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(
+    broker: Broker, tmp_path: Path
+) -> None:
     broker.append(some_records(10))
     more: list[Any] = []
 
-    first = run(broker.root, Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2)))))
-    second = run(broker.root)
+    grows = Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2))))
+    first = ingest_beside(broker.root, workers=grows)
+    second = ingest_beside(broker.root)
 
     assert (first.to_offset, first.exit_code) == (SEGMENT_SIZE, ExitCode.CLEAN)
     assert first.messages + second.messages == 110
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")][10:] == [one.physical_offset for one in more]
 
 
-def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(200))
 
-    during = run(broker.root, Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
-    after = run(broker.root)
+    during = ingest_beside(broker.root, workers=Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
+    after = ingest_beside(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.DAMAGE, ExitCode.CLEAN)
     assert {gap["why"] for gap in during.gaps} == {"deleted while it was being read"}
@@ -89,14 +86,12 @@ def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_pa
             broker.truncate(placed[70].physical_offset)
             happened.extend(broker.append(some_records(20, seed=2, stored=STORED + 10_000)))
 
-    during = run(broker.root, Meanwhile(happens=crash), range_size=4096)
-    after = run(broker.root)
+    during = ingest_beside(broker.root, workers=Meanwhile(happens=crash), range_size=4096)
+    after = ingest_beside(broker.root)
 
     assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
     assert (during.messages, after.messages) == (90, 0)
-    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [
-        raw for _, raw in records_of(segments_of(tmp_path / "history"))
-    ]
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
     assert leftovers(tmp_path / "lake") == []
 
 
@@ -110,12 +105,12 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
     with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, crash)):
-        during = run(broker.root)
+        during = ingest_beside(broker.root)
     history = list(records_of(segments_of(tmp_path / "history")))
     entries = rows_of(tmp_path / "lake", "index_entries")
 
     assert (during.exit_code, during.messages) == (ExitCode.CLEAN, 50)
-    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [raw for _, raw in history]
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == [data for _, data in history]
     assert [(row["entry"], row["physical_offset"]) for row in sorted(entries, key=itemgetter("entry"))] == list(
         enumerate((record.physical_offset for record, _ in history for _ in range(KEYS)), start=1)
     )
@@ -135,27 +130,23 @@ def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(re
         """Recover from a crash before the segment is read, and write on before the next one is."""
         if range_.base_offset == SEGMENT_SIZE and broker.offset > placed[-1].physical_offset:
             broker.truncate(cut)
-            with (broker.root / "commitlog" / f"{SEGMENT_SIZE:020d}").open("r+b") as file:
-                file.seek(cut - SEGMENT_SIZE)
-                file.write(bytes(2 * SEGMENT_SIZE - cut))
+            segment = broker.root / "commitlog" / f"{SEGMENT_SIZE:020d}"
+            overwrite(segment, cut - SEGMENT_SIZE, bytes(2 * SEGMENT_SIZE - cut))
         elif range_.base_offset > SEGMENT_SIZE and not happened:
             happened.extend(broker.append(some_records(records, seed=2, stored=STORED + 10_000)))
 
-    during = run(broker.root, BetweenRanges(happens=crash), range_size=SEGMENT_SIZE)
+    during = ingest_beside(broker.root, workers=BetweenRanges(happens=crash), range_size=SEGMENT_SIZE)
     broker.append(some_records(30, seed=3, stored=STORED + 20_000))
-    after = run(broker.root)
+    after = ingest_beside(broker.root)
 
     assert (during.quarantined, after.quarantined) == (0, 0)
-    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [
-        raw for _, raw in records_of(segments_of(tmp_path / "history"))
-    ]
+    assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
 
 
-def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_path: Path) -> None:
+def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(broker: Broker, tmp_path: Path) -> None:
     """Between the listing and the look at its bytes, retention deleted all that the lake could know it by."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(60))
-    first = run(broker.root)
+    first = ingest_beside(broker.root)
     broker.append(some_records(200, seed=2))
     original = known_stores
 
@@ -164,7 +155,7 @@ def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_p
         return original(lake)
 
     with patch.object(identity, "known_stores", looked):
-        second = run(broker.root)
+        second = ingest_beside(broker.root)
 
     assert second.store_id == first.store_id
     assert second.exit_code is ExitCode.DAMAGE
@@ -172,63 +163,58 @@ def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_p
     assert gaps_of(tmp_path / "lake")[-1][1] == 2 * SEGMENT_SIZE
 
 
-def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_run(tmp_path: Path) -> None:
+def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_run(broker: Broker) -> None:
     """Where the last run ended with its segment, the next one looks whether other records follow: in a deleted file."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(60))
     broker.seal()
-    first = run(broker.root)
+    first = ingest_beside(broker.root)
     broker.append(some_records(200, seed=2))
     expired = broker.offset // SEGMENT_SIZE - 1
     looked = preceded(history.first_difference, lambda: broker.expire(expired))
 
     with patch.object(history, "first_difference", looked):
-        second = run(broker.root)
+        second = ingest_beside(broker.root)
 
     assert (first.to_offset, None) == (second.from_offset, second.superseded)
     assert second.exit_code is ExitCode.DAMAGE
     assert (second.gaps[0]["from"], second.gaps[-1]["to"]) == (first.to_offset, expired * SEGMENT_SIZE)
 
 
-def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_store_that_is_taken_away_is_no_gap(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
     away = tmp_path / "away"
 
     with pytest.raises((OSError, FormatError)):
-        run(broker.root, Meanwhile(happens=lambda: shutil.move(broker.root / "commitlog", away)))
+        ingest_beside(broker.root, workers=Meanwhile(happens=lambda: shutil.move(broker.root / "commitlog", away)))
     shutil.move(away, broker.root / "commitlog")
 
-    assert run(broker.root).messages == 200
+    assert ingest_beside(broker.root).messages == 200
     assert gaps_of(tmp_path / "lake") == []
 
 
-def test_what_expired_between_runs_is_a_gap(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_what_expired_between_runs_is_a_gap(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(30))
-    first = run(broker.root)
+    first = ingest_beside(broker.root)
     broker.append(some_records(200, seed=2))
     broker.expire(2)
 
-    second, third = run(broker.root), run(broker.root)
+    second, third = ingest_beside(broker.root), ingest_beside(broker.root)
 
     assert [second.exit_code, third.exit_code] == [ExitCode.DAMAGE, ExitCode.CLEAN]
     assert gaps_of(tmp_path / "lake") == [(first.to_offset, 2 * SEGMENT_SIZE)]
 
 
-def test_a_segment_made_ahead_of_need_is_no_end_of_the_log(tmp_path: Path) -> None:
+def test_a_segment_made_ahead_of_need_is_no_end_of_the_log(broker: Broker) -> None:
     """A broker makes the next file before it needs it: zeros."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(30))
     (broker.root / "commitlog" / f"{SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
 
-    assert run(broker.root).messages == 30
+    assert ingest_beside(broker.root).messages == 30
     placed = broker.append(some_records(100, seed=2))
-    assert run(broker.root).messages == len(placed)
+    assert ingest_beside(broker.root).messages == len(placed)
 
 
-def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(broker: Broker) -> None:
     broker.append(some_records(200))
     listings: list[Store] = []
     real = store_files._list  # noqa: SLF001 - what every listing of a store begins with
@@ -239,37 +225,34 @@ def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(tmp_path: Path) ->
         return store if len(listings) > 1 else replace(store, segments=store.segments[:1] + store.segments[2:])
 
     with patch.object(store_files, "_list", listed):
-        summary = run(broker.root)
+        summary = ingest_beside(broker.root)
 
     assert (summary.messages, summary.gaps) == (200, [])
 
 
-def test_a_file_that_is_missing_behind_the_end_of_the_log_is_no_gap(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_behind_the_end_of_the_log_is_no_gap(broker: Broker) -> None:
     """The broker makes files ahead of need, and they hold nothing."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(30))
     (broker.root / "commitlog" / f"{2 * SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
 
-    assert run(broker.root).gaps == []
+    assert ingest_beside(broker.root).gaps == []
 
 
-def test_settle_leaves_the_newest_records_of_the_open_segment_alone(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_settle_leaves_the_newest_records_of_the_open_segment_alone(broker: Broker) -> None:
     now = time.time_ns() // 1_000_000
     broker.append(some_records(20, stored=now - 3_600_000))
     broker.append(some_records(20, seed=2, stored=now - 1000))
     broker.append(some_records(1, seed=3, stored=now - 3_600_000))
 
-    assert run(broker.root, settle_ms=600_000).messages == 20
-    assert run(broker.root, settle_ms=600_000).run is None
-    assert run(broker.root).messages == 21
+    assert ingest_beside(broker.root, settle_ms=600_000).messages == 20
+    assert ingest_beside(broker.root, settle_ms=600_000).run is None
+    assert ingest_beside(broker.root).messages == 21
 
 
-def test_settle_does_not_hold_back_sealed_segments(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_settle_does_not_hold_back_sealed_segments(broker: Broker) -> None:
     now = time.time_ns() // 1_000_000
     placed = broker.append(some_records(100, stored=now + 10**10))
 
-    summary = run(broker.root, settle_ms=600_000)
+    summary = ingest_beside(broker.root, settle_ms=600_000)
 
     assert summary.messages == sum(one.physical_offset < SEGMENT_SIZE for one in placed)

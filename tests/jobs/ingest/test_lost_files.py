@@ -15,32 +15,31 @@ from jobs.lake.optimization import optimize
 from jobs.lake.runs import known_stores, unfinished
 from jobs.store.workers import OneByOne
 from tests.golden import unpack_situation
-from tests.support.broker import Broker, some_records
-from tests.support.killing import FAULTS, CutShortError, judge, new_store, some_traces, vacuumed_before_commit
-from tests.support.lakes import rows_of
+from tests.support.broker import Broker
+from tests.support.killing import (
+    FAULTS,
+    CutShortError,
+    growing_store,
+    judge,
+    new_store,
+    rewritten_store,
+    vacuumed_before_commit,
+)
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.stores import tree_state
 from tests.support.tiers import said, taken
 
 
 def run(root: Path) -> Summary:
-    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
-    return ingest(request, OneByOne())
+    return ingest_store(root / "store", root / "lake", "b", range_size=4096)
 
 
 def grown(root: Path) -> Broker:
-    broker = new_store(root)
-    run(root)
-    broker.append([*some_traces(2), *some_records(70, seed=2)])
-    return broker
+    return growing_store(root, run)
 
 
 def rewritten(root: Path) -> Broker:
-    broker = new_store(root)
-    placed = broker.append([*some_records(20, seed=2), *some_traces(2)])
-    run(root)
-    broker.truncate(placed[5].physical_offset)
-    broker.append([*some_records(40, seed=3), *some_traces(3)])
-    return broker
+    return rewritten_store(root, run)
 
 
 def vacuumed(root: Path, table: str) -> None:

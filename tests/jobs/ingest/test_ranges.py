@@ -15,7 +15,7 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind, walk
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record, placed
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import log_folders, records_of, segments_of
 
 SEGMENT = 1 << 14
 
@@ -33,8 +33,7 @@ def _run(ranges: Sequence[Range]) -> list[Outcome[list[int]]]:
 
 
 def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int], int]:
-    commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
-    store = list_store(str(root), commitlog=commitlog)
+    store = list_store(str(root), commitlog=log_folders(root))
     outcomes = chained(plan_ranges(store, from_offset, range_size), _run)
     return [offset for outcome in outcomes for offset in outcome.payload], watermark(outcomes, from_offset)
 

@@ -60,8 +60,7 @@ def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_pa
     assert stepped.steps > 1
 
 
-def test_a_gap_is_named_once_by_the_step_that_comes_to_it(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_gap_is_named_once_by_the_step_that_comes_to_it(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
     lost = segments_of(broker.root)[2]
     lost.unlink()
@@ -86,8 +85,7 @@ class _Interrupted(OneByOne):
         return OneByOne.ranges(self, ranges, task, discard)
 
 
-def test_an_interruption_costs_no_more_than_one_step(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: Path) -> None:
     records = broker.append(some_records(200))
     asked = request(broker.root, tmp_path / "lake", SEGMENT_SIZE)
 
@@ -101,8 +99,7 @@ def test_an_interruption_costs_no_more_than_one_step(tmp_path: Path) -> None:
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [r.physical_offset for r in records]
 
 
-def test_the_steps_of_one_command_name_it(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_the_steps_of_one_command_name_it(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
     summaries: list[Summary] = list(steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), OneByOne()))
     broker.append(some_records(5, seed=2))

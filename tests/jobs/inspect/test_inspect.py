@@ -22,6 +22,7 @@ from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.rmq_formats.stores import is_dledger, names, newest_segment, segment_files, stored_records
 from tests.support.commands import Outcome, Run, copy_of, overwrite, state_of
+from tests.support.stores import log_folders
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def inspected(run: Run, store: Path, *options: str) -> Outcome:
-    folders = [str(folder) for folder in sorted(store.glob("commitlog-*"))]
+    folders = log_folders(store)
     return run("inspect", "--json", *options, *(["--commitlog", ",".join(folders)] if folders else []), store)
 
 
@@ -366,14 +367,10 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
 # --- what names, heads and ends tell of queues and index
 
 
-def files_of_index(store: Path) -> list[Path]:
-    return sorted((store / "index").iterdir())
-
-
 @pytest.mark.parametrize("lost", [(0,), (0, 1), (3,), (5, 6), (-2, -1)], ids=str)
 def test_missing_index_files_are_a_gap(store: Path, run: Run, lost: tuple[int, ...]) -> None:
     """Two were missing and the light was green; their headers form a chain, and a hole in it shows."""
-    files = files_of_index(store)
+    files = sorted((store / "index").iterdir())
     missing = {files[number] for number in lost}
     for path in missing:
         path.unlink()

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
@@ -16,7 +14,7 @@ from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import leftovers, rows_of
+from tests.support.lakes import ingest_store, leftovers, rows_of
 
 RUNS = 4
 FILES = 10_000
@@ -27,13 +25,13 @@ def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -
     brokers = {name: Broker(tmp_path / name) for name in ("a", "b")}
     for name, broker in brokers.items():
         broker.append(some_records(5, seed=ord(name)))
-        ingest(IngestRequest(str(broker.root), str(lake), broker=name), OneByOne())
+        ingest_store(broker.root, lake, name)
 
     def fill(name: str) -> list[int]:
         found = []
         for number in range(RUNS):
             found += [record.physical_offset for record in brokers[name].append(some_records(4, seed=number))]
-            ingest(IngestRequest(str(brokers[name].root), str(lake), broker=name), OneByOne())
+            ingest_store(brokers[name].root, lake, name)
         return found
 
     def keep_in_shape() -> None:
@@ -55,11 +53,10 @@ def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # on a busy machine
-def test_a_lake_of_ten_thousand_files(tmp_path: Path) -> None:
+def test_a_lake_of_ten_thousand_files(broker: Broker, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
-    ingest(IngestRequest(str(broker.root), lake.location, broker="b"), OneByOne())
+    ingest_store(broker.root, lake.location, "b")
     (known,) = known_stores(lake)
     row = {"segment": 0, "file": "f", "length": 1, "reason": "r", "sample": b""}
     actions = []
@@ -72,7 +69,7 @@ def test_a_lake_of_ten_thousand_files(tmp_path: Path) -> None:
     commit(lake, QUARANTINE, actions, ("many", 1), {})
 
     broker.append(some_records(5, seed=2))
-    assert ingest(IngestRequest(str(broker.root), lake.location, broker="b"), OneByOne()).messages == 5
+    assert ingest_store(broker.root, lake.location, "b").messages == 5
     saved = {table.table: table for table in optimize(lake.location, OneByOne())}
 
     assert (saved["quarantine"].merged, saved["quarantine"].written) == (FILES, 1)

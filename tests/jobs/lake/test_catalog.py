@@ -13,14 +13,12 @@ from deltalake import DeltaTable
 
 from jobs.command.cli import main
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES, TABLES
 from jobs.lake.views import views
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
+from tests.support.lakes import ingest_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +33,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broker = Broker(root / "store")
     for number, day in enumerate(_DAYS):
         broker.append(some_records(20, seed=number, stored=int(day.timestamp() * 1000)))
-        ingest(IngestRequest(str(broker.root), str(root / "lake"), broker="b"), OneByOne())
+        ingest_store(broker.root, root / "lake", "b")
     return root / "lake"
 
 

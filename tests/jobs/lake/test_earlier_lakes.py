@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.demo import extract
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake.compaction import compact
 from jobs.lake.history import history_conflict
 from jobs.lake.integrity import newest_runs
@@ -14,9 +13,9 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import raw_rows, rows_of
+from tests.support.lakes import ingest_store, raw_rows, rows_of
+from tests.support.stores import files_in
 
 LAKES = Path(__file__).parents[2] / "lakes"
 LATER = ("record_crc", "body_error", "body_inflated")  # columns that the archives' versions did not have
@@ -32,17 +31,13 @@ def played(root: Path) -> Broker:
     return broker
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
 def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
     rows = [row for row in rows_of(lake, table) if row["physical_offset"] < end]
     return sorted(repr({name: value for name, value in row.items() if name not in LATER}) for row in rows)
 
 
 def run(store: Path, lake: Path) -> Summary:
-    return ingest(IngestRequest(str(store), str(lake), broker="b"), OneByOne())
+    return ingest_store(store, lake, "b")
 
 
 @pytest.mark.parametrize("commit", sorted(path.name.removesuffix(".tar.xz") for path in LAKES.glob("*.tar.xz")))
@@ -50,7 +45,7 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
     extract(LAKES / f"{commit}.tar.xz", tmp_path)
     store, lake = tmp_path / "store", tmp_path / "lake"
     broker = played(tmp_path / "again")
-    assert contents(store) == contents(broker.root)
+    assert files_in(store) == files_in(broker.root)
     before = {name: of_log(lake, name) for name in ("messages", "consume_queue", "index_entries")}
 
     unchanged = run(broker.root, lake)

@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.findings import Finding
 from jobs.lake.identity import identify
 from jobs.lake.lake import Lake
 from jobs.lake.verifications import record_findings
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, table_of
 
 FINDING = Finding(
     "queues", "dangling", "consumequeue/T1/0/00000000000000000000", 40, "physical_offset", "1", "2", "why", 3
@@ -20,7 +17,7 @@ FINDING = Finding(
 
 def test_each_verification_is_kept_under_its_own_number(golden: StoreOf, tmp_path: Path) -> None:
     root = golden("b551-base")
-    summary = ingest(IngestRequest(str(root), str(tmp_path), broker="b0"), OneByOne())
+    summary = ingest_store(root, tmp_path, "b0")
     lake = Lake(str(tmp_path))
     known = identify(lake, list_store(str(root)), None, register_new=False)
 

@@ -7,21 +7,18 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.commit import STATISTICS, ensure_table
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
-from tests.support.lakes import dataset_of, rows_of
+from tests.support.lakes import dataset_of, ingest_store, rows_of
 
 RELEASE = "5.3.3"
 
 
 @pytest.fixture
 def lake(golden: StoreOf, tmp_path: Path) -> Path:
-    ingest(IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), release=RELEASE), OneByOne())
+    ingest_store(golden("b533-base"), tmp_path / "lake", release=RELEASE)
     return tmp_path / "lake"
 
 

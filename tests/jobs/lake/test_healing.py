@@ -1,20 +1,16 @@
 """A lake whose transactions Delta's log has forgotten is healed from its rows and manifests, or not at all."""
 
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.lake.healing import Lost, lost_transactions, put_back
+from jobs.lake.healing import lost_transactions, put_back
 from jobs.lake.lake import Lake
-from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 from tests.support.commands import state_of
-from tests.support.lakes import table_of
+from tests.support.lakes import ingest_store, table_of
 
 
 class Forgotten:
@@ -27,7 +23,7 @@ class Forgotten:
             self.run(self.lake)
 
     def run(self, lake: Path) -> int:
-        return ingest(IngestRequest(str(self.broker.root), str(lake), broker="b"), OneByOne()).messages
+        return ingest_store(self.broker.root, lake, "b").messages
 
     def copied(self, *, as_of: dict[str, int] | None = None) -> Lake:
         shutil.copytree(self.lake / "_manifests", self.copy / "_manifests")
@@ -47,10 +43,6 @@ def forgotten(tmp_path: Path) -> Forgotten:
     return Forgotten(tmp_path)
 
 
-def by_table(lost: Iterable[Lost]) -> dict[tuple[str, str], int]:
-    return {(one.table, one.app): one.number for one in lost}
-
-
 def test_a_copy_of_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) -> None:
     """Each transaction is the one that the lake itself has; then the next run brings what is new, once."""
     lake = forgotten.copied()
@@ -62,7 +54,7 @@ def test_a_copy_of_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) 
 
     assert files == state_of(forgotten.copy)
     known = {(one.table, one.app): DeltaTable(forgotten.lake / one.table).transaction_version(one.app) for one in lost}
-    assert by_table(lost) == known
+    assert {(one.table, one.app): one.number for one in lost} == known
     assert {"messages", "consume_queue", "index_entries", "log_pieces", "runs"} <= {one.table for one in lost}
     put_back(lake, lost)
     assert lost_transactions(lake) == []

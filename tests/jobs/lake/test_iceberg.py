@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,8 +24,6 @@ from pyspark.sql import SparkSession
 
 from jobs.command import iceberg as option
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake import commit, iceberg
 from jobs.lake.iceberg import Registrar, RegistrationError
 from jobs.lake.iceberg_target import Target
@@ -33,8 +32,8 @@ from jobs.lake.tables import Table
 from jobs.store.workers import OneByOne
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Outcome, runner
-from tests.support.lakes import table_of
+from tests.support.commands import Run
+from tests.support.lakes import ingest_store, table_of
 from tests.support.other_engine import WITH_VECTORS, SharedLake
 
 HERE = Target("here", "rocketmq")
@@ -68,7 +67,7 @@ class Grown:
 
     def run(self) -> None:
         self.grow()
-        ingest(IngestRequest(str(self.broker.root), str(self.path), broker="b"), OneByOne())
+        ingest_store(self.broker.root, self.path, "b")
 
 
 @pytest.fixture
@@ -77,11 +76,8 @@ def grown(tmp_path: Path) -> Grown:
 
 
 @pytest.fixture
-def run(grown: Grown, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    def ran(*more: str) -> Outcome:
-        return runner(capfd)("ingest", grown.broker.root, "--lake", grown.path, "--iceberg", "here", *more)
-
-    return ran
+def register(grown: Grown, run: Run) -> Run:
+    return partial(run, "ingest", grown.broker.root, "--lake", grown.path, "--iceberg", "here")
 
 
 def catalog() -> Catalog:
@@ -110,18 +106,15 @@ def assert_shown(lake: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lake", "a lake ü", "l#ake?"])
 def test_readers_of_iceberg_find_the_rows_of_delta(
-    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     grown = Grown(tmp_path, name)
-    verb = runner(capfd)
     for _ in range(3):
         grown.grow()
-        assert (
-            ExitCode.CLEAN
-            == verb("ingest", grown.broker.root, "--lake", grown.path, "--broker", "b", "--iceberg", "here").code
-        )
-    assert ExitCode.CLEAN == verb("optimize", grown.path, "--engine", "here", "--iceberg", "here").code
+        done = run("ingest", grown.broker.root, "--lake", grown.path, "--broker", "b", "--iceberg", "here")
+        assert ExitCode.CLEAN == done.code
+    assert ExitCode.CLEAN == run("optimize", grown.path, "--engine", "here", "--iceberg", "here").code
 
     assert_shown(grown.path)
     messages = catalog().load_table(("rocketmq", "messages"))
@@ -142,7 +135,7 @@ def test_readers_of_iceberg_find_the_rows_of_delta(
         assert rows(delta, names) == rows(pl.scan_iceberg(registered).collect().to_arrow().cast(delta.schema), names)
         assert rows(delta, names) == rows(by_duckdb.cast(delta.schema), names)
     before = {ident: len(catalog().load_table(ident).snapshots()) for ident in catalog().list_tables("rocketmq")}
-    again = verb("catalog", grown.path, "--iceberg", "here", "--json").document
+    again = run("catalog", grown.path, "--iceberg", "here", "--json").document
     assert before == {ident: len(catalog().load_table(ident).snapshots()) for ident in before}
     assert {(0, 0)} == {(one["added"], one["removed"]) for one in again}
 
@@ -188,13 +181,13 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("has_merged", [False, True])
 def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
-    grown: Grown, run: Callable[..., Outcome], *, has_merged: bool
+    grown: Grown, register: Run, *, has_merged: bool
 ) -> None:
     from jobs.lake.optimization import optimize
 
     grown.run()
     if has_merged:
-        run()
+        register()
         grown.run()
 
     def work() -> None:
@@ -210,9 +203,9 @@ def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
 
     grown.grow()
     killed = 0
-    while killed_at(killed, run):
+    while killed_at(killed, register):
         killed += 7
-        assert ExitCode.CLEAN == run().code
+        assert ExitCode.CLEAN == register().code
         assert_shown(grown.path)
         grown.grow()
     assert killed > 10
@@ -236,7 +229,7 @@ def test_two_registrations_at_once_register_each_file_once(grown: Grown) -> None
     assert_shown(grown.path)
 
 
-def test_a_table_of_somebody_else_is_left_as_it_is(grown: Grown, run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_table_of_somebody_else_is_left_as_it_is(grown: Grown, register: Run, tmp_path: Path) -> None:
     catalog().create_namespace("rocketmq")
     theirs = catalog().create_table(
         ("rocketmq", "messages"), pa.schema([("mine", pa.int64())]), location=f"file://{tmp_path}/theirs"
@@ -244,7 +237,7 @@ def test_a_table_of_somebody_else_is_left_as_it_is(grown: Grown, run: Callable[.
     theirs.append(pa.table({"mine": [1]}))
     grown.grow()
 
-    outcome = run("--json")
+    outcome = register("--json")
 
     assert ExitCode.FAILED == outcome.code
     assert 20 == outcome.document["messages"]
@@ -269,14 +262,14 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_catalog_that_fails_costs_no_row_and_is_mended_by_the_next_run(
-    fault: str, grown: Grown, run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, grown: Grown, register: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grown.grow()
-    assert ExitCode.CLEAN == run().code
+    assert ExitCode.CLEAN == register().code
     grown.grow()
     configure(monkeypatch, FAULTS[fault].format(root=tmp_path))
 
-    outcome = run()
+    outcome = register()
 
     assert ExitCode.FAILED == outcome.code
     assert "20 messages" in outcome.out
@@ -284,7 +277,7 @@ def test_a_catalog_that_fails_costs_no_row_and_is_mended_by_the_next_run(
     assert said.endswith("registers what is missing")
     assert 40 == DeltaTable(grown.path / "messages").to_pyarrow_table().num_rows
     configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
-    assert ExitCode.CLEAN == run().code  # nothing is new in the store
+    assert ExitCode.CLEAN == register().code  # nothing is new in the store
     assert_shown(grown.path)
 
 
@@ -295,46 +288,42 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_catalog_that_nobody_configured_is_refused_before_anything(
-    name: str, grown: Grown, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_catalog_that_nobody_configured_is_refused_before_anything(name: str, grown: Grown, run: Run) -> None:
     grown.grow()
 
-    outcome = runner(capfd)("ingest", grown.broker.root, "--lake", grown.path, "--iceberg", name)
+    outcome = run("ingest", grown.broker.root, "--lake", grown.path, "--iceberg", name)
 
     assert ExitCode.USAGE == outcome.code
     assert re.search(WRONG[name], outcome.err)
     assert not grown.path.exists()
 
 
-def test_without_the_extra_one_line_says_how_to_install_it(grown: Grown, run: Callable[..., Outcome]) -> None:
+def test_without_the_extra_one_line_says_how_to_install_it(grown: Grown, register: Run) -> None:
     grown.grow()
     with patch("jobs.lake.iceberg_target.find_spec", lambda _: None):
-        outcome = run()
+        outcome = register()
 
     assert ExitCode.FAILED == outcome.code
     assert outcome.err.strip().endswith("pip install 'rocketmq-lake[iceberg]'")
     assert not grown.path.exists()
 
 
-def test_a_followed_store_is_registered_beside_the_commits(grown: Grown, run: Callable[..., Outcome]) -> None:
+def test_a_followed_store_is_registered_beside_the_commits(grown: Grown, register: Run) -> None:
     grown.grow()
 
-    assert ExitCode.CLEAN == run("--follow", "--every", "100ms", "--until", "+1s").code
+    assert ExitCode.CLEAN == register("--follow", "--every", "100ms", "--until", "+1s").code
 
     assert_shown(grown.path)
 
 
-def test_a_catalog_that_hangs_stops_no_commit(
-    grown: Grown, run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_that_hangs_stops_no_commit(grown: Grown, register: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     monkeypatch.setattr(Registrar, "register", lambda *_: ended.wait(60))
     monkeypatch.setattr(option, "_LAST_S", 0.1)
     for _ in range(3):
         grown.grow()
     try:
-        outcome = run("--follow", "--every", "100ms", "--until", "+1s", "--max-bytes-per-step", "1000")
+        outcome = register("--follow", "--every", "100ms", "--until", "+1s", "--max-bytes-per-step", "1000")
     finally:
         ended.set()
 

@@ -10,8 +10,6 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
 from jobs.lake import history, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
@@ -19,11 +17,12 @@ from jobs.lake.runs import known_stores, register, thinned
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
-from jobs.store.workers import OneByOne
-from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import gaps_of, raw_rows, rows_of
+from tests.support.commands import overwrite
+from tests.support.lakes import gaps_of, ingest_beside, ingest_store, raw, raw_rows, rows_of
+from tests.support.stores import flip
 
 
 @pytest.fixture
@@ -33,36 +32,28 @@ def broker(tmp_path: Path) -> Broker:
     return broker
 
 
-def run(store: Path, name: str | None = "b", **options: int) -> Summary:
-    return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker=name, **options), OneByOne())  # type: ignore[arg-type]
-
-
-def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    return [(record.physical_offset, encode_record(record)) for record in records]
-
-
 def test_a_copy_and_a_slave_are_the_same_store(broker: Broker, tmp_path: Path) -> None:
-    run(broker.root)
+    ingest_beside(broker.root)
     shutil.copytree(broker.root, tmp_path / "slave")
     more = broker.append(some_records(30, seed=2))
 
-    assert run(tmp_path / "slave", "another").run is None
-    assert run(broker.root).messages == len(more)
+    assert ingest_beside(tmp_path / "slave", "another").run is None
+    assert ingest_beside(broker.root).messages == len(more)
     shutil.copytree(broker.root, tmp_path / "slave", dirs_exist_ok=True)
-    assert run(tmp_path / "slave").run is None
+    assert ingest_beside(tmp_path / "slave").run is None
     assert len(raw_rows(tmp_path / "lake")) == 100
 
 
 def test_a_slave_that_lags_behind_is_the_same_store_and_has_nothing_new(broker: Broker, tmp_path: Path) -> None:
     """Zeros where the lake has rows are not written yet, nor is a record that is half there another one."""
     placed = broker.append(some_records(30, seed=2))
-    run(broker.root)
+    ingest_beside(broker.root)
     slave = Broker(tmp_path / "slave")
     slave.append(some_records(70))
     slave.append(some_records(10, seed=2))
     slave.append(some_records(30, seed=2)[10:11], cut_at=50)
 
-    summary = run(tmp_path / "slave")
+    summary = ingest_beside(tmp_path / "slave")
 
     assert (summary.run, summary.superseded, summary.exit_code) == (None, None, ExitCode.CLEAN)
     assert len(raw_rows(tmp_path / "lake")) == 70 + len(placed)
@@ -72,18 +63,18 @@ def test_what_a_broker_took_back_moves_aside_and_what_it_wrote_instead_is_there(
     """A dirty tail: from the exact first record that differs on, rows are superseded, none is lost."""
     kept = raw(Broker(tmp_path / "same").append(some_records(70)))
     tail = broker.append(some_records(30, seed=2))
-    run(broker.root)
+    ingest_beside(broker.root)
     broker.truncate(tail[12].physical_offset)
     new = broker.append(some_records(40, seed=3))
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
 
     assert summary.exit_code is ExitCode.DAMAGE
     assert summary.superseded is not None
     assert summary.superseded["from_offset"] == tail[12].physical_offset
     assert raw_rows(tmp_path / "lake") == kept + raw(tail[:12]) + raw(new)
     assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[12:])
-    assert run(broker.root).run is None
+    assert ingest_beside(broker.root).run is None
 
 
 def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
@@ -91,23 +82,23 @@ def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(30))
     broker.seal()
-    sealed = run(broker.root)
+    sealed = ingest_beside(broker.root)
     broker.truncate(placed[-1].end_offset)
     new = broker.append(some_records(3, seed=2, stored=STORED + 10_000))
 
     assert sealed.to_offset == SEGMENT_SIZE
-    assert run(broker.root).from_offset == placed[-1].end_offset
+    assert ingest_beside(broker.root).from_offset == placed[-1].end_offset
     assert raw_rows(tmp_path / "lake") == raw(placed) + raw(new)
-    assert run(broker.root).run is None
+    assert ingest_beside(broker.root).run is None
 
 
 def test_a_crash_that_takes_back_whole_segments_is_seen(broker: Broker, tmp_path: Path) -> None:
     tail = broker.append(some_records(200, seed=2))
-    run(broker.root)
+    ingest_beside(broker.root)
     broker.truncate(tail[3].physical_offset)
     new = broker.append(some_records(300, seed=3))
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
 
     assert summary.superseded is not None
     assert summary.superseded["from_offset"] == tail[3].physical_offset
@@ -118,11 +109,11 @@ def test_a_crash_that_takes_back_whole_segments_is_seen(broker: Broker, tmp_path
 def test_one_record_over_the_middle_of_what_was_taken_back_is_seen_at_once(broker: Broker, tmp_path: Path) -> None:
     """The broker wrote little and waits: what it took back still follows, and looks as it did."""
     tail = broker.append(some_records(12, seed=2))
-    run(broker.root)
+    ingest_beside(broker.root)
     broker.truncate(tail[3].physical_offset)
     new = broker.append(some_records(1, seed=3, stored=STORED + 1000))
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
 
     assert summary.superseded is not None
     assert raw_rows(tmp_path / "lake")[-4:] == raw(tail[:3] + new)
@@ -132,9 +123,7 @@ def test_one_record_over_the_middle_of_what_was_taken_back_is_seen_at_once(broke
 @pytest.mark.parametrize("written", [0, 3])
 @pytest.mark.parametrize("was_sealed", [True, False])
 def test_a_file_that_now_ends_before_what_was_taken_back_is_seen(
-    written: int,
-    was_sealed: bool,
-    tmp_path: Path,
+    written: int, was_sealed: bool, tmp_path: Path
 ) -> None:
     """A message that did not fit sealed it early: what was taken back is never written over, and means nothing."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
@@ -143,24 +132,24 @@ def test_a_file_that_now_ends_before_what_was_taken_back_is_seen(
     assert broker.offset > TAIL_SIZE + tail[10].end_offset
     if was_sealed:
         broker.seal()
-    watermark = run(broker.root).to_offset
+    watermark = ingest_beside(broker.root).to_offset
     broker.truncate(tail[10].physical_offset)
     new = broker.append(some_records(written, seed=3, stored=STORED + 10_000))
     broker.seal()
     new += broker.append(some_records(10, seed=4, stored=STORED + 20_000))
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
 
     assert (watermark == 1 << 20) == was_sealed
     assert summary.superseded is not None
     assert raw_rows(tmp_path / "lake") == raw(kept + tail[:10] + new)
     assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[10:])
     assert rows_of(tmp_path / "lake", "quarantine") == []
-    assert run(broker.root).run is None
+    assert ingest_beside(broker.root).run is None
 
 
 def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(broker: Broker, tmp_path: Path) -> None:
-    run(broker.root)
+    ingest_beside(broker.root)
     more = broker.append(some_records(10, seed=2))
     original = os.preadv
 
@@ -170,26 +159,26 @@ def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(br
         return original(descriptor, buffers, offset)
 
     with patch("os.preadv", preadv):
-        summary = run(broker.root)
+        summary = ingest_beside(broker.root)
 
     assert (summary.superseded, summary.messages) == (None, len(more))
     assert len(known_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
 def test_a_log_that_was_wiped_is_another_one_under_the_same_name(broker: Broker, tmp_path: Path) -> None:
-    run(broker.root)
+    ingest_beside(broker.root)
     shutil.rmtree(broker.root)
     new = Broker(broker.root)
     new.append(some_records(30, seed=9))
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
     rows = rows_of(tmp_path / "lake")
 
     assert summary.exit_code is ExitCode.DAMAGE
     assert "not the log that the lake has as broker b" in summary.notes[0]
     assert len(rows) == 100
     assert sum(row["store_id"] == summary.store_id for row in rows) == 30
-    assert (run(broker.root).run, run(broker.root).exit_code) == (None, ExitCode.CLEAN)
+    assert (ingest_beside(broker.root).run, ingest_beside(broker.root).exit_code) == (None, ExitCode.CLEAN)
 
 
 def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_says(tmp_path: Path) -> None:
@@ -205,18 +194,13 @@ def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_
 
 
 def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
-    ingest(
-        IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", selection=Selection(("Orders",))),
-        OneByOne(),
-    )
+    ingest_store(broker.root, tmp_path / "lake", "b", selection=Selection(("Orders",)))
     (more,) = broker.append(some_records(1, seed=2))
-    run(broker.root)
+    ingest_beside(broker.root)
     rows = raw_rows(tmp_path / "lake")
-    with (broker.root / "commitlog" / f"{SEGMENT_SIZE:020}").open("r+b") as file:
-        file.seek(40)
-        file.write(b"\x7f")
+    overwrite(broker.root / "commitlog" / f"{SEGMENT_SIZE:020}", 40, b"\x7f")
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
 
     assert (summary.superseded, summary.run) == (None, None)
     assert (more.physical_offset, encode_record(more)) in rows
@@ -224,27 +208,23 @@ def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker,
 
 
 def test_a_second_store_without_a_name_must_be_named(broker: Broker, tmp_path: Path) -> None:
-    run(broker.root, None)
+    ingest_beside(broker.root, None)
     Broker(tmp_path / "second").append(some_records(5, seed=4))
 
     with pytest.raises(AmbiguousBrokerError):
-        run(tmp_path / "second", None)
+        ingest_beside(tmp_path / "second", None)
 
     assert len(rows_of(tmp_path / "lake")) == 70
 
 
 def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
     """A flipped bit in a record that the lake has, fingerprinted or not, changes nothing."""
-    run(broker.root)
+    ingest_beside(broker.root)
     for position in (40, 3000):
-        with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
-            file.seek(position)
-            byte = file.read(1)[0]
-            file.seek(position)
-            file.write(bytes([byte ^ 1]))
+        flip(broker.root / "commitlog" / f"{0:020}", position)
     more = broker.append(some_records(10, seed=2))
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
 
     assert (summary.superseded, summary.messages) == (None, len(more))
     assert len({row["store_id"] for row in rows_of(tmp_path / "lake")}) == 1
@@ -252,34 +232,31 @@ def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker
 
 def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_again(broker: Broker) -> None:
     """A broker that cuts off its log deletes the files after the cut: a later one that agrees settles it."""
-    run(broker.root)
-    with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
-        file.write(b"\xff" * 50)
+    ingest_beside(broker.root)
+    overwrite(broker.root / "commitlog" / f"{0:020}", 0, b"\xff" * 50)
     broker.append(some_records(10, seed=2))
 
     with patch.object(history, "first_difference", side_effect=AssertionError):
-        assert run(broker.root).messages == 10
+        assert ingest_beside(broker.root).messages == 10
 
 
 def test_a_store_whose_first_record_is_damaged_is_known_by_another_one(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(10))
-    with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
-        file.seek(4)
-        file.write(b"\xff" * 8)
+    overwrite(broker.root / "commitlog" / f"{0:020}", 4, b"\xff" * 8)
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
 
     assert (summary.messages, summary.quarantined) == (9, 1)
     assert raw_rows(tmp_path / "lake") == raw(placed[1:])
 
 
 def test_a_store_of_which_every_known_byte_expired_goes_on_behind_a_gap(broker: Broker, tmp_path: Path) -> None:
-    first = run(broker.root)
+    first = ingest_beside(broker.root)
     broker.append(some_records(300, seed=2))
     broker.expire(3)
 
-    summary = run(broker.root)
+    summary = ingest_beside(broker.root)
 
     assert summary.store_id == first.store_id
     assert summary.exit_code is ExitCode.DAMAGE
@@ -289,12 +266,12 @@ def test_a_store_of_which_every_known_byte_expired_goes_on_behind_a_gap(broker: 
 def test_a_store_that_lags_into_offsets_between_fingerprints_is_known_by_its_rows(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(400))
-    run(broker.root)
+    ingest_beside(broker.root)
     (lone,) = (path for path in (broker.root / "commitlog").iterdir() if int(path.name) == SEGMENT_SIZE)
     (tmp_path / "part" / "commitlog").mkdir(parents=True)
     shutil.copy(lone, tmp_path / "part" / "commitlog")
 
-    summary = run(tmp_path / "part", "elsewhere")
+    summary = ingest_beside(tmp_path / "part", "elsewhere")
 
     assert summary.run is None
     assert len(rows_of(tmp_path / "lake")) == 400
@@ -304,7 +281,7 @@ def test_an_empty_store_is_nobody(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(1), cut_at=0)
 
-    assert run(broker.root).store_id is None
+    assert ingest_beside(broker.root).store_id is None
     assert known_stores(Lake(str(tmp_path / "lake"))) == []
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from jobs.demo import extract
 from jobs.export.bodies import NEEDED
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated
 from jobs.lake.inflation import inflate, inflate_file
 from jobs.lake.lake import Lake
@@ -24,7 +23,7 @@ from rmq_formats.flags import COMPRESSED
 from tests.jobs.lake.test_earlier_lakes import LAKES, LATER
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import raw_rows, rows_of
+from tests.support.lakes import ingest_store, raw_rows, rows_of
 
 TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'
 BOMB = zlib.compress(bytes(DEFAULT_LIMIT + 1))
@@ -44,7 +43,7 @@ def a_store(root: Path) -> Broker:
 
 def taken(broker: Broker, lake: Path, *, inflated: bool = True) -> Summary:
     selection = Selection(with_inflated=inflated)
-    return ingest(IngestRequest(str(broker.root), str(lake), broker="b", selection=selection), OneByOne())
+    return ingest_store(broker.root, lake, "b", selection=selection)
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import raw_rows
+from tests.support.lakes import ingest_store, raw_rows
 from tests.support.stores import tree_state
 
 TABLES = ("messages", "consume_queue", "index_entries", "index_files")
@@ -41,7 +41,7 @@ def broker(grown: Broker, tmp_path: Path) -> Broker:
 
 
 def run(broker: Broker) -> Summary:
-    return ingest(IngestRequest(str(broker.root), str(lake_of(broker)), broker="b"), OneByOne())
+    return ingest_store(broker.root, lake_of(broker), "b")
 
 
 def lake_of(broker: Broker) -> Path:
@@ -163,7 +163,7 @@ def test_a_file_of_rows_that_is_gone_is_told_by_name_where_it_is_needed(broker: 
 
 def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
     lake = lake_of(broker)
-    ingest(IngestRequest(str(broker.root), str(lake), broker="b", tables=frozenset()), OneByOne())
+    ingest_store(broker.root, lake, "b", tables=frozenset())
     assert run(broker).messages == 0
     newest = max((lake / "_manifests").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     manifest = json.loads(newest.read_text())

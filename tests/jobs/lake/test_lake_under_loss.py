@@ -10,14 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore.sources import LATER
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
-from tests.support.commands import Run, runner, without_spark
-from tests.support.lakes import table_of
+from tests.support.commands import Run, without_spark
+from tests.support.lakes import ingest_store, table_of
 
 TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, CONFIG_FILES, RUNS)
 CASES = [
@@ -30,7 +27,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("columns") / "lake"
-    ingest(IngestRequest(str(golden("b533-base")), str(folder), release="5.3.3"), OneByOne())
+    ingest_store(golden("b533-base"), folder, release="5.3.3")
     return folder
 
 
@@ -38,7 +35,7 @@ def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("table", "column", "is_dropped"), CASES)
 def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the case, and what it needs
     table: str, column: str, *, is_dropped: bool, lake: Path, whole: "Answers", golden: StoreOf,
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     without_spark(monkeypatch)
     changed = Path(shutil.copytree(lake, tmp_path / "lake"))
@@ -48,7 +45,7 @@ def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the cas
     other = pa.array([one and one.encode() for one in texts], pa.binary()) if is_text else pa.array(texts, pa.string())
     rows = rows.drop_columns([column]) if is_dropped else rows.set_column(number, column, other)
     write_deltalake(changed / table, rows, mode="overwrite", schema_mode="overwrite")
-    answers = _asked(runner(capfd), golden("b533-base"), changed, tmp_path)
+    answers = _asked(run, golden("b533-base"), changed, tmp_path)
 
     _check(answers, whole)
     if table == "messages" and column not in LATER:
@@ -59,7 +56,7 @@ def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the cas
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
 def test_an_answer_from_what_is_left_is_whole_or_says_what_it_lacks(  # noqa: PLR0913 - the case, and what it needs
     table: str, loss: str, *, lake: Path, whole: "Answers", golden: StoreOf, tmp_path: Path,
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    run: Run, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     without_spark(monkeypatch)
     left = Path(shutil.copytree(lake, tmp_path / "lake"))
@@ -73,7 +70,7 @@ def test_an_answer_from_what_is_left_is_whole_or_says_what_it_lacks(  # noqa: PL
         kept = pa.concat_tables([rows.slice(0, middle), rows.slice(middle + 1)])
         write_deltalake(left / table, kept, mode="overwrite")
 
-    answers = _asked(runner(capfd), golden("b533-base"), left, tmp_path)
+    answers = _asked(run, golden("b533-base"), left, tmp_path)
     # Whoever deletes a message wants it gone from an export; of stale bytes after a log's end nothing else tells.
     unseen = {("messages", "row"): "export", ("log_pieces", "row"): "restore"}.get((table, loss))
     answers = {verb: given for verb, given in answers.items() if verb != unseen}
@@ -98,12 +95,12 @@ def answered() -> dict[str, Given]:
 
 @pytest.fixture
 def whole(  # noqa: PLR0913, PLR0917 - the lake is asked once, and what a test captures is its own
-    answered: dict[str, Given], lake: Path, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    answered: dict[str, Given], lake: Path, golden: StoreOf, tmp_path: Path, run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Answers:  # fmt: skip
     without_spark(monkeypatch)  # its workers write to the captured stream, too
     if not answered:
-        answered.update(_asked(runner(capfd), golden("b533-base"), lake, tmp_path / "whole"))
+        answered.update(_asked(run, golden("b533-base"), lake, tmp_path / "whole"))
     return answered
 
 

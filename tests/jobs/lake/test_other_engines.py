@@ -42,7 +42,7 @@ from rmq_formats.flags import COMPRESSED
 from tests.jobs.lake.test_runs import a_manifest
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import rows_of
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake
 from tests.support.stores import records_of, segments_of
 from tests.support.table_features import AGAIN, FEATURES
@@ -238,7 +238,7 @@ def test_a_lake_whose_rows_were_copied_without_its_transactions_is_refused(lake:
     lake.grow(5)
 
     with pytest.raises(OSError, match=r"copy/runs: has the rows of run 3 .*Put it back from a copy of its files"):
-        ingest(IngestRequest(str(lake.broker.root), str(copy), broker="b"), OneByOne())
+        ingest_store(lake.broker.root, copy, "b")
 
     assert sorted(row["physical_offset"] for row in rows_of(copy)) == offsets
 
@@ -261,7 +261,7 @@ def test_files_without_statistics_of_a_column_hold_no_nulls(lake: SharedLake) ->
 def test_a_registration_that_another_engine_deleted_can_be_put_back(lake: SharedLake) -> None:
     other = Broker(lake.root / "other")
     other.append(some_records(4, seed=80))
-    ingest(IngestRequest(str(other.root), str(lake.path), broker="other"), OneByOne())
+    ingest_store(other.root, lake.path, "other")
     offsets, version = lake.offsets(), DeltaTable(lake.path / "runs").version()
     lake.sql("DELETE FROM {runs} WHERE state = 'registered' AND broker = 'b'")
     new = lake.grow(5)

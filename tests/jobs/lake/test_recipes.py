@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
+from tests.support.lakes import ingest_store
 from tests.support.recipe_data import make_recipe_data
 from tests.support.recipes import RECIPES, TEXT, show_tables
 
@@ -56,7 +54,7 @@ def test_what_becomes_of_timer_messages_is_what_the_broker_said(
     situation: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
-    ingest(IngestRequest(str(situation(name) / "store"), str(tmp_path / "lake"), broker="b"), OneByOne())
+    ingest_store(situation(name) / "store", tmp_path / "lake", "b")
     own_session.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
     (recipe,) = (one for one in RECIPES if "'taken back'" in one.text)
     states = Counter(row[-1] for row in recipe.answer(own_session, tmp_path))
@@ -68,7 +66,7 @@ def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
     situation: StoreOf, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     """The broker has compacted up to 161, in its own time; the log goes on to 169."""
-    ingest(IngestRequest(str(situation("b551-compaction") / "store"), str(tmp_path / "lake"), broker="b"), OneByOne())
+    ingest_store(situation("b551-compaction") / "store", tmp_path / "lake", "b")
     messages = own_session.read.format("delta").load(str(tmp_path / "lake/messages")).where("topic = 'Comp'")
     messages = messages.replace("Comp", "Orders", ["topic"])
     (recipe,) = (one for one in RECIPES if "compacted topic" in one.text)
@@ -86,11 +84,11 @@ def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
     situation: StoreOf, expired: int, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     place = Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
-    ingest(IngestRequest(str(place / "store"), str(tmp_path / "history"), broker="b"), OneByOne())
+    ingest_store(place / "store", tmp_path / "history", "b")
     for segment in sorted((place / "store/commitlog").iterdir())[:expired]:
         segment.unlink()
     for name in ("store", "tiered"):
-        ingest(IngestRequest(str(place / name), str(tmp_path / "lake"), broker="b"), OneByOne())
+        ingest_store(place / name, tmp_path / "lake", "b")
         own_session.read.format("delta").load(str(tmp_path / "lake" / TABLE_OF[name])).createOrReplaceTempView(
             TABLE_OF[name]
         )

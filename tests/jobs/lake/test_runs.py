@@ -14,8 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake import commit as commits
 from jobs.lake import compaction, upkeep
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
@@ -41,7 +40,7 @@ from jobs.store.record_places import Fingerprint
 from jobs.store.workers import OneByOne
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import leftovers, raw_rows, rows_of
+from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
 
 FIRST = Fingerprint(0, 100, "00")
 
@@ -70,6 +69,18 @@ def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> Action:
 def a_manifest(lake: Lake, store: KnownStore, run: int = 1) -> Manifest:
     tables = {QUARANTINE.name: (a_file(lake, store.store_id, run),)}
     return Manifest(store.store_id, store.broker, run, 0, 100, None, (FIRST,), tables)
+
+
+def commit_eight(lake: Lake, store: KnownStore) -> None:
+    for run in range(1, 9):
+        actions = [a_file(lake, store.store_id, run, offset=run)]
+        commit(lake, QUARANTINE, actions, (store.store_id, run), {})
+
+
+def aged(path: Path, days: int) -> Path:
+    path.write_bytes(b"PAR1 and no end")
+    os.utime(path, (time.time() - days * 86400,) * 2)
+    return path
 
 
 def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, store: KnownStore) -> None:
@@ -188,9 +199,7 @@ def test_a_manifest_of_a_newer_program_is_refused(lake: Lake, store: KnownStore)
 
 def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownStore) -> None:
     """Delta-rs lets two commits remove one file; a transaction of their own keeps them apart."""
-    for run in range(1, 9):
-        actions = [a_file(lake, store.store_id, run, offset=run)]
-        commit(lake, QUARANTINE, actions, (store.store_id, run), {})
+    commit_eight(lake, store)
 
     with ThreadPoolExecutor(4) as pool:
         saved = list(pool.map(lambda _: compact(lake, QUARANTINE), range(4)))
@@ -202,9 +211,7 @@ def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownSt
 
 def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(lake: Lake, store: KnownStore) -> None:
     """No lock of an object store tells the two apart: a commit must not name files that somebody has deleted."""
-    for run in range(1, 9):
-        actions = [a_file(lake, store.store_id, run, offset=run)]
-        commit(lake, QUARANTINE, actions, (store.store_id, run), {})
+    commit_eight(lake, store)
     manifest = a_manifest(lake, store, 8)
 
     def merge(groups: Sequence[Group]) -> list[Action | None]:
@@ -247,7 +254,7 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
     broker = Broker(root / "store")
     for number in range(runs):
         broker.append(some_records(3, seed=number))
-        yield ingest(IngestRequest(str(root / "store"), str(root / "lake"), broker="b"), OneByOne())
+        yield ingest_store(root / "store", root / "lake", "b")
 
 
 def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
@@ -307,11 +314,8 @@ def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> N
     lake = tmp_path / "lake"
     (store,) = known_stores(Lake(str(lake)))
     rows = raw_rows(lake)
-    naming, days = FileNaming(store.store_id, 2), (6, 8)
-    left = [lake / "messages" / naming.name(f"{number:020d}") for number in days]
-    for path, age in zip(left, days, strict=True):
-        path.write_bytes(b"PAR1 and no end")
-        os.utime(path, (time.time() - age * 86400,) * 2)
+    naming = FileNaming(store.store_id, 2)
+    left = [aged(lake / "messages" / naming.name(f"{days:020d}"), days) for days in (6, 8)]
 
     list(incremental(tmp_path, 1))
     assert [path.exists() for path in left] == [True, True]
@@ -325,11 +329,7 @@ def test_obsolete_files_are_kept_as_long_as_a_table_demands(tmp_path: Path) -> N
     list(incremental(tmp_path, 1))
     table = tmp_path / "lake" / "messages"
     DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
-    days = (8, 31)
-    left = [table / f"nobody-names-this-{age}.parquet" for age in days]
-    for path, age in zip(left, days, strict=True):
-        path.write_bytes(b"PAR1")
-        os.utime(path, (time.time() - age * 86400,) * 2)
+    left = [aged(table / f"nobody-names-this-{days}.parquet", days) for days in (8, 31)]
 
     optimize(str(tmp_path / "lake"), OneByOne())
 
@@ -352,12 +352,11 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     assert sum("remove" in action for action in actions) == 4
 
 
-def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
     place = tmp_path / "my [lake] é*"
 
-    ingest(IngestRequest(str(broker.root), str(place), broker="b"), OneByOne())
+    ingest_store(broker.root, place, "b")
 
     assert len(raw_rows(place)) == 5
     with pytest.raises(OSError, match="must not hold '%'"):

@@ -7,11 +7,9 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.views import views
-from jobs.store.workers import OneByOne
 from tests.golden import StoreOf, release_of
+from tests.support.lakes import ingest_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,12 +54,9 @@ EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_a_view_has_what_the_driver_wrote_down_in_both_engines(
-    golden: StoreOf,
-    tmp_path: Path,
-    own_session: "SparkSession",
-    case: tuple[str, str, set[tuple[object, ...]]],
+    golden: StoreOf, tmp_path: Path, own_session: "SparkSession", case: tuple[str, str, set[tuple[object, ...]]]
 ) -> None:
     store, name, expected = case
-    ingest(IngestRequest(str(golden(store)), str(tmp_path / "lake"), release=release_of(store)), OneByOne())
+    ingest_store(golden(store), tmp_path / "lake", release=release_of(store))
     assert expected == rows_of_duckdb(tmp_path / "lake", name)
     assert expected == rows_of_spark(own_session, tmp_path / "lake", name)

@@ -41,12 +41,7 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def launch(
-    script: Path,
-    *arguments: str,
-    cwd: Path | None = None,
-    **more: str,
-) -> "subprocess.CompletedProcess[str]":
+def launch(script: Path, *arguments: str, cwd: Path | None = None, **more: str) -> "subprocess.CompletedProcess[str]":
     environment = environment_of_a_stranger(script.parent / "home", **more)
     command = [str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=300)
@@ -203,18 +198,8 @@ def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
     root = copy_of_the_repository(tmp_path)
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, root)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        str(tmp_path / "site"),
-        str(root),
-    ]
-    subprocess.run(pip, check=True, timeout=300)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
+    subprocess.run([*pip, str(root)], check=True, timeout=300)
 
     program = (
         "import json, os; from rocketmq_lake.launch.places import CONF; print(json.dumps(sorted(os.listdir(CONF))))"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,14 @@ def pythons() -> Iterator[Path]:
         found = shutil.which(name, path="/usr/local/bin:/usr/bin") or (installed[-1] if installed else None)
         if found and sys.version_info[1] != minor:
             yield Path(found)
+
+
+def ended(
+    command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=900
+    )
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +118,7 @@ def test_small_work_needs_neither_spark_nor_java(built: Path, tmp_path: Path) ->
     store = unpack("b533-base", tmp_path)
 
     def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-        command = [environment / "bin" / "rmq-lake", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=nothing)
+        return ended([environment / "bin" / "rmq-lake", *arguments], tmp_path, nothing)
 
     ended = [run("inspect", store), run("verify", store)]
     asked = run("verify", "--engine", "spark", store)
@@ -129,14 +136,9 @@ def test_uvx_inspects_a_store_without_an_installation(built: Path, tmp_path: Pat
     uvx = str(shutil.which("uvx"))
     store = unpack("b533-base", tmp_path)
 
-    done = subprocess.run(
-        [uvx, "--python", sys.executable, "--from", wheel, "rmq-lake", "inspect", store],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**here, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-    )
+    environment = {**here, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    command: list[str | Path] = [uvx, "--python", sys.executable, "--from", wheel, "rmq-lake", "inspect", store]
+    done = ended(command, tmp_path, environment)
 
     assert 0 == done.returncode, done.stderr
     assert "nothing wrong seen" in done.stdout
@@ -154,15 +156,8 @@ def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: 
     here = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "JAVA_"))}
     (tmp_path / "home").mkdir()
 
-    done = subprocess.run(
-        [environment / "bin" / "rmq-lake", "demo", tmp_path / "tour"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**here, "HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-        timeout=900,
-    )
+    home = {**here, "HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    done = ended([environment / "bin" / "rmq-lake", "demo", tmp_path / "tour"], tmp_path, home)
 
     assert 0 == done.returncode, done.stderr
     assert "byte for byte" in done.stdout
@@ -175,14 +170,8 @@ def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:
     (root,) = tmp_path.glob("rocketmq_lake-*")
     (root / ".venv").symlink_to((ROOT / ".venv").resolve())
 
-    done = subprocess.run(
-        [root / ".venv" / "bin" / "python", "-m", "jobs.main", "inspect", unpack("b533-base", tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    )
+    python, store = root / ".venv" / "bin" / "python", unpack("b533-base", tmp_path)
+    done = ended([python, "-m", "jobs.main", "inspect", store], root, {**os.environ, "PYTHONPATH": str(root)})
 
     assert 0 == done.returncode, done.stderr
     assert "segments" in done.stdout

@@ -209,9 +209,7 @@ def test_another_set_of_jars_is_another_archive(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "file" / "cache"))
@@ -233,9 +231,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
     ],
 )
 def test_the_cache_is_where_the_user_says_then_where_caches_are(
-    monkeypatch: pytest.MonkeyPatch,
-    environment: Mapping[str, str],
-    expected: str,
+    monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str], expected: str
 ) -> None:
     for name in ("RMQ_LAKE_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)

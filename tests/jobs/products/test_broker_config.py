@@ -1,7 +1,6 @@
 """`broker_config` and `consumer_offsets`: what has changed since the run before, and lag over time from it."""
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,8 @@ from jobs.products.broker_state import kept_state, new_state
 from jobs.store.broker_config import broker_config
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
-from tests.golden import StoreOf
 from tests.golden.features import unpack_feature
 from tests.support.lakes import rows_of
-
-
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def request(store: Path) -> IngestRequest:

@@ -1,10 +1,7 @@
 """`config_files`: each version of the broker's configuration that a run has found, and what a restore gives back."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
@@ -12,18 +9,12 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.restore.config import write_config
 from jobs.store.workers import OneByOne
-from tests.golden import StoreOf
 from tests.support.lakes import rows_of
 
 KEPT = {
     "consumerFilter.json", "consumerOffset.json", "consumerOrderInfo.json", "delayOffset.json",
     "subscriptionGroup.json", "topics.json", "transactionMetrics",
 }  # fmt: skip
-
-
-@pytest.fixture
-def store(golden: StoreOf, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def request(store: Path) -> IngestRequest:

@@ -23,8 +23,9 @@ from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_entry, decode_header
 from rmq_formats.release import Release, release_at, rules_of
-from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
-from tests.support.lakes import table_of
+from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
+from tests.support.lakes import request_of, table_of
+from tests.support.stores import log_folders
 
 Row = dict[str, Any]
 TINY = Geometry(100, 20)
@@ -32,18 +33,9 @@ UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
 
 
 def run(store: Path, lake: Path, name: str) -> Summary:
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    request = IngestRequest(
-        str(store),
-        str(lake),
-        broker=name,
-        commitlog=commitlog,
-        hash_slots=TINY.hash_slots,
-        index_num=TINY.index_num,
-        release=UPGRADED.get(name) or release_of(name),
-        tables=frozenset({"index"}),
-    )
-    return ingest(request, OneByOne())
+    release = UPGRADED.get(name) or release_of(name)
+    options = {"hash_slots": TINY.hash_slots, "index_num": TINY.index_num, "tables": frozenset({"index"})}
+    return ingest(request_of(name, store, lake, release=release, **options), OneByOne())
 
 
 def rows_of(lake: Path) -> list[Row]:
@@ -64,8 +56,8 @@ def newest(lake: Path) -> list[Row]:
 
 
 def growing(store: Path, copy: Path) -> Iterator[Path]:
-    folders = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    segments = [Path(segment.location) for segment in list_store(str(store), commitlog=folders).segments]
+    listed = list_store(str(store), commitlog=log_folders(store))
+    segments = [Path(segment.location) for segment in listed.segments]
     shutil.copytree(store, copy, ignore=lambda at, names: [name for name in names if Path(at, name) in segments])
     for segment in segments:
         yield Path(shutil.copy(segment, copy / segment.relative_to(store)))
@@ -91,10 +83,6 @@ def without_index(store: Path, folder: Path) -> Path:
     copy = folder / "bare"
     shutil.copytree(store, copy, ignore=shutil.ignore_patterns("index"))
     return copy
-
-
-DISTURBED = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
-UNDISTURBED = [name for name in GOLDEN if SCENARIO[name] not in DISTURBED and name != "b533-crash-before"]
 
 
 @pytest.mark.sample(10)

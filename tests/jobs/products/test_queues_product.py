@@ -24,6 +24,7 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import expected_units
 from rmq_formats.properties import parse_properties
 from tests.golden import StoreOf, release_of
+from tests.support.commands import overwrite
 from tests.support.lakes import table_of
 from tests.support.meanwhile import followed
 from tests.support.stores import records_of, segments_of
@@ -64,17 +65,21 @@ class Moment(NamedTuple):
     dispatched: int
 
 
+def shorten(store: Path, log_end: int) -> None:
+    for path in (store / "commitlog").iterdir():
+        kept = log_end - int(path.name)
+        if kept <= 0:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+
+
 def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
     if target.exists():
         shutil.rmtree(target)
     shutil.copytree(whole, target)
     (target / "abort").touch()
-    for path in (target / "commitlog").iterdir():
-        kept = moment.log_end - int(path.name)
-        if kept <= 0:
-            path.unlink()
-        else:
-            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    shorten(target, moment.log_end)
     for path in target.glob("consumequeue/*/*/*"):
         data = bytearray(path.read_bytes())
         for at in range(0, len(data), UNIT.size):
@@ -102,24 +107,13 @@ def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
 
 def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
     names = (
-        "topic",
-        "queue_id",
-        "queue_offset",
-        "physical_offset",
-        "size",
-        "tags_code",
-        "status",
-        "store_timestamp",
+        "topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code", "status", "store_timestamp",
         "tags",
-    )
+    )  # fmt: skip
     return Counter(tuple(row[name] for name in names) for row in rows)
 
 
-HISTORIES = [
-    [0.0, 0.3, 0.3, 0.7],
-    [0.1, 0.2, 0.5, 0.9, 0.95],
-    [0.5],
-]
+HISTORIES = [[0.0, 0.3, 0.3, 0.7], [0.1, 0.2, 0.5, 0.9, 0.95], [0.5]]
 
 
 @pytest.mark.sample(4)
@@ -145,12 +139,7 @@ def test_a_growing_store_gives_each_unit_one_row(
 
 def cut(whole: Path, target: Path, log_end: int) -> Path:
     shutil.copytree(whole, target)
-    for path in (target / "commitlog").iterdir():
-        kept = log_end - int(path.name)
-        if kept <= 0:
-            path.unlink()
-        else:
-            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    shorten(target, log_end)
     return target
 
 
@@ -191,9 +180,8 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: StoreOf, tmp_p
     middle = Moment(records[40].physical_offset, records[40].physical_offset)
     store = at_moment(whole, tmp_path / "store", middle)
     path = next(path for path in store.glob("consumequeue/T1/0/*") if any(path.read_bytes()[:20]))
-    data = bytearray(path.read_bytes())
-    data[8:12] = (30_000).to_bytes(4, "big")
-    (store / "consumequeue/T1/0" / "00000000000000000000").write_bytes(bytes(data[:20]).ljust(200, b"\0"))
+    unit = path.read_bytes()[:8] + (30_000).to_bytes(4) + path.read_bytes()[12:20]
+    (store / "consumequeue/T1/0" / "00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
 
     state = run(store, tmp_path / "lake").state
 
@@ -223,9 +211,7 @@ def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: StoreOf, t
 def test_a_message_without_unit_has_a_row_that_says_so(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     path = store / "consumequeue/T1/0/00000000000000000200"
-    data = bytearray(path.read_bytes())
-    data[40:60] = data[20:40]
-    path.write_bytes(bytes(data))
+    overwrite(path, 40, path.read_bytes()[20:40])
     rows = [row for row in run(store, tmp_path / "lake").rows if row["status"] != Status.MATCHED]
 
     assert [(row["status"], row["queue_offset"], row["mismatch"]) for row in rows] == [
@@ -238,9 +224,7 @@ def test_a_message_without_unit_has_a_row_that_says_so(golden: StoreOf, tmp_path
 def test_a_field_that_its_record_contradicts_is_named(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     path = store / "consumequeue/T1/0/00000000000000000200"
-    data = bytearray(path.read_bytes())
-    data[48:52] = (77).to_bytes(4, "big")
-    path.write_bytes(bytes(data))
+    overwrite(path, 48, (77).to_bytes(4))
     (row,) = [row for row in run(store, tmp_path / "lake").rows if row["status"] != Status.MATCHED]
 
     assert (row["status"], row["size"], row["mismatch"]) == ("mismatched", 77, ["size"])
@@ -257,9 +241,7 @@ def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: StoreOf
         path.unlink()
     (store / "consumequeue/T1/0/00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
     segment = store / "commitlog" / f"{newest // 16384 * 16384:020d}"
-    log = bytearray(segment.read_bytes())
-    log[newest % 16384 + 20 : newest % 16384 + 28] = bytes(8)
-    segment.write_bytes(bytes(log))
+    overwrite(segment, newest % 16384 + 20, bytes(8))
     second = run(store, tmp_path / "lake")
     new = [row for row in second.rows if row not in first.rows]
     (row,) = [row for row in new if (row["topic"], row["queue_id"]) == ("T1", 0)]

@@ -1,7 +1,7 @@
 """`traces`: a row for each line that clients report, once, as long as the log holds the message that reports it."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -52,12 +52,11 @@ def lines(broker: Broker) -> list[tuple[int, int, str, str | None]]:
 
 
 def expected(placed: Sequence[MessageRecord], *names: str) -> list[tuple[int, int, str, str]]:
-    def both() -> Iterator[tuple[int, int, str, str]]:
-        for record, name in zip(placed, names, strict=True):
-            yield record.physical_offset, 0, "Pub", name
-            yield record.physical_offset, 1, "SubAfter", name
-
-    return list(both())
+    return [
+        (record.physical_offset, line, kind, name)
+        for record, name in zip(placed, names, strict=True)
+        for line, kind in enumerate(("Pub", "SubAfter"))
+    ]
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.properties import UNIQ_KEY
 from tests.golden import StoreOf
+from tests.support.lakes import ingest_store
 from tests.support.stores import flip, records_of, segments_of
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
@@ -137,7 +138,7 @@ def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, golden:
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
     """Require that who reads the log alone names what it has lost; other losses leave these answers whole."""
     assert bool(plan(Exported(store=str(store)), {}).gaps) is is_lost
-    taken = ingest(IngestRequest(str(store), str(lake)), OneByOne())
+    taken = ingest_store(store, lake)
     assert (taken.exit_code is not ExitCode.CLEAN) >= is_lost
     assert not is_lost or taken.notes or taken.gaps
     path = {"path": str(store), "pollMilliseconds": "0"}
@@ -184,7 +185,7 @@ def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
 
 def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: StoreOf) -> None:
     lake = tmp_path / "lake"
-    ingest(IngestRequest(str(golden("b533-base")), str(lake)), OneByOne())
+    ingest_store(golden("b533-base"), lake)
     before = lookups.by_key(open_lake(str(lake), None, None), "T1", "dup", limit=None)
     deleted = _offsets(before)[0]
     DeltaTable(lake / "messages").delete(f"physical_offset = {deleted}")
@@ -239,7 +240,7 @@ def test_choices_of_topics_are_known_without_a_manifest_and_one_that_is_lost_sto
 ) -> None:
     """A first manifest of a large log has tens of megabytes. Rows of earlier versions name nothing but the manifest."""
     lake = tmp_path / "lake"
-    ingest(IngestRequest(str(golden("b533-base")), str(lake), selection=Selection(topics=("T1",))), OneByOne())
+    ingest_store(golden("b533-base"), lake, selection=Selection(topics=("T1",)))
     [manifest] = (lake / "_manifests").iterdir()
 
     def asked(topic: str) -> tuple[int, list[str]]:

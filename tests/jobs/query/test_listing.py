@@ -23,6 +23,7 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from tests.golden import StoreOf
+from tests.support.lakes import ingest_store
 from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import records_of, segments_of
 
@@ -61,10 +62,7 @@ CASES: dict[str, tuple[Wanted, Callable[[MessageRecord], bool]]] = {
     "words of two languages": (Wanted(words="тело-正"), lambda one: "тело-正".encode() in one.body),
     "words, compressed": (Wanted(words="\0" * 99), lambda one: bytes(99) in decode_body(one.body, one.sys_flag)),
     "since": (Wanted(begin=TIME), lambda one: one.store_timestamp >= TIME),
-    "topic until": (
-        Wanted(topic="T1", end=TIME),
-        lambda one: one.topic == "T1" and one.store_timestamp <= TIME,
-    ),
+    "topic until": (Wanted(topic="T1", end=TIME), lambda one: one.topic == "T1" and one.store_timestamp <= TIME),
     "quote": (Wanted(topic="T1' OR '1'='1"), lambda _: False),
 }
 
@@ -169,7 +167,7 @@ def test_every_table_of_a_lake_is_listed() -> None:
 
 
 def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, Rows]]:
-    ingest(IngestRequest(str(store), str(lake), "b", release=release, hash_slots=100, index_num=20), OneByOne())
+    ingest_store(store, lake, "b", release=release, hash_slots=100, index_num=20)
     with StoreReader(list_store(str(store))) as reader:
         of_store = dict(StoreListing(StoreSource(reader, Release.of(release))).unfinished())
     return [of_store, dict(LakeListing(open_lake(str(lake), None, Release.of(release))).unfinished())]

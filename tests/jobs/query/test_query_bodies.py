@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from jobs.console.exit_codes import ExitCode
-from tests.support.commands import Outcome, runner
+from tests.support.commands import Run
 from tests.support.query_stores import Sent, stored, write_store
 
 
@@ -14,44 +12,36 @@ def _store(folder: Path, *ids: str) -> Path:
     return write_store(folder / "store", stored(messages))
 
 
-def _run(capfd: pytest.CaptureFixture[str], store: Path, *options: str | Path) -> Outcome:
-    return runner(capfd)("query", "by-unique-key", "--store", store, "-t", "Orders", *options)
-
-
 def _written(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_two_messages_with_one_id_are_two_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_messages_with_one_id_are_two_files(tmp_path: Path, run: Run) -> None:
     store = _store(tmp_path, "SAME", "SAME", "OTHER")
     bodies = tmp_path / "bodies"
-    outcome = runner(capfd)(
-        "query", "by-unique-key", "--store", store, "-t", "Orders", "-i", "SAME", "-a", "--bodies", bodies
-    )
+    outcome = run("query", "by-unique-key", "--store", store, "-t", "Orders", "-i", "SAME", "-a", "--bodies", bodies)
 
     assert outcome.code is ExitCode.CLEAN, outcome.err
     assert {b"body 0", b"body 1"} == {*_written(bodies).values()}
 
 
-def test_an_id_of_three_thousand_bytes_is_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_id_of_three_thousand_bytes_is_a_file(tmp_path: Path, run: Run) -> None:
     ids = ("x" * 3000, "x" * 2999 + "y")
     store = _store(tmp_path, *ids)
     bodies = tmp_path / "bodies"
     for id_ in ids:
-        outcome = runner(capfd)(
-            "query", "by-unique-key", "--store", store, "-t", "Orders", "-i", id_, "--bodies", bodies
-        )
+        outcome = run("query", "by-unique-key", "--store", store, "-t", "Orders", "-i", id_, "--bodies", bodies)
         assert outcome.code is ExitCode.CLEAN, outcome.err
 
     assert {b"body 0", b"body 1"} == {*_written(bodies).values()}
 
 
-def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, run: Run) -> None:
     store = _store(tmp_path, "ID")
     bodies = tmp_path / "bodies"
     bodies.mkdir()
     (bodies / "ID").symlink_to(tmp_path / "elsewhere")
-    outcome = _run(capfd, store, "-i", "ID", "--bodies", bodies)
+    outcome = run("query", "by-unique-key", "--store", store, "-t", "Orders", "-i", "ID", "--bodies", bodies)
 
     assert outcome.code is ExitCode.FAILED
     assert not (tmp_path / "elsewhere").exists()

@@ -1,36 +1,24 @@
 """topicList, consumerProgress and getConsumerConfig from stores, as far as brokers themselves answered about them."""
 
 import json
-import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from tests.golden.features import unpack_feature
-
-Ask = Callable[..., tuple[int, str, str]]
+from tests.support.commands import Run
 
 
 @pytest.fixture
-def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
-    def answer(store: Path, line: str, *options: str) -> tuple[int, str, str]:
-        capfdbinary.readouterr()
-        place = ["--store", str(store), "--time-zone", "UTC", "--broker", "b0", "--release", "5.5.1", *options]
-        code = cli.main(["query", "mqadmin", *place, *shlex.split(line)])
-        sys.stdout.flush()
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return answer
+def ask(ask: Run) -> Run:
+    return lambda store, line, *options: ask(store, line, "--release", "5.5.1", *options)
 
 
 @pytest.mark.parametrize("name", ["b551-cqdouble", "b551-rockscq-clean", "b551-rockscq-killed"])
-def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, ask: Ask) -> None:
+def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, ask: Run) -> None:
     """From JSON, from RocksDB, and after a kill from the log and the rows that outlived it."""
     unpacked = unpack_feature(name, tmp_path)
     queues, offsets = unpacked.of_disk["queues"], unpacked.of_disk["consumerOffsets"]["Orders@G"]
@@ -46,7 +34,7 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
     assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
 
 
-def test_progress_without_a_group_is_a_line_for_each_group(tmp_path: Path, ask: Ask) -> None:
+def test_progress_without_a_group_is_a_line_for_each_group(tmp_path: Path, ask: Run) -> None:
     unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
     code, out, _ = ask(unpacked.root, "consumerProgress")
     _, one, _ = ask(unpacked.root, "consumerProgress -g G")
@@ -58,7 +46,7 @@ def test_progress_without_a_group_is_a_line_for_each_group(tmp_path: Path, ask: 
     assert line == f"G{'':63}  0       OFFLINE{'':17}{'':7} {'':14}  0        {behind}"
 
 
-def test_topics_are_listed_from_rocksdb(tmp_path: Path, ask: Ask) -> None:
+def test_topics_are_listed_from_rocksdb(tmp_path: Path, ask: Run) -> None:
     unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
     code, out, _ = ask(unpacked.root, "topicList")
 
@@ -75,7 +63,7 @@ def test_topics_are_listed_from_rocksdb(tmp_path: Path, ask: Ask) -> None:
     ],
 )
 def test_an_unknown_group_and_what_only_a_broker_at_work_knows_have_a_reason(
-    line: str, expected: ExitCode, said: tuple[str, ...], tmp_path: Path, ask: Ask
+    line: str, expected: ExitCode, said: tuple[str, ...], tmp_path: Path, ask: Run
 ) -> None:
     code, out, err = ask(unpack_feature("b551-rockscq-clean", tmp_path).root, line)
 
@@ -83,7 +71,7 @@ def test_an_unknown_group_and_what_only_a_broker_at_work_knows_have_a_reason(
     assert [text for text in said if text not in err] == []
 
 
-def test_settings_of_a_group_come_field_by_field(tmp_path: Path, ask: Ask) -> None:
+def test_settings_of_a_group_come_field_by_field(tmp_path: Path, ask: Run) -> None:
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     code, out, _ = ask(root, "getConsumerConfig -g G")
     head, *lines = out.splitlines()
@@ -96,7 +84,7 @@ def test_settings_of_a_group_come_field_by_field(tmp_path: Path, ask: Ask) -> No
     assert f"{'groupRetryPolicy':40}=  {policy}" in lines
 
 
-def test_rows_are_json_for_scripts(tmp_path: Path, ask: Ask) -> None:
+def test_rows_are_json_for_scripts(tmp_path: Path, ask: Run) -> None:
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     progress, topics, group = (
         [json.loads(line) for line in ask(root, line, "--json")[1].splitlines()]
@@ -112,7 +100,7 @@ def test_rows_are_json_for_scripts(tmp_path: Path, ask: Ask) -> None:
     assert [row["settings"]["groupName"] for row in group] == ["G"]
 
 
-def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = Path(shutil.copytree(unpack_feature("b551-rockscq-clean", tmp_path).root, tmp_path / "copy"))
     code, out, err = ask(root, "consumerProgress -g G")

@@ -3,7 +3,7 @@
 import base64
 import json
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,13 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.flags import COMPRESSED
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import STORED
-from tests.support.commands import packages_loaded_by
+from tests.support.commands import Outcome, Run, packages_loaded_by
 from tests.support.query_stores import Sent, stored, write_store
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    def query(*arguments: str) -> tuple[int, str, str]:
-        code = cli.main(["query", *arguments])
-        sys.stdout.flush()
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return query
+def run(run: Run) -> Run:
+    return partial(run, "query")
 
 
 @pytest.fixture
@@ -173,7 +165,7 @@ def test_an_offset_id_of_another_topic_is_found_by_mqadmin_up_to_5_5_0(run: Run,
     offset_id = "0A000001" + f"{10911:08X}" + f"{0:016X}"
     line = ("queryMsgById", "-i", offset_id, "-t")
 
-    def ask(release: str, topic: str) -> tuple[int, str, str]:
+    def ask(release: str, topic: str) -> Outcome:
         return run("mqadmin", "--store", store, "--release", release, *line, topic)
 
     assert ask("5.5.0", "Other")[0] == ask("5.5.1", "Orders")[0] == ExitCode.CLEAN

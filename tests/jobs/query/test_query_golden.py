@@ -10,11 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from jobs.command import cli
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import MAGIC_V1
 from tests.golden import GOLDEN, StoreOf, release_of
+from tests.support.lakes import ingest_store
 
 BASES = tuple(name for name in GOLDEN if name.endswith("-base"))
 _STDOUT, _STDERR = b"# ---- stdout ----\n", b"# ---- stderr ----\n"
@@ -136,7 +134,7 @@ def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
     name: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     store, lake = golden(name), tmp_path / "lake"
-    ingest(IngestRequest(str(store), str(lake), broker="b0", release=release_of(name)), OneByOne({}))
+    ingest_store(store, lake, "b0", release=release_of(name))
     later = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}
     for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):
         call = recorded(path)

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.query import lookups
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
@@ -20,13 +18,13 @@ from jobs.query.source import ReasonKind
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import encode_offset_id
 from tests.jobs.query.test_query_store import KEYS, MESSAGES, TOPICS, offsets
 from tests.rmq_formats.builders import BROKER, STORED
 from tests.support.commands import packages_loaded_by
+from tests.support.lakes import ingest_store
 from tests.support.query_lakes import open_lake, write_entries, write_messages
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
 
@@ -162,7 +160,7 @@ def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_pat
     store = write_store(tmp_path / "store", stored([Sent(keys=("k1",))] * 5))
     segment = store / "commitlog" / ("0" * 20)
     segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))
-    ingest(IngestRequest(str(store), str(tmp_path / "lake"), broker="b0", release="5.5.1"), OneByOne())
+    ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
     source = LakeSource(LakeTables(str(tmp_path / "lake"), {}), "b0", RELEASE)
 
     for answer in (lookups.by_offset(source, "Orders", 0, 0), lookups.by_key(source, "Orders", "k2")):

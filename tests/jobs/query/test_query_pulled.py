@@ -2,21 +2,18 @@
 
 import json
 import shlex
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.query.mqadmin import commands
 from jobs.query.mqadmin.context import Context
 from jobs.query.output import Printer
+from tests.support.commands import Run
 from tests.support.query_lakes import open_lake, write_messages
 from tests.support.query_stores import RELEASE, Sent, stored, write_store
 
-Ask = Callable[..., tuple[int, str, str]]
 _TAGS = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have one hash
 _COUNT = 24  # in two queues; a third one has other tags of that hash in its first file
 
@@ -31,19 +28,11 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ask(store: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
-    def answer(line: str, *options: str) -> tuple[int, str, str]:
-        capfdbinary.readouterr()
-        place = ["--store", str(store), "--time-zone", "UTC", "--release", str(RELEASE), "--broker", "b0", *options]
-        code = cli.main(["query", "mqadmin", *place, *shlex.split(line)])
-        sys.stdout.flush()
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return answer
+def ask(store: Path, ask: Run) -> Run:
+    return lambda line, *options: ask(store, line, "--release", str(RELEASE), *options)
 
 
-def test_a_queue_is_counted_by_tag(ask: Ask) -> None:
+def test_a_queue_is_counted_by_tag(ask: Run) -> None:
     code, out, _ = ask("printMsgByQueue -t Orders -a b0 -i 1 -f true")
 
     assert code == ExitCode.CLEAN
@@ -53,7 +42,7 @@ def test_a_queue_is_counted_by_tag(ask: Ask) -> None:
     ]
 
 
-def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(ask: Ask) -> None:
+def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(ask: Run) -> None:
     """The broker has found messages, and the client drops them: the next file of the queue is pulled all the same."""
     _, by_queue, _ = ask("printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true")
     _, by_topic, _ = ask("printMsg -t Orders -s BBBB -d false")
@@ -63,7 +52,7 @@ def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(ask: Ask)
     assert "queueId=2] no matched msg" not in by_topic
 
 
-def test_one_queue_from_an_offset_on_is_consumed_to_its_end(ask: Ask) -> None:
+def test_one_queue_from_an_offset_on_is_consumed_to_its_end(ask: Run) -> None:
     code, out, _ = ask("consumeMessage -t Orders -b b0 -i 0 -o 8")
 
     assert code == ExitCode.CLEAN
@@ -75,7 +64,7 @@ def test_one_queue_from_an_offset_on_is_consumed_to_its_end(ask: Ask) -> None:
     assert out.endswith("queueId=0] print msg finished. status=NO_NEW_MSG, offset=12\n")
 
 
-def test_the_oldest_messages_of_a_topic_are_consumed(ask: Ask) -> None:
+def test_the_oldest_messages_of_a_topic_are_consumed(ask: Run) -> None:
     """Which queue comes first is up to the client's set, and so is which has none left."""
     code, out, _ = ask("consumeMessage -t Orders -c 5 -g AnyGroup")
 
@@ -102,7 +91,7 @@ def test_the_oldest_messages_of_a_topic_are_consumed(ask: Ask) -> None:
     ],
 )
 def test_what_makes_no_sense_is_said_as_mqadmin_says_it(
-    line: str, code: ExitCode, printed: str, said: str, ask: Ask
+    line: str, code: ExitCode, printed: str, said: str, ask: Run
 ) -> None:
     ended, out, err = ask(line)
 
@@ -118,7 +107,7 @@ def test_what_makes_no_sense_is_said_as_mqadmin_says_it(
         ("consumeMessage -t Orders -c 3", 3),
     ],
 )
-def test_pulled_messages_are_json_for_scripts(line: str, count: int, ask: Ask) -> None:
+def test_pulled_messages_are_json_for_scripts(line: str, count: int, ask: Run) -> None:
     rows = [json.loads(row) for row in ask(line, "--json")[1].splitlines()]
 
     assert [row["type"] for row in rows] == ["message"] * count
@@ -126,14 +115,13 @@ def test_pulled_messages_are_json_for_scripts(line: str, count: int, ask: Ask) -
 
 @pytest.mark.parametrize("line", ["printMsgByQueue -t Orders -a b0 -i 1 -p true", "consumeMessage -t Orders -c 30"])
 def test_a_lake_gives_the_messages_of_its_store(
-    line: str, store: Path, ask: Ask, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    line: str, store: Path, ask: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_messages(tmp_path / "lake", store, RELEASE)
     _, of_store, _ = ask(line)
     context = Context(open_lake(tmp_path / "lake", RELEASE), Printer(), "b0")
     code = commands.run(shlex.split(line), context)
-    sys.stdout.flush()
-    of_lake = capfdbinary.readouterr().out.decode()
+    of_lake = capfd.readouterr().out
 
     shown = [[row for row in text.splitlines() if row.startswith("MSGID")] for text in (of_store, of_lake)]
     assert code == ExitCode.CLEAN

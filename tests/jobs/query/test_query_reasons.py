@@ -134,7 +134,6 @@ def _record_with(record: MessageRecord, properties: bytes) -> bytes:
 
 
 def test_a_message_that_is_still_half_is_told(opened: Opened) -> None:
-    """Prepared, and neither committed nor rolled back."""
     half = Sent(topic=HALF, keys=("4711",), unique_key=UNIQUE, properties=ORDERS)
     source = opened([Sent(keys=("1",)), half])
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
@@ -17,21 +18,14 @@ from rmq_formats.rocksdb import transactions
 from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
 
 _EVERY = (*FEATURES, "b551-compaction", "b551-timerwheel")
+Recorded = Callable[[str], FeatureStore]
 _WHOLE = TimeWindow(MIN_TIME, MAX_TIME)
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FeatureStore]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Unpack each store once for these tests, which only read."""
-    folder = tmp_path_factory.mktemp("recorded")
-    known: dict[str, FeatureStore] = {}
-
-    def unpacked(name: str) -> FeatureStore:
-        if name not in known:
-            known[name] = unpack_feature(name, folder)
-        return known[name]
-
-    return unpacked
+    return cache(partial(unpack_feature, folder=tmp_path_factory.mktemp("recorded")))
 
 
 @contextmanager
@@ -40,9 +34,7 @@ def opened(root: Path) -> Iterator[Source]:
         yield source
 
 
-def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_log(
-    tmp_path: Path,
-) -> None:
+def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_log(tmp_path: Path) -> None:
     """With double write RocksDB alone keeps them; there was 'no such queue'."""
     unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
     kill_with_database(unpacked.root, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
@@ -58,9 +50,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", _EVERY)
-def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
-    recorded: Callable[[str], FeatureStore], name: str
-) -> None:
+def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(recorded: Recorded, name: str) -> None:
     unpacked = recorded(name)
     compared = 0
     with opened(unpacked.root) as source:
@@ -82,7 +72,7 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", _EVERY)
-def test_a_key_has_the_messages_that_the_broker_answered(recorded: Callable[[str], FeatureStore], name: str) -> None:
+def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, name: str) -> None:
     unpacked = recorded(name)
     with opened(unpacked.root) as source:
         for question, expected in unpacked.of_disk["keys"].items():
@@ -93,9 +83,7 @@ def test_a_key_has_the_messages_that_the_broker_answered(recorded: Callable[[str
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
 
 
-def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(
-    recorded: Callable[[str], FeatureStore],
-) -> None:
+def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: Recorded) -> None:
     """A message whose key comes twice in KEYS has one row; the log was searched instead, and gave it twice."""
     with opened(recorded("b551-indexrocks").root) as source:
         for kind, key in ((KeyKind.KEY, "dup"), (KeyKind.KEY, "k3"), (KeyKind.TAG, "T1")):
@@ -110,9 +98,7 @@ def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(
         assert source.notes == []
 
 
-def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(
-    recorded: Callable[[str], FeatureStore],
-) -> None:
+def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(recorded: Recorded) -> None:
     """Of files it takes the newest entries first: a limit that is met cuts the other end."""
     with opened(recorded("b551-indexrocks").root) as source:
         few, all_of_them = (
@@ -129,7 +115,7 @@ def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(
     assert [message.record.physical_offset for message in newest.messages] == all_of_them[-5:]
 
 
-def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Callable[[str], FeatureStore]) -> None:
+def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Recorded) -> None:
     with opened(recorded("b551-indexrocks").root) as source:
         messages = lookups.by_key(source, "Orders", "every", limit=None).messages
         times = sorted(message.record.store_timestamp for message in messages)
@@ -141,9 +127,7 @@ def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Callable[[str], 
     assert outside.reason.kind is ReasonKind.OUTSIDE_TIMES
 
 
-def test_without_the_package_keys_come_from_the_log(
-    recorded: Callable[[str], FeatureStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_keys_come_from_the_log(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with opened(recorded("b551-indexrocks").root) as source:
         answer = lookups.by_key(source, "Orders", "k3")
@@ -153,9 +137,7 @@ def test_without_the_package_keys_come_from_the_log(
 
 
 @pytest.mark.parametrize("name", ["b551-transrocks", "b551-transrocks-killed"])
-def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(
-    recorded: Callable[[str], FeatureStore], name: str
-) -> None:
+def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Recorded, name: str) -> None:
     halves: dict[ReasonKind | None, set[int]] = {}
     with opened(recorded(name).root) as source:
         offsets = source.queue_offsets(transactions.HALF_TOPIC, 0)

@@ -4,79 +4,51 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.query.mqadmin.arguments import parse
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 from tests.golden import FOLDER, StoreOf
+from tests.support.commands import Run
 from tests.support.query_stores import Sent, stored, write_store
-
-Ask = Callable[..., tuple[int, str, str]]
 
 ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
 
 
-@pytest.fixture
-def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
-    def answer(store: Path, line: str, *options: str) -> tuple[int, str, str]:
-        capfdbinary.readouterr()
-        place = ["--store", str(store), "--time-zone", "UTC", "--broker", "b0", *options]
-        code = cli.main(["query", "mqadmin", *place, *shlex.split(line)])
-        sys.stdout.flush()
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return answer
+IS_READ = pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
 
 
-@pytest.fixture
-def no_rocksdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rocksdict", None)
-
-
+@IS_READ
 @pytest.mark.parametrize("line", ROCKSDB)
-def test_queues_in_rocksdb_are_answered_from_the_log_where_rocksdb_is_not_read(
-    situation: StoreOf, tmp_path: Path, ask: Ask, no_rocksdict: None, line: str
+def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR0913 - fixtures
+    situation: StoreOf, tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
 ) -> None:
-    del no_rocksdict
-    store = Path(shutil.copytree(situation("field-rocksonly-550") / "store", tmp_path / "store"))
+    """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
+    store = situation("field-rocksonly-550") / "store"
+    if not is_read:
+        monkeypatch.setitem(sys.modules, "rocksdict", None)
+        store = Path(shutil.copytree(store, tmp_path / "store"))  # what was read of a database once is kept
     code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
 
     expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
     assert out == expected.replace("WARN: No Consumer", "")
     assert code == ExitCode.CLEAN
-    assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
+    if is_read:
+        assert "RocksDB" not in err
+    else:
+        assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
 
 
-@pytest.mark.parametrize("line", ROCKSDB)
-def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(
-    situation: StoreOf, tmp_path: Path, ask: Ask, line: str
-) -> None:
-    """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
-    store = situation("field-rocksonly-550") / "store"
-    code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
-
-    expected = (
-        ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/").replace("WARN: No Consumer", "")
-    )
-    assert out == expected
-    assert code == ExitCode.CLEAN
-    assert "RocksDB" not in err
-
-
-@pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
+@IS_READ
 @pytest.mark.parametrize(
     "name", ["b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate", "b540-cqcombine-rocksonly"]
 )
 def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave(  # noqa: PLR0913, PLR0917 - fixtures
-    situation: StoreOf, tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch, name: str, is_read: bool
+    situation: StoreOf, tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch, name: str, is_read: bool
 ) -> None:
     """Every queue that has a message; of the others the log knows nothing, and a line says so."""
     if not is_read:
@@ -102,28 +74,23 @@ def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave
 
 
 @pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
-def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there(situation: StoreOf, ask: Ask, line: str) -> None:
-    code, out, err = ask(situation("field-rocksonly-550") / "store", line)
-
-    assert (code, out) == (ExitCode.NOT_FOUND, "")
-    assert "no topic Empty was ever seen there" in err
-
-
-@pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
-def test_what_a_damaged_database_alone_knows_is_said_to_be_unknown(
-    situation: StoreOf, tmp_path: Path, ask: Ask, line: str
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there_and_nobody_knows_without_it(
+    situation: StoreOf, tmp_path: Path, ask: Run, line: str, *, is_damaged: bool
 ) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(situation("field-rocksonly-550") / "store", store)
-    for folder in ("consumequeue", "config/topics"):
-        next((store / folder).glob("MANIFEST-*")).unlink()
+    store = situation("field-rocksonly-550") / "store"
+    if is_damaged:
+        store = Path(shutil.copytree(store, tmp_path / "store"))
+        for folder in ("consumequeue", "config/topics"):
+            next((store / folder).glob("MANIFEST-*")).unlink()
     code, out, err = ask(store, line)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
-    assert "whether there is such a topic is not known" in err
+    said = "whether there is such a topic is not known" if is_damaged else "no topic Empty was ever seen there"
+    assert said in err
 
 
-def test_a_topic_that_was_deleted_is_called_deleted(situation: StoreOf, ask: Ask) -> None:
+def test_a_topic_that_was_deleted_is_called_deleted(situation: StoreOf, ask: Run) -> None:
     store = situation("field-deleted-498") / "store"
 
     for line in ("topicStatus -t Gone", "printMsg -t Gone", "queryMsgByOffset -t Gone -b b0 -i 0 -o 0"):
@@ -138,7 +105,7 @@ def test_a_topic_that_was_deleted_is_called_deleted(situation: StoreOf, ask: Ask
     assert "was ever seen" in ask(store, "topicStatus -t Goner")[2]
 
 
-def test_messages_that_a_promotion_took_back_are_not_answered(situation: StoreOf, ask: Ask) -> None:
+def test_messages_that_a_promotion_took_back_are_not_answered(situation: StoreOf, ask: Run) -> None:
     """Two units at the end of a queue point at stale records: the broker gives 41 and 36 for the ends."""
     place = situation("b551-controller-failover")
     broker = json.loads((place / "EXPECT.json").read_text())["oldMasterAfterReturn"]["queues"]
@@ -155,7 +122,7 @@ def test_messages_that_a_promotion_took_back_are_not_answered(situation: StoreOf
     assert ask(store, "queryMsgByOffset -t Orders -b b0 -i 1 -o 35")[0] == ExitCode.CLEAN
 
 
-def test_an_offset_after_the_end_of_a_log_that_was_cut_back_names_no_message(situation: StoreOf, ask: Ask) -> None:
+def test_an_offset_after_the_end_of_a_log_that_was_cut_back_names_no_message(situation: StoreOf, ask: Run) -> None:
     """The stale bytes there are a complete record that states its own offset."""
     place = situation("b551-controller-failover")
     taken_back = json.loads((place / "EXPECT.json").read_text())["unreplicated"]
@@ -188,7 +155,7 @@ def colliding(tmp_path: Path) -> Path:
     [("4.9.2", "Orders", 17), ("5.5.1", "Orders", 17), ("4.9.2", "OrdersAa", 9), ("4.9.3", "OrdersAa", 3)],
 )
 def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them(
-    ask: Ask, colliding: Path, release: str, topic: str, rows: int
+    ask: Run, colliding: Path, release: str, topic: str, rows: int
 ) -> None:
     """A message whose two keys collide comes twice, and up to 4.9.2 messages of a topic that collides come, too."""
     options = ("--release", release, "--hash-slots", "50", "--index-num", "300")
@@ -198,13 +165,11 @@ def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them(
     assert len(out.splitlines()) - 1 == rows
 
 
-def test_a_query_of_our_own_gives_each_message_once(ask: Ask, colliding: Path, capfdbinary: Any) -> None:  # noqa: ANN401
-    del ask
-    place = ["--store", str(colliding), "--release", "4.9.2", "--hash-slots", "50", "--index-num", "300"]
-    cli.main(["query", "by-key", "-t", "Orders", "-k", "AaAa", *place])
-    sys.stdout.flush()
+def test_a_query_of_our_own_gives_each_message_once(run: Run, colliding: Path) -> None:
+    place = ("--store", colliding, "--release", "4.9.2", "--hash-slots", "50", "--index-num", "300")
+    shown = run("query", "by-key", "-t", "Orders", "-k", "AaAa", *place).out
 
-    assert len(capfdbinary.readouterr().out.splitlines()) - 1 == 12
+    assert len(shown.splitlines()) - 1 == 12
 
 
 @pytest.mark.parametrize(
@@ -231,7 +196,7 @@ _MAPPING = """{"topicQueueMappingInfoMap":{"Orders":{"bname":"b0","hostedQueues"
 },"scope":"__global__","topic":"Orders","totalQueues":2}}}"""
 
 
-def test_a_static_topic_has_rows_of_its_own_queues(tmp_path: Path, ask: Ask) -> None:
+def test_a_static_topic_has_rows_of_its_own_queues(tmp_path: Path, ask: Run) -> None:
     """Mqadmin shows them under `__syslo__global__`; a queue that another broker has the beginning of is left out."""
     store = write_store(tmp_path / "store", stored([Sent(queue_id=number % 2) for number in range(9)]))
     (store / "config").mkdir()

@@ -24,6 +24,7 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations
+from tests.support.commands import overwrite
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
 
 # "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
@@ -128,12 +129,7 @@ def test_by_tags_finds_the_messages_with_the_whole_tags(messages: list[Sent], to
 
 
 @settings(max_examples=30)
-@given(
-    messages=MESSAGES,
-    topic=st.sampled_from(TOPICS),
-    queue_id=st.integers(0, 2),
-    number=st.integers(-1, 40),
-)
+@given(messages=MESSAGES, topic=st.sampled_from(TOPICS), queue_id=st.integers(0, 2), number=st.integers(-1, 40))
 def test_by_offset_finds_the_message_of_that_number(
     messages: list[Sent], topic: str, queue_id: int, number: int
 ) -> None:
@@ -176,11 +172,6 @@ def test_a_window_holds_whole_seconds(tmp_path: Path, begin: int, end: int) -> N
     assert {time for time in range(begin + 1000, end, 100) if time < len(messages) * 100} <= set(times)
 
 
-def _damaged_index(store: Path, data: st.DataObject) -> None:
-    for file in sorted((store / "index").iterdir()):
-        file.write_bytes(data.draw(mutations(file.read_bytes())))
-
-
 @settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.DataObject) -> None:
@@ -189,7 +180,8 @@ def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.Data
     expected = expected_by_key(messages, records, "Orders", COLLIDING[0])
     with TemporaryDirectory() as folder:
         store = write_store(Path(folder) / "store", records)
-        _damaged_index(store, data)
+        for file in sorted((store / "index").iterdir()):
+            file.write_bytes(data.draw(mutations(file.read_bytes())))
         with opened(store) as source:
             answer = lookups.by_key(source, "Orders", COLLIDING[0], limit=1000)
 
@@ -220,12 +212,9 @@ def test_a_chain_that_runs_in_a_circle_ends_and_is_told(tmp_path: Path) -> None:
     records = stored(messages)
     store = write_store(tmp_path / "store", records)
     (file,) = (store / "index").iterdir()
-    raw = bytearray(file.read_bytes())
     slot = GEOMETRY.slot_of(index_key_hash(f"Orders#{COLLIDING[0]}"))
-    newest = int.from_bytes(raw[GEOMETRY.slot_position(slot) :][:4])
-    oldest_prev = GEOMETRY.entry_position(1) + ENTRY.offset("prev_entry")
-    raw[oldest_prev : oldest_prev + 4] = newest.to_bytes(4)
-    file.write_bytes(raw)
+    newest = file.read_bytes()[GEOMETRY.slot_position(slot) :][:4]
+    overwrite(file, GEOMETRY.entry_position(1) + ENTRY.offset("prev_entry"), newest)
     with opened(store) as source:
         answer = lookups.by_key(source, "Orders", COLLIDING[0], limit=None)
 

@@ -121,9 +121,7 @@ def test_a_trace_does_nothing_to_a_terminal(ask: Ask, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("with_entries", [True, False])
 def test_a_lake_has_the_traces_of_its_store(
-    with_entries: bool,
-    tmp_path: Path,
-    capfdbinary: pytest.CaptureFixture[bytes],
+    with_entries: bool, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     records = stored(_MESSAGES)
     write_messages(tmp_path / "lake", write_store(tmp_path / "other", records), RELEASE)

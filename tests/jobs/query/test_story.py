@@ -9,8 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from jobs.browse.templates import Words
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.query.lake_source import open_lake
 from jobs.query.listing.of_lake import LakeListing
 from jobs.query.store_reader import StoreReader
@@ -22,12 +20,12 @@ from jobs.query.story.store_evidence import StoreEvidence
 from jobs.query.story.text import timeline_lines
 from jobs.query.story.timeline import Consumed, Role, Story
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import Release
 from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, placed
-from tests.support.commands import runner
+from tests.support.commands import Run
+from tests.support.lakes import ingest_store
 
 _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
@@ -74,7 +72,7 @@ def tell(evidence: Evidence, line: SentLine) -> Story:
 
 def of_lake(store: Path, lake: Path, release: Release) -> LakeEvidence:
     """Ingest a store and return what the lake says."""
-    ingest(IngestRequest(str(store), str(lake)), OneByOne())
+    ingest_store(store, lake)
     return LakeEvidence(open_lake(str(lake), None, release))
 
 
@@ -167,9 +165,7 @@ def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -
         assert Role.HALF is roles(unknown)[0]
 
 
-def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(
-    golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(golden: StoreOf, tmp_path: Path, run: Run) -> None:
     import shutil
 
     store = tmp_path / "store"
@@ -179,13 +175,13 @@ def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(
     unit.write_bytes(bytes(20) + unit.read_bytes()[20:])
     for file in (store / "index").iterdir():
         file.unlink()
-    shown = runner(capfd)("query", "story", line.unique_key, "--store", store)
+    shown = run("query", "story", line.unique_key, "--store", store)
     assert "queue T1/0: unit 0 IS MISSING" in shown.out
     assert f"index: NOT FOUND under the unique {line.unique_key}" in shown.out
 
 
-def test_nothing_that_is_no_story_is_told(golden: StoreOf, capfd: pytest.CaptureFixture[str]) -> None:
-    run, store = runner(capfd), golden("b551-retry")
+def test_nothing_that_is_no_story_is_told(golden: StoreOf, run: Run) -> None:
+    store = golden("b551-retry")
     assert run("query", "story", "NOSUCHID", "--store", store).code == 5
     assert run("query", "story", "--store", store).code == 2
     assert run("query", "story", "-k", "all", "--store", store).code == 2
@@ -204,7 +200,7 @@ def test_queues_that_selective_double_write_leaves_out_are_not_called_lost(situa
 def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf, tmp_path: Path) -> None:
     disk, lake = situation("b551-controller-failover"), str(tmp_path / "lake")
     for store in ("old-master-killed", "store"):
-        ingest(IngestRequest(str(disk / store), lake, broker="b"), OneByOne())
+        ingest_store(disk / store, lake, "b")
     unreplicated = json.loads((disk / "EXPECT.json").read_text())["unreplicated"]
     assert unreplicated
     for told in unreplicated:
@@ -258,8 +254,8 @@ def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf,
     name, other = "b551-retry", "b551-base"
     release = Release.of(release_of(name))
     alone = of_lake(golden(name), tmp_path / "alone", release)
-    ingest(IngestRequest(str(golden(other)), str(tmp_path / "both"), broker="other"), OneByOne())
-    ingest(IngestRequest(str(golden(name)), str(tmp_path / "both"), broker="this"), OneByOne())
+    ingest_store(golden(other), tmp_path / "both", "other")
+    ingest_store(golden(name), tmp_path / "both", "this")
     both = LakeEvidence(open_lake(str(tmp_path / "both"), None, release))
     for line in sent_lines(golden(name)):
         expected, story = tell(alone, line), tell(both, line)

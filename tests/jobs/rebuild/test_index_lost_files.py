@@ -22,15 +22,12 @@ from jobs.store.retention import ListedLog
 from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.layout import Buffer
 from rmq_formats.release import Release
-from tests.golden import GOLDEN, SCENARIO, StoreOf, golden_stores, release_of
+from tests.golden import UNDISTURBED, StoreOf, release_of
+from tests.rmq_formats.builders import into
+from tests.support.stores import log_folders
 
 TINY = Geometry(100, 20)
-UNDISTURBED = (
-    *golden_stores("base", "direct", "types", "types-crc", "clock", "retry", "timer", "crash-before", "rockscq"),
-    *golden_stores("dledger", "dledger-upgraded", "multipath", "transient", "cqext"),
-)
 RULES = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
 LARGE = 8  # index files, from which on subsets say something
 FEW = 10  # from which on not every subset is tried
@@ -55,7 +52,7 @@ class Opened:
     """A golden store with its row of keys."""
 
     def __init__(self, root: Path, name: str, scratch_at: Path) -> None:
-        self.store: Store = list_store(str(root), commitlog=[str(path) for path in root.glob("commitlog-*")])
+        self.store: Store = list_store(str(root), commitlog=log_folders(root))
         self.settings = settings_of(name)
         self.files: list[RealFile] = real_files(self.store)
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}
@@ -79,10 +76,7 @@ class Opened:
 def built(build: ToBuild) -> bytes:
     data = bytearray(TINY.file_size)
 
-    def write(position: int, block: Buffer) -> None:
-        data[position : position + len(block)] = block
-
-    make(build.recipe, write)
+    make(build.recipe, into(data))
     return bytes(data)
 
 
@@ -110,28 +104,19 @@ def losses_come_back(store: Path, name: str, folder: Path, *, every: bool) -> No
     opened.close()
 
 
-CANDIDATES = tuple(name for name in (*UNDISTURBED, *RULES) if name != "b533-crash-before")
-
-
 @pytest.mark.sample(12)
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", UNDISTURBED)
 def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: StoreOf, name: str, tmp_path: Path) -> None:
     losses_come_back(golden(name), name, tmp_path, every=False)
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", UNDISTURBED)
 def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_path: Path) -> None:
     store = golden(name)
     if len(list((store / "index").iterdir())) < LARGE:
         pytest.skip("too few index files to be worth it")
     losses_come_back(store, name, tmp_path, every=True)
-
-
-def test_no_store_is_left_out() -> None:
-    disturbed = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
-
-    assert {name for name in GOLDEN if SCENARIO[name] not in disturbed} - {*CANDIDATES} <= {"b533-crash-before"}
 
 
 def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:

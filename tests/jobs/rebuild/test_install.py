@@ -15,19 +15,13 @@ from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.rebuild.install import (
-    Installation,
-    RefusedError,
-    broker_kept_out,
-    install,
-    plan_index,
-    plan_queues,
-)
+from jobs.rebuild.install import Installation, RefusedError, broker_kept_out, install, plan_index, plan_queues
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import StoreOf
 from tests.support.commands import state_of
+from tests.support.stores import files_in
 
 STORE = "b533-base"
 INDEX, QUEUES = FOLDERS = ("index", "consumequeue")
@@ -40,10 +34,6 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     copy = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
     (copy / "lock").write_text("lock")
     return copy
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def lose(store: Path, folder: str) -> None:
@@ -83,7 +73,7 @@ def planned(
 def crash(store: Path) -> None:
     """Leave what a killed broker leaves: `abort`, and a checkpoint that knows the first index file only."""
     (store / "abort").touch()
-    known = min(contents(store / INDEX).items())[1]
+    known = min(files_in(store / INDEX).items())[1]
     checkpoint = decode_checkpoint((store / "checkpoint").read_bytes())
     (store / "checkpoint").write_bytes(
         encode_checkpoint(checkpoint._replace(index_timestamp=int.from_bytes(known[8:16], "big")))
@@ -96,7 +86,7 @@ def test_lost_files_come_back_into_the_store(golden: StoreOf, store: Path, folde
     inodes = {path: path.stat().st_ino for path in (store / folder).rglob("*") if path.is_file()}
     install(planned(store, folder))
 
-    assert [*contents(store / folder).values()] == [*contents(golden(STORE) / folder).values()]
+    assert [*files_in(store / folder).values()] == [*files_in(golden(STORE) / folder).values()]
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list(store.glob("*.*-*"))
 
@@ -108,47 +98,47 @@ def test_a_queue_file_that_was_replaced_is_kept_aside_and_verify_is_clean(golden
     plan = planned(store, QUEUES)
     install(plan)
 
-    assert contents(store / QUEUES) == contents(golden(STORE) / QUEUES)
-    assert contents(plan.aside) == {name: bytes(200)}
+    assert files_in(store / QUEUES) == files_in(golden(STORE) / QUEUES)
+    assert files_in(plan.aside) == {name: bytes(200)}
     assert f"new: consumequeue/{name}" in plan.describe()
     assert verify(VerifyRequest(str(store)), OneByOne()).exit_code is ExitCode.CLEAN
 
 
 def test_a_whole_new_set_replaces_the_old_one_which_is_kept_aside(store: Path) -> None:
-    old = contents(store / INDEX)
+    old = files_in(store / INDEX)
     (store / INDEX / "20990101000000000").write_bytes(b"no index file at all")
     plan = planned(store, lost_only=False)
     install(plan)
 
-    assert sorted(contents(store / INDEX).values()) == sorted(old.values())
-    assert contents(plan.aside) == old | {"20990101000000000": b"no index file at all"}
+    assert sorted(files_in(store / INDEX).values()) == sorted(old.values())
+    assert files_in(plan.aside) == old | {"20990101000000000": b"no index file at all"}
 
 
 def test_a_full_set_replaces_all_queues(golden: StoreOf, store: Path) -> None:
     shutil.rmtree(store / QUEUES)
     install(planned(store, QUEUES, lost_only=False))
 
-    assert contents(store / QUEUES) == contents(golden(STORE) / QUEUES)
+    assert files_in(store / QUEUES) == files_in(golden(STORE) / QUEUES)
     assert not list(store.glob("*.*-*"))
 
 
 @pytest.mark.parametrize(("folder", "lost_only"), [(INDEX, True), (INDEX, False), (QUEUES, True)])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, folder: str, *, lost_only: bool) -> None:
     lose(store, folder)
-    old = contents(store / folder)
+    old = files_in(store / folder)
     out = rebuilt(store, folder, lost_only=lost_only)
     steps: list[str] = []
     probe = Path(shutil.copytree(store, store.parent / "probe"))
     install(plan_of(probe, out, folder), steps.append)
-    new = contents(probe / folder)
+    new = files_in(probe / folder)
     for number in range(len(steps)):
         victim = Path(shutil.copytree(store, store.parent / f"victim-{number}"))
         kill_at(number, plan_of(victim, out, folder))
 
-        assert contents(victim / folder) in (old, new), steps[number]
-        if contents(victim / folder) == old:
+        assert files_in(victim / folder) in (old, new), steps[number]
+        if files_in(victim / folder) == old:
             install(plan_of(victim, out, folder))
-        assert contents(victim / folder) == new
+        assert files_in(victim / folder) == new
         assert not list(victim.glob("*.attempt-*"))
 
 
@@ -206,11 +196,11 @@ def test_after_a_crash_the_files_are_named_that_the_broker_would_delete(store: P
     """It deletes what ends after the checkpoint's index time, so they must not be put there just like that."""
     lose(store, INDEX)
     crash(store)
-    old = contents(store / INDEX)
+    old = files_in(store / INDEX)
     with pytest.raises(RefusedError, match=f"would delete .*{max(old)}.*--advance-checkpoint"):
         planned(store)
 
-    assert contents(store / INDEX) == old
+    assert files_in(store / INDEX) == old
 
 
 def test_the_checkpoint_is_advanced_if_asked_and_the_old_one_kept(store: Path) -> None:
@@ -223,7 +213,7 @@ def test_the_checkpoint_is_advanced_if_asked_and_the_old_one_kept(store: Path) -
     (backup,) = store.glob("checkpoint.replaced-*")
 
     assert after == before._replace(index_timestamp=after.index_timestamp)
-    ends = [int.from_bytes(data[8:16], "big") for data in contents(store / INDEX).values()]
+    ends = [int.from_bytes(data[8:16], "big") for data in files_in(store / INDEX).values()]
     assert after.index_timestamp >= max(ends)
     assert (store / "checkpoint").stat().st_size == 4096
     assert decode_checkpoint(backup.read_bytes()) == before
@@ -270,7 +260,7 @@ def test_a_folder_elsewhere_stays_there(golden: StoreOf, store: Path, folder: st
     install(planned(store, folder))
 
     assert (store / folder).is_symlink()
-    assert [*contents(elsewhere).values()] == [*contents(golden(STORE) / folder).values()]
+    assert [*files_in(elsewhere).values()] == [*files_in(golden(STORE) / folder).values()]
 
 
 def test_a_directory_that_changed_since_the_rebuild_is_refused(store: Path) -> None:
@@ -313,12 +303,12 @@ def test_too_little_room_is_refused(store: Path, folder: str, monkeypatch: pytes
 def test_a_plan_names_everything_and_touches_nothing(store: Path) -> None:
     lose(store, INDEX)
     out = rebuilt(store)
-    before = contents(store)
+    before = files_in(store)
     text = "\n".join(plan_of(store, out).describe())
 
     assert text.count("new: index/") == len(LOST)
     assert f"kept: {13 - len(LOST)} files" in text
-    assert before == contents(store)
+    assert before == files_in(store)
 
 
 def test_without_an_exchange_by_the_system_directories_move_one_after_the_other(
@@ -328,7 +318,7 @@ def test_without_an_exchange_by_the_system_directories_move_one_after_the_other(
     lose(store, INDEX)
     install(planned(store))
 
-    assert [*contents(store / INDEX).values()] == [*contents(golden(STORE) / INDEX).values()]
+    assert [*files_in(store / INDEX).values()] == [*files_in(golden(STORE) / INDEX).values()]
 
 
 @pytest.fixture
@@ -403,7 +393,7 @@ def test_root_installs_into_the_store_of_another_user(golden: StoreOf, theirs: P
     lose(theirs, folder)
     install(planned(theirs, folder))
 
-    assert [*contents(theirs / folder).values()] == [*contents(golden(STORE) / folder).values()]
+    assert [*files_in(theirs / folder).values()] == [*files_in(golden(STORE) / folder).values()]
     found = [path.lstat() for path in (theirs / folder, *(theirs / folder).rglob("*"))]
     assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in found}
     assert os.geteuid() == os.getegid() == 0

@@ -13,6 +13,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
+from tests.support.stores import files_in, log_folders
 
 # Halted between append and dispatch, copied while being written, deleted in part, without queue files.
 DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
@@ -20,27 +21,18 @@ FOLDERS = ("batchconsumequeue", "consumequeue_ext")
 
 
 def request_for(store: Path, out: Path, name: str, **options: object) -> RebuildQueuesRequest:
-    return RebuildQueuesRequest(
-        str(store),
-        out,
-        commitlog=[str(path) for path in sorted(store.glob("commitlog-*"))],
-        release=release_of(name),
-        **options,  # type: ignore[arg-type]
-    )
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    folders = log_folders(store)
+    return RebuildQueuesRequest(str(store), out, commitlog=folders, release=release_of(name), **options)  # type: ignore[arg-type]
 
 
 def made_files(out: Path) -> dict[str, bytes]:
-    return {path: data for path, data in files_of(out).items() if path != MANIFEST}
+    return {path: data for path, data in files_in(out).items() if path != MANIFEST}
 
 
 def real_files(store: Path) -> dict[str, bytes]:
-    found = files_of(store / "consumequeue")
+    found = files_in(store / "consumequeue")
     for folder in FOLDERS:
-        found |= {f"{folder}/{path}": data for path, data in files_of(store / folder).items()}
+        found |= {f"{folder}/{path}": data for path, data in files_in(store / folder).items()}
     return found
 
 

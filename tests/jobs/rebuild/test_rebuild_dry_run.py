@@ -11,7 +11,7 @@ from jobs.rebuild.dry_run import DryRun, dry_run_of_index, dry_run_of_queues
 from jobs.rebuild.index import RebuildIndexRequest
 from jobs.rebuild.queue_run import RebuildQueuesRequest
 from tests.golden import StoreOf
-from tests.support.commands import runner, state_of
+from tests.support.commands import Run, state_of
 
 SEGMENT = 16384  # bytes; the golden store has four
 
@@ -71,13 +71,11 @@ def test_a_gap_in_the_log_is_said_before_anything_is_built(store: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["rebuild-index", "rebuild-consumequeue"])
-def test_the_command_says_it_and_writes_nothing(
-    golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str], verb: str
-) -> None:
+def test_the_command_says_it_and_writes_nothing(golden: StoreOf, tmp_path: Path, run: Run, verb: str) -> None:
     store, out = golden("b533-base"), tmp_path / "deep" / "out"
     before = state_of(store)
     text, document, quiet = (
-        runner(capfd)(verb, store, "--out", out, "--dry-run", *more) for more in ((), ("--json",), ("--quiet",))
+        run(verb, store, "--out", out, "--dry-run", *more) for more in ((), ("--json",), ("--quiet",))
     )
 
     assert {text.code, document.code, quiet.code} == {ExitCode.CLEAN}
@@ -90,7 +88,7 @@ def test_the_command_says_it_and_writes_nothing(
 
 @pytest.mark.parametrize("verb", ["rebuild-index", "rebuild-consumequeue"])
 def test_what_the_real_run_refuses_the_dry_run_refuses_in_the_same_words(
-    golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str], verb: str
+    golden: StoreOf, tmp_path: Path, run: Run, verb: str
 ) -> None:
     store = golden("b533-base")
     (tmp_path / "full").mkdir()
@@ -104,21 +102,19 @@ def test_what_the_real_run_refuses_the_dry_run_refuses_in_the_same_words(
         (store, "--out", out, "--release", "5.3.x"),
         (tmp_path / "empty", "--out", out),
     ):
-        real, dry = (runner(capfd)(verb, *arguments, *more) for more in ((), ("--dry-run",)))
+        real, dry = (run(verb, *arguments, *more) for more in ((), ("--dry-run",)))
 
         assert real.code == dry.code != ExitCode.CLEAN
         assert real.err.splitlines()[-1] == dry.err.splitlines()[-1]
     assert before == state_of(tmp_path)
 
 
-def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
-    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(store: Path, tmp_path: Path, run: Run) -> None:
     for number in (1, 2):
         (store / "index" / _names(store)[number]).unlink()
     before = state_of(store)
     arguments = ("rebuild-index", store, "--out", tmp_path / "out", "--lost-only", "--install", "--dry-run")
-    outcome = runner(capfd)(*arguments)
+    outcome = run(*arguments)
     built = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())["files"]
 
     assert outcome.code is ExitCode.CLEAN
@@ -137,9 +133,9 @@ def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
     ],
 )
 def test_options_that_have_nothing_to_do_are_refused(
-    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+    store: Path, tmp_path: Path, run: Run, options: tuple[str, ...], said: str
 ) -> None:
-    outcome = runner(capfd)("rebuild-index", store, "--out", tmp_path / "out", *options)
+    outcome = run("rebuild-index", store, "--out", tmp_path / "out", *options)
 
     assert outcome.code is ExitCode.USAGE
     assert said in outcome.err

@@ -11,7 +11,6 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, TypeVar
 
-import click
 import pytest
 
 from jobs.console.exit_codes import ExitCode
@@ -22,12 +21,13 @@ from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.report.of_rebuild_index import report_of
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
-from jobs.verbs import rebuild_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.layout import IndexHeader, decode_header
 from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import Broker, some_records
+from tests.support.commands import Run, overwrite
+from tests.support.stores import log_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,8 +49,8 @@ def names_in(directory: Path) -> list[str]:
 def rebuilt(
     store: Path, out: Path, wanted: Wanted = NOTHING_WANTED, *, lost_only: bool = False, broker_runs: bool = False
 ) -> Result:
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=commitlog)
+    folders = log_folders(store)
+    request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=folders)
     return rebuild(request, OneByOne())
 
 
@@ -99,54 +99,22 @@ def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tm
     assert result.exit_code is ExitCode.CLEAN
 
 
-def damage_truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:500])
-
-
-def damage_zeroed(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def damage_zeroed_entries(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:600] + bytes(240))
-
-
-def damage_header(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[36:40] = (1000).to_bytes(4, "big")
-    path.write_bytes(data)
-
-
-def damage_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[40 + 400 + 20 * 5 + 2] ^= 4
-    path.write_bytes(data)
-
-
-def damage_behind_header(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[36:40] = (10).to_bytes(4, "big")
-    path.write_bytes(data)
-
-
-DAMAGES = (
-    damage_truncated,
-    damage_zeroed,
-    damage_zeroed_entries,
-    damage_header,
-    damage_bit,
-    damage_behind_header,
-)
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[:500],
+    "zeros": lambda data: bytes(len(data)),
+    "zeros in entries": lambda data: data[:600] + bytes(240),
+    "count beyond": lambda data: data[:36] + (1000).to_bytes(4, "big") + data[40:],
+    "a bit": lambda data: data[:542] + bytes([data[542] ^ 4]) + data[543:],
+    "count before": lambda data: data[:36] + (10).to_bytes(4, "big") + data[40:],
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [0, 6])
-def test_a_damaged_survivor_counts_as_lost(
-    store: Path, tmp_path: Path, damage: Callable[[Path], None], number: int
-) -> None:
+def test_a_damaged_survivor_counts_as_lost(store: Path, tmp_path: Path, damage: str, number: int) -> None:
     whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
     name = sorted(whole)[number]
-    damage(store / "index" / name)
+    (store / "index" / name).write_bytes(DAMAGES[damage](whole[name]))
     result = rebuilt(store, tmp_path / "out", Wanted(release="5.3.3"), lost_only=True)
 
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name.isdigit()} == {
@@ -159,9 +127,8 @@ def test_a_damaged_survivor_counts_as_lost(
 def test_a_survivor_that_nothing_explains_stops_everything(store: Path, tmp_path: Path) -> None:
     names = names_in(store / "index")
     (store / "index" / names[3]).unlink()
-    foreign = bytearray((store / "index" / names[8]).read_bytes())
-    foreign[440:] = random.Random(1).randbytes(len(foreign) - 440)
-    (store / "index" / names[8]).write_bytes(foreign)
+    foreign = store / "index" / names[8]
+    overwrite(foreign, 440, random.Random(1).randbytes(foreign.stat().st_size - 440))
     result = rebuilt(store, tmp_path / "out", Wanted(100, 20, "5.3.3"), lost_only=True)
 
     assert [entry.name for entry in result.contradictions] == [names[8]]
@@ -308,23 +275,13 @@ def test_a_relative_directory_is_one_of_this_process(
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
 
 
-def run(arguments: list[str]) -> ExitCode:
-    try:
-        code: ExitCode = rebuild_index.command.main(arguments, prog_name="rebuild-index", standalone_mode=False)
-    except click.UsageError as error:
-        click.echo(error.message, err=True)
-        return ExitCode.USAGE
-    return code
-
-
 @pytest.mark.usefixtures("spark")
-def test_the_command_writes_files_and_a_manifest_and_nothing_else(
-    golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_files_and_a_manifest_and_nothing_else(golden: StoreOf, tmp_path: Path, run: Run) -> None:
     store, out = golden("b533-base"), tmp_path / "out"
 
-    assert run([str(store), "--out", str(out), "--json"]) is ExitCode.CLEAN
-    printed = json.loads(capsys.readouterr().out)
+    outcome = run("rebuild-index", store, "--out", out, "--json")
+    printed = outcome.document
+    assert outcome.code is ExitCode.CLEAN
     assert printed.items() >= json.loads((out / "MANIFEST.json").read_text()).items()
     assert "healthy" == printed["severity"]
     assert sorted(path.name for path in out.iterdir()) == [
@@ -335,17 +292,17 @@ def test_the_command_writes_files_and_a_manifest_and_nothing_else(
 
 
 @pytest.mark.usefixtures("spark")
-def test_lost_files_are_installed_by_the_same_command(store: Path, golden: StoreOf, tmp_path: Path) -> None:
+def test_lost_files_are_installed_by_the_same_command(store: Path, golden: StoreOf, tmp_path: Path, run: Run) -> None:
     names = names_in(store / "index")
     for number in (1, 2, 12):
         (store / "index" / names[number]).unlink()
-    arguments = [str(store), "--out", str(tmp_path / "out"), "--lost-only", "--install", "--quiet"]
+    arguments = ("rebuild-index", store, "--out", tmp_path / "out", "--lost-only", "--install", "--quiet")
     before = files_in(store / "index")
 
-    assert run([*arguments, "--dry-run"]) is ExitCode.CLEAN
+    assert run(*arguments, "--dry-run").code is ExitCode.CLEAN
     assert files_in(store / "index") == before
     shutil.rmtree(tmp_path / "out")
-    assert run([*arguments, *ARGUMENTS]) is ExitCode.CLEAN
+    assert run(*arguments, *ARGUMENTS).code is ExitCode.CLEAN
     assert files_in(store / "index") == files_in(golden("b533-base") / "index")
 
 

@@ -13,6 +13,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import decode_unit
 from tests.golden import StoreOf
+from tests.support.commands import overwrite
 
 SEGMENT = 16384
 GAP = (SEGMENT, 2 * SEGMENT)
@@ -61,10 +62,7 @@ def test_a_cut_queue_file_keeps_its_units_of_lost_records(store: Path, tmp_path:
     file = min((store / "consumequeue" / "T1" / "0").iterdir())
     whole = file.read_bytes()
     segment = min((store / "commitlog").iterdir())
-    data = bytearray(segment.read_bytes())
-    lost = decode_unit(whole[3 * UNIT.size : 4 * UNIT.size]).physical_offset
-    data[lost + 4 : lost + 8] = bytes(4)
-    segment.write_bytes(data)
+    overwrite(segment, decode_unit(whole[3 * UNIT.size : 4 * UNIT.size]).physical_offset + 4, bytes(4))
     os.truncate(file, 6 * UNIT.size)
     summary = rebuilt_queues(store, tmp_path / "out", lost_only=True)
     assert (summary.replaced, summary.contradictions) == ([f"T1/0/{file.name}"], [])
@@ -133,11 +131,8 @@ def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: StoreOf, tmp_pa
 
 def test_a_queue_file_of_another_log_is_replaced_and_others_come_back(store: Path, tmp_path: Path) -> None:
     path = store / "consumequeue" / "T1" / "0" / f"{200:020d}"
-    data = bytearray(path.read_bytes())
-    for at in range(0, len(data), UNIT.size):
-        data[at : at + UNIT.size] = UNIT.pack(30_001 + at, 300, 7)
     right = path.read_bytes()
-    path.write_bytes(data)
+    path.write_bytes(b"".join(UNIT.pack(30_001 + at, 300, 7) for at in range(0, len(right), UNIT.size)))
     shutil.rmtree(store / "consumequeue" / "T2")
     summary = rebuilt_queues(store, tmp_path / "out", lost_only=True)
 

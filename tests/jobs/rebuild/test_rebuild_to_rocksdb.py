@@ -41,7 +41,7 @@ from rmq_formats.rocksdb.queues import (
 from tests.golden import StoreOf
 from tests.golden.features import unpack_feature
 from tests.rmq_formats.builders import a_record, framed, placed
-from tests.support.commands import runner, without_spark
+from tests.support.commands import Run, without_spark
 from tests.support.stores import records_of, segments_of, tree_state
 
 Rows = dict[bytes, bytes]
@@ -306,10 +306,10 @@ def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path
 
 @pytest.mark.parametrize("option", ["--lost-only", "--install"])
 def test_what_no_database_is_made_for_is_refused_at_once(
-    option: str, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    option: str, golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
     out = tmp_path / "out"
-    outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", option)
+    outcome = run("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", option)
 
     assert outcome.code == ExitCode.USAGE
     assert option in outcome.err
@@ -318,21 +318,21 @@ def test_what_no_database_is_made_for_is_refused_at_once(
 
 
 def test_without_rocksdict_one_line_says_what_to_install(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", tmp_path / "out", "--to", "rocksdb")
+    outcome = run("rebuild-consumequeue", golden("b551-base"), "--out", tmp_path / "out", "--to", "rocksdb")
 
     assert outcome.code == ExitCode.USAGE
     assert "pip install 'rocketmq-lake[rocksdb]'" in outcome.err
 
 
 def test_the_dry_run_says_that_a_database_would_be_written(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     without_spark(monkeypatch)
     out = tmp_path / "out"
-    outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", "--dry-run")
+    outcome = run("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", "--dry-run")
 
     assert outcome.code == ExitCode.CLEAN
     assert "would write a RocksDB database" in outcome.out
@@ -340,26 +340,21 @@ def test_the_dry_run_says_that_a_database_would_be_written(
 
 
 def test_the_printed_commands_put_the_database_in_place(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     without_spark(monkeypatch)
     store, out = Path(shutil.copytree(golden("b551-base"), tmp_path / "a store")), tmp_path / "out"
-    outcome = runner(capfd)("rebuild-consumequeue", store, "--out", out, "--to", "rocksdb")
+    outcome = run("rebuild-consumequeue", store, "--out", out, "--to", "rocksdb")
     commands = [line for line in outcome.out.splitlines() if line.strip().startswith("mv ")]
     subprocess.run(["bash", "-ec", "\n".join(commands)], check=True)
 
     assert outcome.code == ExitCode.CLEAN
     assert _files(store / "consumequeue.replaced") == _files(golden("b551-base") / "consumequeue")
-    assert verified_notes(store) == []
+    report = queues_compared(store)
+    assert (report.findings, report.notes) == ([], [])
 
 
 def queues_compared(root: Path) -> PartReport:
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, _RELEASE).value.rules, BrokerConf())
     return compare_queues(OneByOne(), store, rules).report
-
-
-def verified_notes(root: Path) -> list[str]:
-    report = queues_compared(root)
-    assert report.findings == []
-    return report.notes

@@ -9,8 +9,6 @@ from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
@@ -19,8 +17,10 @@ from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, re
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, unpack
+from tests.support.commands import overwrite
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, hit_record, without_rights
-from tests.support.stores import content_of, tree_state
+from tests.support.lakes import ingest_store
+from tests.support.stores import content_of, flip, tree_state
 
 WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
 
@@ -33,7 +33,7 @@ def healthy(golden: StoreOf) -> Path:
 @pytest.fixture(scope="module")
 def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repair") / "lake"
-    ingest(IngestRequest(str(healthy), str(folder), release="5.3.3"), OneByOne())
+    ingest_store(healthy, folder, release="5.3.3")
     return folder
 
 
@@ -120,10 +120,9 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
 
 def test_a_person_decides_one_undecided_file_and_nothing_else(store: Path) -> None:
     files = sorted((store / "consumequeue" / "T1").glob("*/0*0"))
-    damaged = [bytearray(path.read_bytes()) for path in files]
-    for path, data in zip(files, damaged, strict=True):
-        data[19] ^= 3  # of a tags code: more than one bit
-        path.write_bytes(data)
+    healthy_unit = files[0].read_bytes()[:20]
+    for path in files:
+        flip(path, 19, 3)  # of a tags code: more than one bit
     before = content_of(store)
     names = [str(path.relative_to(store)) for path in files]
     with pytest.raises(NotRepairableError, match="it is not undecided"):
@@ -131,16 +130,14 @@ def test_a_person_decides_one_undecided_file_and_nothing_else(store: Path) -> No
     summary = repaired(store, None, names[0])
     assert summary.undecided == names[1:]
     assert {name for name, data in content_of(store).items() if data != before[name]} == {names[0]}
-    assert files[0].read_bytes()[:20] == bytes([*damaged[0][:19], damaged[0][19] ^ 3])
+    assert files[0].read_bytes()[:20] == healthy_unit
     undo(str(store), store.parent / "repair")
     assert content_of(store) == before
 
 
 def test_a_person_decides_an_undecided_index_file(store: Path, healthy: Path) -> None:
     file = sorted((store / "index").iterdir())[2]
-    data = bytearray(file.read_bytes())
-    data[500:600] = bytes(range(100, 200))
-    file.write_bytes(data)
+    overwrite(file, 500, bytes(range(100, 200)))
     name = f"index/{file.name}"
     assert repaired(store, apply=False).undecided == [name]
     assert repaired(store, None, name).exit_code == 0
@@ -292,11 +289,9 @@ def changed(lake: Path, tmp_path: Path, column: str, at: int) -> Path:
 
 def zero_body(store: Path, at: int) -> None:
     path = store / f"commitlog/{at // SEGMENT * SEGMENT:020d}"
-    data = bytearray(path.read_bytes())
+    data = path.read_bytes()
     record = decode_record(data, at % SEGMENT, at)
-    body = data.index(record.body, at % SEGMENT)
-    data[body : body + len(record.body)] = bytes(len(record.body))
-    path.write_bytes(data)
+    overwrite(path, data.index(record.body, at % SEGMENT), bytes(len(record.body)))
 
 
 @pytest.mark.parametrize("column", CHANGED)
@@ -327,7 +322,7 @@ def test_a_damaged_record_is_not_replaced_by_a_row_that_the_lake_contradicts(
 
 def test_nothing_is_taken_from_a_lake_whose_log_goes_on_otherwise(store: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    ingest(IngestRequest(str(store), str(lake), release="5.3.3"), OneByOne())
+    ingest_store(store, lake, release="5.3.3")
     last = max((store / "commitlog").iterdir())
     data = bytearray(last.read_bytes())
     first = int.from_bytes(data[:4], "big")

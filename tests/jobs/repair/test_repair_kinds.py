@@ -8,8 +8,6 @@ from typing import NamedTuple
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
@@ -18,7 +16,8 @@ from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from tests.golden import StoreOf, release_of
 from tests.support.faults import GEOMETRY
-from tests.support.stores import content_of, flip
+from tests.support.lakes import ingest_store
+from tests.support.stores import content_of, flip, log_folders
 
 _EXTENDED = parse_broker_conf(b"enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=2000\n")
 _KINDS = {
@@ -36,20 +35,15 @@ class Kind(NamedTuple):
     lake: Path
     conf: BrokerConf
 
-    @property
-    def log(self) -> tuple[str, ...]:
-        return tuple(str(path) for path in sorted(self.store.glob("commitlog-?")))
-
     def segments(self) -> list[Path]:
         folders = [*self.store.glob("commitlog"), *self.store.glob("commitlog-?"), *self.store.glob("dledger-*/data")]
         return sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
 
     def repaired(self, *, with_lake: bool) -> RepairSummary:
         wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), None, self.conf)
-        lake = Lake(str(self.lake)) if with_lake else None
-        request = RepairRequest(
-            str(self.store), self.store.parent / "repair", lake, None, wanted, None, apply=True, commitlog=self.log
-        )
+        lake, out = Lake(str(self.lake)) if with_lake else None, self.store.parent / "repair"
+        folders = log_folders(self.store)
+        request = RepairRequest(str(self.store), out, lake, None, wanted, None, apply=True, commitlog=folders)
         return repair(request, OneByOne())
 
 
@@ -57,10 +51,7 @@ class Kind(NamedTuple):
 def healthy(request: pytest.FixtureRequest, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Kind:
     name: str = request.param
     kind = Kind(name, golden(name), tmp_path_factory.mktemp("repair") / "lake", _KINDS[name])
-    ingest(
-        IngestRequest(str(kind.store), str(kind.lake), release=release_of(name), conf=kind.conf, commitlog=kind.log),
-        OneByOne(),
-    )
+    ingest_store(kind.store, kind.lake, release=release_of(name), conf=kind.conf, commitlog=log_folders(kind.store))
     return kind
 
 

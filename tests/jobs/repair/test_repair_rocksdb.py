@@ -10,8 +10,6 @@ import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, RepairSummary, repair
@@ -19,6 +17,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.advice import advice
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
+from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip
 
 WANTED = Wanted(release="5.5.1")
@@ -82,7 +81,7 @@ def test_a_segment_comes_back_from_the_lake_beside_queues_in_rocksdb(
     situation: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store, lake = copied(situation, name, tmp_path), tmp_path / "lake"
-    ingest(IngestRequest(str(store), str(lake), release="5.5.1"), OneByOne())
+    ingest_store(store, lake, release="5.5.1")
     before = content_of(store)
     segment = first(store / "commitlog", "*")
     segment.write_bytes(segment.read_bytes()[:5000])
@@ -117,30 +116,22 @@ def test_no_queue_files_take_the_place_of_a_damaged_database(
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks(
-    situation: StoreOf, tmp_path: Path, name: str
+@pytest.mark.parametrize("lose", [delete_rows, shutil.rmtree])
+def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks_or_of_a_lost_database(
+    situation: StoreOf, tmp_path: Path, name: str, lose: Callable[[Path], object]
 ) -> None:
-    store = copied(situation, name, tmp_path)
-    delete_rows(store / ALONE[name])
-    before = content_of(store)
-
-    summary = repaired(store)
-
-    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content_of(store))
-    assert any(f"mv {quote(str(store / ALONE[name]))} " in note for note in summary.notes)
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_no_queue_files_take_the_place_of_a_lost_database(situation: StoreOf, tmp_path: Path, name: str) -> None:
     """The topics are in RocksDB, so the queues were: the broker makes them again when it starts."""
     store = copied(situation, name, tmp_path)
-    shutil.rmtree(store / ALONE[name])
+    lose(store / ALONE[name])
     before = content_of(store)
 
     summary = repaired(store)
 
+    said = f"mv {quote(str(store / ALONE[name]))} "
+    if lose is shutil.rmtree:
+        said = "storeType=defaultRocksDB makes the queues again from the log"
     assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content_of(store))
-    assert any("storeType=defaultRocksDB makes the queues again from the log" in note for note in summary.notes)
+    assert any(said in note for note in summary.notes)
 
 
 def test_rows_that_a_killed_broker_had_in_memory_are_left_to_its_next_start(situation: StoreOf, tmp_path: Path) -> None:
@@ -153,21 +144,18 @@ def test_rows_that_a_killed_broker_had_in_memory_are_left_to_its_next_start(situ
     assert any("the next start makes every unit from the log" in note for note in summary.notes)
 
 
-def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: StoreOf, tmp_path: Path) -> None:
+BESIDE_A_COPY: dict[str, Callable[[Path], object]] = {
+    "a topic is lost": lambda queues: shutil.rmtree(queues / "Orders"),
+    "the copies differ": lambda queues: flip(first(queues / "Orders" / "0", "*"), 19),
+}
+
+
+@pytest.mark.parametrize("damage", BESIDE_A_COPY)
+def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: StoreOf, tmp_path: Path, damage: str) -> None:
     """With double write files are what the broker reads; the database between them stays as it is."""
     store = copied(situation, DOUBLE, tmp_path)
     before = content_of(store)
-    shutil.rmtree(store / "consumequeue" / "Orders")
-
-    summary = repaired(store)
-
-    assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content_of(store), summary.notes)
-
-
-def test_of_two_copies_that_differ_the_files_may_be_the_wrong_ones(situation: StoreOf, tmp_path: Path) -> None:
-    store = copied(situation, DOUBLE, tmp_path)
-    before = content_of(store)
-    flip(first(store / "consumequeue" / "Orders" / "0", "*"), 19)
+    BESIDE_A_COPY[damage](store / "consumequeue")
 
     summary = repaired(store)
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from jobs.console.program import program
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of
@@ -25,6 +23,7 @@ from rmq_formats.commitlog.record import encode_record
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.browser import chromium, needs_chromium
+from tests.support.lakes import ingest_store
 from tests.support.stores import flip, segments_of
 
 HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
@@ -41,6 +40,11 @@ class _Tags(HTMLParser):
         self.seen.append((tag, dict(attrs)))
 
 
+@pytest.fixture
+def store(golden: StoreOf, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+
+
 def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
     parser = _Tags()
     parser.feed(html)
@@ -48,7 +52,7 @@ def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
 
 
 def _ingested(store: Path, lake: Path) -> Report:
-    summary = ingest(IngestRequest(str(store), str(lake), broker="broker-a", hash_slots=100, index_num=20), OneByOne())
+    summary = ingest_store(store, lake, "broker-a", hash_slots=100, index_num=20)
     return report_of(summary, Lake(str(lake)))
 
 
@@ -80,9 +84,7 @@ def test_the_report_of_a_run_has_its_figures(golden: StoreOf, tmp_path: Path) ->
     assert sum(parts["Producers"].values.values()) == 65
 
 
-def test_damage_is_shown_with_its_bytes(golden: StoreOf, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+def test_damage_is_shown_with_its_bytes(store: Path, tmp_path: Path) -> None:
     flip(segments_of(store)[0], 90, 0xFF)
     report = _ingested(store, tmp_path / "lake")
     (remedy,) = report.remedies
@@ -131,9 +133,7 @@ def test_the_document_is_the_page_s_data(golden: StoreOf, tmp_path: Path) -> Non
     assert {"report.json", "report.html"} == {path.name for path in (tmp_path / "report").iterdir()}
 
 
-def test_findings_lie_below_what_to_do_about_them(golden: StoreOf, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+def test_findings_lie_below_what_to_do_about_them(store: Path) -> None:
     sorted((store / "index").iterdir())[2].unlink()
     shutil.rmtree(store / "consumequeue" / "T1" / "1")
     verdict = verify(VerifyRequest(str(store)), OneByOne())
@@ -147,10 +147,8 @@ def test_findings_lie_below_what_to_do_about_them(golden: StoreOf, tmp_path: Pat
     assert page(report).index("missing_queue") < page(report).index("What was compared")
 
 
-def test_a_command_is_not_broken_inside_an_option(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_command_is_not_broken_inside_an_option(store: Path) -> None:
     """A narrow page had `--lost-only --` on one line and `install` on the next: browsers break after a hyphen."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
     sorted((store / "index").iterdir())[2].unlink()
     report = report_of_verification(verify(VerifyRequest(str(store)), OneByOne()), 1.5)
     commands = [command for remedy in report.remedies for command in remedy.commands]

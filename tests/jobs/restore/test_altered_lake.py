@@ -17,8 +17,6 @@ from jobs.diff.run import DiffRequest, diff
 from jobs.export.export import Output, export
 from jobs.export.export import Source as Exported
 from jobs.export.export import plan as plan_export
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC
 from jobs.restore.plan import plan_log
@@ -27,7 +25,7 @@ from jobs.restore.segment import SegmentWork, restore_segment
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf, release_of
-from tests.support.lakes import rows_of, table_of
+from tests.support.lakes import ingest_store, rows_of, table_of
 
 STORES = ("b420-base", "b498-base", "b533-base")
 ROWS = 30  # that are updated in one lake, each once
@@ -145,7 +143,7 @@ def lakes(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
             made[name] = tmp_path_factory.mktemp("lakes") / name
             everything = Selection(with_inflated=True)
             store = str(golden(name))
-            ingest(IngestRequest(store, str(made[name]), selection=everything, release=release_of(name)), OneByOne())
+            ingest_store(store, made[name], selection=everything, release=release_of(name))
         return made[name]
 
     return lake

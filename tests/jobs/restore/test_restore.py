@@ -22,7 +22,9 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.support.lakes import cut_back_after_a_run, rows_of
+from tests.support.commands import overwrite
+from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
+from tests.support.stores import files_in, log_folders
 
 RELEASE = "5.3.3"
 
@@ -35,8 +37,13 @@ def base(golden: StoreOf) -> Path:
 @pytest.fixture(scope="module")
 def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("restore") / "lake"
-    ingest(IngestRequest(str(base), str(folder), release=RELEASE), OneByOne())
+    ingest_store(base, folder, release=RELEASE)
     return folder
+
+
+@pytest.fixture
+def copy(lake: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(lake, tmp_path / "lake"))
 
 
 def request(lake: Path, out: Path, **options: object) -> RestoreRequest:
@@ -56,12 +63,11 @@ def test_a_brokers_log_comes_back_from_the_lake_byte_for_byte(base: Path, lake: 
 
 
 @pytest.mark.parametrize("change", [{"queue_offset": "queue_offset + 1"}, {"uniq_key": "'x'"}, {"body_crc": "7"}])
-def test_rows_that_another_engine_changed_are_named(lake: Path, tmp_path: Path, change: dict[str, str]) -> None:
-    folder = Path(shutil.copytree(lake, tmp_path / "lake"))
-    at = rows_of(folder)[3]["physical_offset"]
-    DeltaTable(folder / "messages").update(change, predicate=f"physical_offset = {at}")
+def test_rows_that_another_engine_changed_are_named(copy: Path, tmp_path: Path, change: dict[str, str]) -> None:
+    at = rows_of(copy)[3]["physical_offset"]
+    DeltaTable(copy / "messages").update(change, predicate=f"physical_offset = {at}")
 
-    summary = restore(request(folder, tmp_path / "out"), OneByOne())
+    summary = restore(request(copy, tmp_path / "out"), OneByOne())
 
     assert (ExitCode.DAMAGE, [at]) == (summary.exit_code, summary.changed)
 
@@ -82,8 +88,7 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
 ) -> None:
     """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
     store = golden(name)
-    paths = [str(path) for path in sorted(store.glob("commitlog-?"))]
-    ingest(IngestRequest(str(store), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
+    ingest_store(store, tmp_path / "lake", commitlog=log_folders(store), release=release_of(name))
 
     summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
 
@@ -104,14 +109,10 @@ def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, la
 
     # The names are the times at which a broker made the files, which no data tells to the millisecond.
     index = [path.read_bytes() for path in sorted((base / "index").iterdir())]
-    queues = {
-        str(path.relative_to(base)): path.read_bytes() for path in (base / "consumequeue").rglob("*") if path.is_file()
-    }
+    queues = files_in(base / "consumequeue")
     out = tmp_path / "out"
     assert index == [path.read_bytes() for path in sorted((out / "index").iterdir())]
-    assert queues == {
-        str(path.relative_to(out)): path.read_bytes() for path in (out / "consumequeue").rglob("*") if path.is_file()
-    }
+    assert queues == files_in(out / "consumequeue")
     named = {file["path"]: file["sha256"] for file in json.loads((out / MANIFEST).read_bytes())["files"]}
     there = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file() and path.name != MANIFEST}
     assert named == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
@@ -119,30 +120,20 @@ def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, la
 
 @pytest.mark.parametrize("is_merged", [False, True])
 def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
-    lake: Path, tmp_path: Path, *, is_merged: bool
+    copy: Path, tmp_path: Path, *, is_merged: bool
 ) -> None:
-    copy = copied(lake, tmp_path)
     if is_merged:  # a file of several segments, which the other engine writes again with types of its own
         compact(Lake(str(copy)), MESSAGES)
     victims = rows_of(copy)[10:13]
-    table = DeltaTable(copy / "messages")
-    table.delete(
-        f"physical_offset >= {victims[0]['physical_offset']} AND physical_offset <= {victims[-1]['physical_offset']}"
-    )
-
+    start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
+    DeltaTable(copy / "messages").delete(f"physical_offset >= {start} AND physical_offset < {end}")
     summary = restore(request(copy, tmp_path / "out"), OneByOne())
 
-    start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
     assert (3, [(start, end)]) == (summary.exit_code, summary.missing)
     assert summary.causes == ["rows were deleted from the lake"]
 
 
-def copied(lake: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(lake, tmp_path / "lake"))
-
-
-def test_a_lost_parquet_file_is_named_and_the_rest_is_restored(base: Path, lake: Path, tmp_path: Path) -> None:
-    copy = copied(lake, tmp_path)
+def test_a_lost_parquet_file_is_named_and_the_rest_is_restored(base: Path, copy: Path, tmp_path: Path) -> None:
     victim = sorted((copy / "messages").glob("*.parquet"))[1]
     victim.unlink()
 
@@ -158,8 +149,7 @@ def test_a_lost_parquet_file_is_named_and_the_rest_is_restored(base: Path, lake:
 
 
 @pytest.mark.parametrize("size", [0, 1000])
-def test_a_parquet_file_that_was_cut_short_is_named(lake: Path, tmp_path: Path, size: int) -> None:
-    copy = copied(lake, tmp_path)
+def test_a_parquet_file_that_was_cut_short_is_named(copy: Path, tmp_path: Path, size: int) -> None:
     victim = min((copy / "messages").glob("*.parquet"))
     os.truncate(victim, size)
 
@@ -168,12 +158,9 @@ def test_a_parquet_file_that_was_cut_short_is_named(lake: Path, tmp_path: Path, 
     assert (3, [f"messages/{victim.name} is no Parquet file any more"]) == (summary.exit_code, summary.lost)
 
 
-def test_a_parquet_file_with_a_damaged_page_is_named(lake: Path, tmp_path: Path) -> None:
-    copy = copied(lake, tmp_path)
+def test_a_parquet_file_with_a_damaged_page_is_named(copy: Path, tmp_path: Path) -> None:
     victim = min((copy / "messages").glob("*.parquet"))
-    data = bytearray(victim.read_bytes())
-    data[4:2000] = bytes(1996)
-    victim.write_bytes(data)
+    overwrite(victim, 4, bytes(1996))
 
     summary = restore(request(copy, tmp_path / "out"), OneByOne())
 
@@ -189,7 +176,7 @@ def test_a_gap_of_the_store_is_a_gap_of_what_is_restored(base: Path, tmp_path: P
     victim.unlink()
     if not number:  # else it would have expired
         victim.touch()
-    ingest(IngestRequest(str(store), str(tmp_path / "lake"), release=RELEASE), OneByOne())
+    ingest_store(store, tmp_path / "lake", release=RELEASE)
 
     summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
 
@@ -210,8 +197,8 @@ def test_rows_that_the_broker_took_back_are_not_restored(tmp_path: Path) -> None
     assert log_of(broker.root) == log_of(tmp_path / "out")
 
 
-def test_a_lake_of_some_topics_says_what_it_was_not_given(base: Path, tmp_path: Path) -> None:
-    topic = rows_of_topics(base, tmp_path)[0]
+def test_a_lake_of_some_topics_says_what_it_was_not_given(base: Path, lake: Path, tmp_path: Path) -> None:
+    topic = min(row["topic"] for row in rows_of(lake))
     chosen = IngestRequest(str(base), str(tmp_path / "lake"), release=RELEASE, selection=Selection(topics=(topic,)))
     ingest(chosen, OneByOne())
 
@@ -219,11 +206,6 @@ def test_a_lake_of_some_topics_says_what_it_was_not_given(base: Path, tmp_path: 
 
     assert summary.exit_code == ExitCode.DAMAGE
     assert all("were not chosen" in cause for cause in summary.causes)
-
-
-def rows_of_topics(store: Path, tmp_path: Path) -> list[str]:
-    ingest(IngestRequest(str(store), str(tmp_path / "all"), release=RELEASE), OneByOne())
-    return sorted({row["topic"] for row in rows_of(tmp_path / "all")})
 
 
 def test_a_log_ends_where_the_user_says(base: Path, lake: Path, tmp_path: Path) -> None:

@@ -55,9 +55,8 @@ def wanted(records: list[MessageRecord]) -> list[bytes]:
 
 
 def test_a_topic_arrives_once_in_a_table_of_the_users_own_whatever_is_cut_off(
-    spark: "SparkSession", tmp_path: Path
+    spark: "SparkSession", broker: Broker, tmp_path: Path
 ) -> None:
-    broker = Broker(tmp_path / "store")
     records = broker.append(some_records(150))
     checkpoint, table = tmp_path / "checkpoints" / "orders", tmp_path / "orders"
     stream_orders(spark, tmp_path)
@@ -90,7 +89,8 @@ def test_lake_and_store_together_have_each_row_once_while_runs_go_on(spark: "Spa
     lake = SharedLake(spark, tmp_path)
     register(spark)
     lake.grow(25)
-    expected = [record[0] for record in sorted(_all(lake))]
+    stored = spark.read.format("rocketmq-store").load(str(lake.broker.root))
+    expected = sorted(row.physical_offset for row in stored.select("physical_offset").collect())
     union = lake_and_store(spark, str(lake.path), str(lake.broker.root))
     lake.run()
 
@@ -98,11 +98,6 @@ def test_lake_and_store_together_have_each_row_once_while_runs_go_on(spark: "Spa
     names = run_example(2, spark, tmp_path)
     lake.grow(5)
     assert len(names["messages"].select("physical_offset").collect()) == len(expected) + 5
-
-
-def _all(lake: SharedLake) -> list[tuple[int]]:
-    rows = lake.spark.read.format("rocketmq-store").load(str(lake.broker.root)).select("physical_offset").collect()
-    return [(row.physical_offset,) for row in rows]
 
 
 def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rewritten_log(

@@ -7,19 +7,16 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.ingest import commit
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores
 from jobs.source.batch import RocketmqReader
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted
 from jobs.source.stream import RocketmqStreamReader
-from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import UnsupportedFormat
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import rows_of
+from tests.support.lakes import ingest_store, rows_of
 
 
 class Filled:
@@ -40,7 +37,7 @@ class Filled:
         return self.broker.append(some_records(count, seed=self.broker.offset))
 
     def run(self) -> None:
-        ingest(IngestRequest(str(self.broker.root), str(self.lake), broker="b"), OneByOne())
+        ingest_store(self.broker.root, self.lake, "b")
 
     @property
     def version(self) -> int:

@@ -1,6 +1,6 @@
 """What a query with micro-batches reads of a store, planned and read here, as Spark does it in its processes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
@@ -18,6 +18,7 @@ from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.store import name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank
 from tests.support.broker import Broker, some_records
+from tests.support.commands import overwrite
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 
 EVERYTHING = ReadAllAvailable()
@@ -42,6 +43,10 @@ def _rows(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]
     return [offset for batch in batches for offset in batch.column("physical_offset").to_pylist()]
 
 
+def _offsets(records: Iterable[MessageRecord]) -> list[int]:
+    return [record.physical_offset for record in records]
+
+
 def _batches(reader: RocketmqStreamReader, start: Offset, limit: int) -> list[tuple[Offset, list[int]]]:
     """Read batch after batch until nothing is new; give each end, and the rows."""
     found = []
@@ -49,6 +54,10 @@ def _batches(reader: RocketmqStreamReader, start: Offset, limit: int) -> list[tu
         found.append((end, _rows(reader, start, end)))
         start = end
     return found
+
+
+def _read_on(reader: RocketmqStreamReader, start: Offset, limit: int = 1 << 40) -> list[int]:
+    return [offset for _, rows in _batches(reader, start, limit) for offset in rows]
 
 
 @pytest.mark.sample(6)
@@ -61,7 +70,7 @@ def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path
     batches = _batches(reader, start, limit)
     ends = [start["offset"], *(end["offset"] for end, _ in batches)]
 
-    assert [record.physical_offset for record in records] == [offset for _, rows in batches for offset in rows]
+    assert _offsets(records) == [offset for _, rows in batches for offset in rows]
     longest = max(record.total_size for record in records)
     assert all(after - before <= max(limit, longest) for before, after in pairwise(ends))
     assert records[-1].end_offset == ends[-1]
@@ -78,9 +87,7 @@ def test_a_batch_that_a_checkpoint_began_is_read_again_as_it_was(tmp_path: Path)
     _write(store, records)
 
     assert before == (_rows(_reader(store), start, first), _rows(_reader(store), first, second))
-    assert [record.physical_offset for record in records[40:]] == [
-        offset for _, rows in _batches(_reader(store), second, 1 << 40) for offset in rows
-    ]
+    assert _offsets(records[40:]) == _read_on(_reader(store), second)
 
 
 def test_what_is_available_now_ends_a_query_though_the_log_grows(tmp_path: Path) -> None:
@@ -92,11 +99,10 @@ def test_what_is_available_now_ends_a_query_though_the_log_grows(tmp_path: Path)
     _write(store, records)
     batches = _batches(reader, start, 900)
 
-    assert [record.physical_offset for record in records[:40]] == [offset for _, rows in batches for offset in rows]
+    assert _offsets(records[:40]) == [offset for _, rows in batches for offset in rows]
     again = _reader(store)
     again.prepareForTriggerAvailableNow()
-    rest = [offset for _, rows in _batches(again, batches[-1][0], 900) for offset in rows]
-    assert [record.physical_offset for record in records[40:]] == rest
+    assert _offsets(records[40:]) == _read_on(again, batches[-1][0], 900)
 
 
 def test_damage_is_no_boundary_and_no_message_is_lost_after_it(tmp_path: Path) -> None:
@@ -104,15 +110,12 @@ def test_damage_is_no_boundary_and_no_message_is_lost_after_it(tmp_path: Path) -
     store = _write(tmp_path / "store", records)
     hit = [records[5], records[6], next(one for one in records if one.physical_offset == SEGMENT_SIZE)]
     for record in hit:
-        path = store / "commitlog" / f"{record.physical_offset // SEGMENT_SIZE * SEGMENT_SIZE:020d}"
-        raw = bytearray(path.read_bytes())
         at = record.physical_offset % SEGMENT_SIZE
-        raw[at : at + 8] = b"\xff" * 8
-        path.write_bytes(raw)
+        overwrite(store / "commitlog" / f"{record.physical_offset - at:020d}", at, b"\xff" * 8)
     kept = [record.physical_offset for record in records if record not in hit]
     for limit in (1, 900, 1 << 40):
         reader = _reader(store)
-        assert kept == [offset for _, rows in _batches(reader, reader.initialOffset(), limit) for offset in rows]
+        assert kept == _read_on(reader, reader.initialOffset(), limit)
     strict = _reader(store, mode="FAILFAST")
     with pytest.raises(CorruptData):
         _batches(strict, strict.initialOffset(), 1 << 40)
@@ -129,7 +132,7 @@ def test_deleted_segments_are_an_error_or_are_left_out_as_the_option_says(tmp_pa
     with pytest.raises(DataLossError, match=f"{start['offset']} to {2 * SEGMENT_SIZE}"):
         _reader(store).latestOffset(start, EVERYTHING)
     tolerant = _reader(store, failOnDataLoss="false")
-    rest = [offset for _, rows in _batches(tolerant, start, 1000) for offset in rows]
+    rest = _read_on(tolerant, start, 1000)
     assert [one.physical_offset for one in records if one.physical_offset >= 2 * SEGMENT_SIZE] == rest
     assert _reader(store).initialOffset()["offset"] == 2 * SEGMENT_SIZE
 
@@ -198,11 +201,8 @@ def test_a_record_that_nothing_leads_to_any_more_is_no_place_to_go_on(tmp_path: 
     store = _write(tmp_path / "store", records)
     reader = _reader(store)
     end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
-    path = store / "commitlog" / f"{0:020d}"
-    raw = bytearray(path.read_bytes())
     at = records[2].physical_offset
-    raw[at : at + BLANK.size] = a_blank(SEGMENT_SIZE - at)[: BLANK.size]
-    path.write_bytes(raw)
+    overwrite(store / "commitlog" / f"{0:020d}", at, a_blank(SEGMENT_SIZE - at)[: BLANK.size])
 
     with pytest.raises(CorruptData, match="not reached any more"):
         _reader(store).latestOffset(end, EVERYTHING)
@@ -215,8 +215,7 @@ def test_a_query_may_begin_at_the_end(tmp_path: Path) -> None:
     start = reader.initialOffset()
     _write(store, records)
 
-    later = [offset for _, rows in _batches(reader, start, 1 << 40) for offset in rows]
-    assert [record.physical_offset for record in records[20:]] == later
+    assert _offsets(records[20:]) == _read_on(reader, start)
     with pytest.raises(UnsupportedFormat, match="startingOffset"):
         _reader(store, startingOffset="yesterday")
     with pytest.raises(UnsupportedFormat, match="maxbytespertrigger"):
@@ -257,9 +256,7 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
     records = _records(20)
     _write(store, records)
 
-    assert [record.physical_offset for record in records] == [
-        offset for _, rows in _batches(reader, start, 1 << 40) for offset in rows
-    ]
+    assert _offsets(records) == _read_on(reader, start)
 
 
 @pytest.mark.parametrize(
@@ -288,9 +285,8 @@ def test_a_log_that_is_shorter_now_ends_a_query_of_what_is_available(count: int,
         _reader(store).latestOffset({"offset": (1 << 63) - 1}, EVERYTHING)
 
 
-def test_a_record_that_is_half_there_when_a_batch_ends_before_it_waits(tmp_path: Path) -> None:
+def test_a_record_that_is_half_there_when_a_batch_ends_before_it_waits(broker: Broker) -> None:
     """The place after all offsets was taken for its end, and nothing was ever read again."""
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(3))
     reader = _reader(broker.root)
     end = reader.latestOffset(reader.initialOffset(), EVERYTHING)

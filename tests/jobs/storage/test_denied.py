@@ -9,7 +9,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.storage import s3
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 LOCATION = "s3a://bucket/store/file"
 DENIED = [
@@ -65,12 +65,10 @@ def test_other_errors_of_s3_stay_what_they_are() -> None:
     assert not isinstance(raised.value, PermissionError)
 
 
-def test_inspecting_a_bucket_without_credentials_is_no_damage(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_inspecting_a_bucket_without_credentials_is_no_damage(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr("jobs.storage.s3.s3_storage", lambda _: ObjectStorage(Denied(DENIED[0])))
 
-    outcome = runner(capfd)("inspect", "s3a://bucket/store")
+    outcome = run("inspect", "s3a://bucket/store")
 
     assert (ExitCode.FAILED, "") == (outcome.code, outcome.out)
     assert outcome.err.startswith("rmq-lake: s3a://bucket/store: S3 denies access (ACCESS_DENIED during HeadObject")

@@ -1,8 +1,8 @@
 """A disk that is full at any stage: the file is named, nothing is lost, and the same command ends well later."""
 
 import json
-import subprocess
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,34 +11,19 @@ import pytest
 from jobs.command.failures import one_line
 from jobs.export.export import Output, Source, export, plan
 from jobs.export.parts import Format
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index
 from jobs.store.workers import OneByOne
 from rmq_formats.release import NEWEST
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import raw_rows
+from tests.support.lakes import ingest_store, raw_rows
 
 BLOCK = 4096
-SIZE = 4 << 20
 FREE = (1, 4, 6, 24)  # blocks: from the first directory to the last commit
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
-    mounted = subprocess.run(command, check=False, capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
 def _ingest(store: Path, disk: Path) -> object:
-    ingest(IngestRequest(str(store), str(disk / "lake"), broker="b", range_size=4096), OneByOne())
+    ingest_store(store, disk / "lake", "b", range_size=4096)
     return raw_rows(disk / "lake")
 
 
@@ -69,11 +54,10 @@ VERBS: dict[str, Callable[[Path, Path], object]] = {
 @pytest.mark.parametrize("free", FREE)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_disk_that_is_full_at_any_stage_is_named_and_the_same_command_ends_well_later(
-    verb: str, free: int, small_disk: Path, tmp_path: Path
+    verb: str, free: int, small_disk: Path, broker: Broker, tmp_path: Path
 ) -> None:
-    broker = Broker(tmp_path / "store")
     broker.append(some_records(200))
-    (small_disk / "filler").write_bytes(bytes(SIZE - free * BLOCK))
+    (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - free * BLOCK))
     try:
         VERBS[verb](broker.root, small_disk)
     except Exception as error:  # noqa: BLE001 - whatever it is, it must be said well

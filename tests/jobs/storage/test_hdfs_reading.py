@@ -50,6 +50,21 @@ def node(told: Answer) -> Iterator[str]:
         server.shutdown()
 
 
+def store_on(address: str) -> tuple[str, dict[str, str]]:
+    """Return the location of a store on a node, and the options that lead there."""
+    host, _, port = address.partition(":")
+    return f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"}
+
+
+def refusal(told: Answer) -> tuple[str, str]:
+    """Open a file on a node that fails; return the node, and what is said after the file's name."""
+    with node(told) as address:
+        location, options = store_on(address)
+        with pytest.raises(OSError, match=f"^{location}: ") as raised, storage_of(location, options).open(location):
+            pass
+    return address, str(raised.value).removeprefix(f"{location}: ")
+
+
 def sending_on(location: str | None) -> Answer:
     def send(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(307)
@@ -120,14 +135,10 @@ def test_of_a_pair_of_name_nodes_the_active_one_is_asked() -> None:
     ids=["Kerberos", "no JSON", "no exception", "trace", "standby", "short", "a page", "no status"],
 )
 def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said: str) -> None:
-    with node(told) as address:
-        host, _, port = address.partition(":")
-        location, options = f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"}
-        with pytest.raises(OSError, match=location) as raised, storage_of(location, options).open(location):
-            pass
+    address, text = refusal(told)
 
-    assert str(raised.value).startswith(f"{location}: {said.format(node=address)}")
-    assert "\n" not in str(raised.value)
+    assert text.startswith(said.format(node=address))
+    assert "\n" not in text
 
 
 @pytest.mark.sample(4)
@@ -155,13 +166,7 @@ def test_a_hostile_node_is_an_os_error_in_bounded_time_and_memory(
 ) -> None:
     monkeypatch.setattr(hdfs, "_SECONDS", 0.5 if hostile is dripping else 60)
     monkeypatch.setattr(hdfs, "_LARGEST_LISTING", 1_000_000)
-    with node(hostile) as address:
-        host, _, port = address.partition(":")
-        location, options = f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"}
-        with pytest.raises(OSError, match=location) as raised, storage_of(location, options).open(location):
-            pass
-
-    assert said in str(raised.value)
+    assert said in refusal(hostile)[1]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc/passwd"])
@@ -173,10 +178,10 @@ def test_a_name_that_no_directory_holds_is_refused(name: str) -> None:
         answer(200, listing if "LISTSTATUS" in handler.path else status)(handler)
 
     with node(both) as address:
-        host, _, port = address.partition(":")
-        storage = storage_of(f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
+        location, options = store_on(address)
+        storage = storage_of(location, options)
         with pytest.raises(OSError, match="it names a file"):
-            storage.list_files(f"hdfs://{host}/store")
+            storage.list_files(location)
 
 
 def test_directories_without_end_are_refused() -> None:
@@ -186,10 +191,10 @@ def test_directories_without_end_are_refused() -> None:
         answer(200, {"FileStatuses": {"FileStatus": [inner]}} if is_listing else {"FileStatus": inner})(handler)
 
     with node(nested) as address:
-        host, _, port = address.partition(":")
-        storage = storage_of(f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
+        location, options = store_on(address)
+        storage = storage_of(location, options)
         with pytest.raises(OSError, match="more files or directories than any store has"):
-            storage.list_files(f"hdfs://{host}/store")
+            storage.list_files(location)
 
 
 @pytest.mark.parametrize(

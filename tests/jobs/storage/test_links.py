@@ -9,7 +9,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.storage.local import LocalStorage, may_follow
 from tests.golden import StoreOf
-from tests.support.commands import copy_of, runner
+from tests.support.commands import Run, copy_of
 
 SOMEBODY, ELSE = 12345, 54321
 
@@ -36,7 +36,7 @@ def test_a_link_is_followed_for_root_for_us_and_for_the_owner_of_its_target(
 @only_root
 @pytest.mark.parametrize("verb", ["inspect", "dump"])
 def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
-    verb: str, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    verb: str, golden: StoreOf, tmp_path: Path, run: Run
 ) -> None:
     """Its first bytes came into `quarantine.sample`; exit code 1 now, and which link."""
     store = copy_of(golden("b551-base"), tmp_path)
@@ -47,7 +47,7 @@ def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
     segment.symlink_to(secret)
     os.lchown(segment, SOMEBODY, SOMEBODY)
 
-    outcome = runner(capfd)(verb, store if verb == "inspect" else segment)
+    outcome = run(verb, store if verb == "inspect" else segment)
 
     assert ExitCode.FAILED == outcome.code
     assert f"{segment}: a link of user {SOMEBODY} to what user 0 owns is not followed" in outcome.err

@@ -32,7 +32,6 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def expire(store: Path, segments: int = 2, index_files: int = 3) -> None:
-    """Delete the oldest files, once."""
     if segments_of(store)[0].name == "0" * 20:
         for path in segments_of(store)[:segments]:
             path.unlink()
@@ -116,10 +115,7 @@ def test_index_files_are_those_of_the_log_that_is_left(
         if range_.start_offset >= offset:
             expire(store)
 
-    for out, workers in (
-        (tmp_path / "meanwhile", BetweenRanges(happens=happens)),
-        (tmp_path / "before", OneByOne()),
-    ):
+    for out, workers in ((tmp_path / "meanwhile", BetweenRanges(happens=happens)), (tmp_path / "before", OneByOne())):
         request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
         result = rebuilding.rebuild(request, workers)
         assert result.exit_code is ExitCode.CLEAN

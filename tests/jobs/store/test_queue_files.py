@@ -1,5 +1,6 @@
 """The one reader of queue files: where a queue ends, and what is read to know it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.release import NEWEST
 from rmq_formats.store import name_of_offset
 from tests.golden import StoreOf
-from tests.support.commands import copy_of
+from tests.support.commands import copy_of, overwrite
 
 T1 = QueueName(QueueKind.PLAIN, "T1", 0)
 
@@ -37,11 +38,8 @@ def queue_of(store: Store) -> StoredQueue:
 
 def test_every_verb_ends_a_queue_before_an_old_unit_that_follows_a_unit_of_zeros(root: Path) -> None:
     """Recovery ends a queue at the first unit that is not written; an older life of the queue left the one after."""
-    with (root / T1.path / name_of_offset(400)).open("r+b") as file:
-        file.seek(5 * UNIT.size)
-        old = file.read(UNIT.size)
-        file.seek(7 * UNIT.size)
-        file.write(old)
+    path = root / T1.path / name_of_offset(400)
+    overwrite(path, 7 * UNIT.size, path.read_bytes()[5 * UNIT.size : 6 * UNIT.size])
     store = list_store(str(root))
 
     seen = look(OneByOne(), store)
@@ -65,8 +63,7 @@ def test_the_first_unit_without_place_or_size_ends_a_row(units: list[tuple[int, 
 
 def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = root / T1.path / name_of_offset(400)
-    with path.open("r+b") as file:
-        file.truncate(10**12)
+    os.truncate(path, 10**12)
     amount = 0
     read = LocalReader.read
 

@@ -12,8 +12,9 @@ from rmq_formats.indexfile.layout import Geometry, IndexEntry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.support.commands import Run, copy_of
+from tests.support.commands import Run, copy_of, overwrite
 from tests.support.query_stores import Sent, stored, write_store
+from tests.support.stores import log_folders
 
 WRONG = ("--release", "9.9.9")
 
@@ -23,7 +24,7 @@ WRONG = ("--release", "9.9.9")
 @pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
 def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: StoreOf) -> None:
     root = golden(name)
-    store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
+    store = list_store(str(root), commitlog=log_folders(root))
 
     (era,) = eras_of(store, effort)
 
@@ -34,8 +35,7 @@ def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: S
     root = copy_of(golden("b551-base"), tmp_path)
     before = eras_of(list_store(str(root)))
     for path in (root / "commitlog").iterdir():
-        with path.open("r+b") as file:
-            file.write(b"\1" * 100)
+        overwrite(path, 0, b"\1" * 100)
 
     after = eras_of(list_store(str(root)))
 

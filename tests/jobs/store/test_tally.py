@@ -9,8 +9,7 @@ from jobs.store.tally import Tally
 from tests.support.broker import Broker, some_records
 
 
-def test_bytes_and_records_count_while_a_range_is_read_and_not_when_it_has_ended(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_bytes_and_records_count_while_a_range_is_read_and_not_when_it_has_ended(broker: Broker) -> None:
     placed = broker.append(some_records(300))
     ranges = plan_ranges(list_store(str(broker.root)))
     seen: list[tuple[int, int]] = []
@@ -25,8 +24,7 @@ def test_bytes_and_records_count_while_a_range_is_read_and_not_when_it_has_ended
     assert (size, records) == (sum(one.end - one.start for one in ranges), len(placed))
 
 
-def test_a_task_that_does_not_see_the_counters_works_all_the_same(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_task_that_does_not_see_the_counters_works_all_the_same(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(10))
     (range_,) = plan_ranges(list_store(str(broker.root)))
     tally = Tally(str(tmp_path / "none"))

@@ -27,10 +27,7 @@ def test_as_many_threads_work_as_the_workers_are_wide() -> None:
 
 @pytest.mark.parametrize(("verb", "half", "width"), [("verify", False, 8), ("verify", True, 4), ("export", False, 1)])
 def test_verbs_that_are_mostly_machine_code_use_all_cores_that_are_no_brokers(
-    monkeypatch: pytest.MonkeyPatch,
-    verb: str,
-    half: bool,
-    width: int,
+    monkeypatch: pytest.MonkeyPatch, verb: str, half: bool, width: int
 ) -> None:
     monkeypatch.setattr("jobs.launch.engine.cores", lambda: 8)
     with click.Context(click.Command(verb), info_name=verb):

@@ -5,19 +5,18 @@ from pathlib import Path
 import duckdb
 import duckdb_extension_delta
 import polars as pl
-import pytest
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
 from tests.jobs.typed.test_typing import ingested, typed_and_dead, write
 from tests.support.broker import Broker
-from tests.support.commands import runner
+from tests.support.commands import Run
 from tests.support.lakes import rows_of, table_of
 
 _DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 
 
-def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     """Two runs of each engine, the second after the store has grown."""
     (tmp_path / "types.toml").write_text(
         '[topic.Orders]\nformat = "json"\nschema = "id int, d decimal(5,2), at timestamp, who struct<n: array<int>>"'
@@ -34,7 +33,7 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, capfd: p
             write(broker, *[body] * 20)
             ingested(folder)
             command = ("type", folder / "lake", "--types", tmp_path / "types.toml", "--engine", engine)
-            assert ExitCode.CLEAN is runner(capfd)(*command).code
+            assert ExitCode.CLEAN is run(*command).code
         assert (20, 40) == tuple(map(len, typed_and_dead(folder / "lake")))
         rows = [rows_of(folder / "lake", table) for table in ("typed/Orders", "dead_letters")]
         found.append([[{**row, "store_id": ""} for row in some] for some in rows])

@@ -7,7 +7,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead, write
 from tests.support.broker import Broker
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 _BODIES = (
     b'{"id": 1, "price": 1.5, "day": "2026-11-23", "at": "2026-11-23T10:00:00Z", "note": null, "tags": ["a"]}',
@@ -23,11 +23,11 @@ _SCHEMA = (
 )
 
 
-def test_a_proposal_types_what_it_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_proposal_types_what_it_says(tmp_path: Path, run: Run) -> None:
     write(Broker(tmp_path / "store"), *_BODIES)
     ingested(tmp_path)
 
-    outcome = runner(capfd)("type", tmp_path / "lake", "--infer", "-t", "Orders", "--engine", "here")
+    outcome = run("type", tmp_path / "lake", "--infer", "-t", "Orders", "--engine", "here")
 
     assert ExitCode.CLEAN is outcome.code
     assert outcome.out.splitlines() == [
@@ -47,15 +47,12 @@ def test_a_proposal_types_what_it_says(tmp_path: Path, capfd: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "bodies", [[], [b"x"], [b"[1]"], [b"{}"], [b'{"a": null}'], [b'{"": ' + b"[" * 99 + b"]" * 99 + b"}"]]
 )
-def test_a_topic_without_objects_has_no_proposal(
-    bodies: list[bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    broker = Broker(tmp_path / "store")
+def test_a_topic_without_objects_has_no_proposal(bodies: list[bytes], broker: Broker, tmp_path: Path, run: Run) -> None:
     write(broker, b"other", topic="Payments")
     write(broker, *bodies)
     ingested(tmp_path)
 
-    outcome = runner(capfd)("type", tmp_path / "lake", "--infer", "-t", "Orders", "--engine", "here")
+    outcome = run("type", tmp_path / "lake", "--infer", "-t", "Orders", "--engine", "here")
 
     assert ExitCode.NOT_FOUND is outcome.code
     assert "nothing to propose" in outcome.out

@@ -82,8 +82,7 @@ def test_an_object_an_array_or_a_part_of_one_that_is_another_than_declared_is_re
 
 
 @pytest.mark.parametrize(
-    "body",
-    [b'{"e": "' + b"x" * 1_000_000, b'{"e": "' + b"\\n" * 500_000, b"[]{}" * 10_000 + b'"' + b"\\\\" * 500_000],
+    "body", [b'{"e": "' + b"x" * 1_000_000, b'{"e": "' + b"\\n" * 500_000, b"[]{}" * 10_000 + b'"' + b"\\\\" * 500_000]
 )
 def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
     tracemalloc.start()

@@ -11,7 +11,7 @@ from jobs.console.exit_codes import ExitCode
 from tests.jobs.typed.cells import formats_table, table
 from tests.jobs.typed.test_typing import ingested, write
 from tests.support.broker import Broker
-from tests.support.commands import runner
+from tests.support.commands import Run
 
 _DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 PAGE = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf-8")
@@ -25,9 +25,7 @@ def test_the_tables_of_values_are_the_tested_ones() -> None:
     assert PAGE.endswith(f"\n\n{table()}\n")
 
 
-def test_the_tutorial_runs_as_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
     connection = duckdb.connect()
     connection.execute(f"LOAD '{_DELTA_EXTENSION}'")
@@ -41,7 +39,7 @@ def test_the_tutorial_runs_as_it_is_written(
             (tmp_path / "types.toml").write_text(text)
         elif language == "console":
             command, *lines = text.splitlines()
-            outcome = runner(capfd)(*command.split()[2:], "--engine", "here")
+            outcome = run(*command.split()[2:], "--engine", "here")
             assert ExitCode.CLEAN is outcome.code
             assert lines == outcome.out.splitlines()[: len(lines)]
         else:

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from jobs.typed import run, typings
@@ -20,8 +18,8 @@ from jobs.typed.run import Summary, TypeRequest, type_lake
 from jobs.typed.tables import folder_of
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.commands import runner
-from tests.support.lakes import rows_of
+from tests.support.commands import Run
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.recorded import result_of
 
 ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
@@ -32,7 +30,7 @@ def write(broker: Broker, *bodies: bytes, topic: str = "Orders") -> None:
 
 
 def ingested(folder: Path) -> None:
-    ingest(IngestRequest(str(folder / "store"), str(folder / "lake"), broker="b", range_size=4096), OneByOne())
+    ingest_store(folder / "store", folder / "lake", "b", range_size=4096)
 
 
 def typed(folder: Path, declared: str = ORDERS, retype: Sequence[str] = (), *, retries: bool = False) -> Summary:
@@ -51,8 +49,7 @@ def typed_and_dead(lake: Path, table: str = "typed/Orders", topic: str = "Orders
     return good, dead
 
 
-def test_each_body_is_a_row_or_a_dead_letter_once(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path) -> None:
     write(broker, b'{"id": 1, "name": "a"}', b'{"id": 1.7}', b'{"id": 3}', b"")
     write(broker, b'{"id": 9}', topic="Payments")
     ingested(tmp_path)
@@ -80,9 +77,8 @@ def test_each_body_is_a_row_or_a_dead_letter_once(tmp_path: Path) -> None:
     ] == [(row["reason"], row["place"], row["body"]) for row in letters]
 
 
-def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(tmp_path: Path) -> None:
+def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(broker: Broker, tmp_path: Path) -> None:
     """What was typed before the crash and is superseded now is typed as it is now."""
-    broker = Broker(tmp_path / "store")
     write(broker, b'{"id": 1}', b"x")
     at = broker.offset
     write(broker, b'{"id": 2}', b"y", b'{"id": 3}')
@@ -105,10 +101,9 @@ def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(tmp_path: Path) 
     [(0, "typed/Orders"), (0, "typed/Payments"), (0, "dead_letters"), (1, "typed/Payments"), (2, "dead_letters")],
 )
 def test_what_a_vacuum_took_of_a_prepared_typing_is_typed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: int, lost: str
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: int, lost: str
 ) -> None:
     both = ORDERS + ORDERS.replace("Orders", "Payments")
-    broker = Broker(tmp_path / "store")
     for id_ in (1, 2):
         for topic in ("Orders", "Payments"):
             write(broker, b'{"id": %d}' % id_, b"x", topic=topic)
@@ -146,8 +141,9 @@ def _prepared(lake: Lake) -> typings.Typing:
     return found
 
 
-def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
+def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused(
+    broker: Broker, tmp_path: Path
+) -> None:
     write(broker, b'{"id": 1, "name": "a", "n": 5}', b'{"id": 3000000000}')
     ingested(tmp_path)
     declared = '[topic.Orders]\nformat = "json"\nschema = "{}"\nproperties = ["region"]\n'
@@ -204,9 +200,8 @@ def test_what_would_lose_values_is_refused_before_anything_is_written(now: str, 
     assert typed(tmp_path, declared + now, retype=["Orders"]).topics[0].retyped
 
 
-def test_dead_letters_that_the_declaration_accepts_now_become_rows(tmp_path: Path) -> None:
+def test_dead_letters_that_the_declaration_accepts_now_become_rows(broker: Broker, tmp_path: Path) -> None:
     """Those of other topics stay, and so do those that still do not fit, or are superseded by the log."""
-    broker = Broker(tmp_path / "store")
     write(broker, b"no", topic="Payments")
     write(broker, b'{"id": 1, "at": 1795428000}', b'{"id": 2}', b'{"at": "2026-11-23 10:00:00"}', b"x")
     at = broker.offset
@@ -313,9 +308,8 @@ def test_a_topic_that_the_lake_has_no_message_of_is_named(tmp_path: Path) -> Non
     assert not typed(tmp_path, declared).absent  # not all messages are read again
 
 
-def test_types_of_one_topic_are_tables_of_their_own(tmp_path: Path) -> None:
+def test_types_of_one_topic_are_tables_of_their_own(broker: Broker, tmp_path: Path) -> None:
     """By tag, property or field; a message of another type, or of none, is a dead letter until its type is declared."""
-    broker = Broker(tmp_path / "store")
     bodies = (
         b'{"kind": "new", "id": 1}',
         b'{"kind": "old", "at": 2}',
@@ -370,18 +364,18 @@ def test_columns_of_reserved_names_come_from_other_fields(tmp_path: Path) -> Non
     assert (7, ["a"]) == (row["shop"], row["labels"])
 
 
-def test_the_command_says_what_it_did(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_did(tmp_path: Path, run: Run) -> None:
     write(Broker(tmp_path / "store"), b'{"id": 1}', b"x", b"")
     ingested(tmp_path)
     declared = tmp_path / "types.toml"
     declared.write_text("topic.a = 1")
     command = ("type", tmp_path / "lake", "--types", declared, "--engine", "here")
 
-    refused = runner(capfd)(*command)
+    refused = run(*command)
     declared.write_text(ORDERS)
-    unknown = runner(capfd)(*command, "--retype", "Payments")
-    done = runner(capfd)(*command)
-    again = runner(capfd)(*command, "--json").document
+    unknown = run(*command, "--retype", "Payments")
+    done = run(*command)
+    again = run(*command, "--json").document
 
     assert (ExitCode.USAGE, ExitCode.USAGE, ExitCode.CLEAN) == (refused.code, unknown.code, done.code)
     assert f'{declared}: [topic."a"]: must be a table' in refused.err
@@ -418,13 +412,13 @@ def test_typings_that_are_killed_often_leave_each_message_in_one_table(
     assert [] == result["bad"]
 
 
-def test_a_catalog_names_the_typed_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_catalog_names_the_typed_tables(tmp_path: Path, run: Run) -> None:
     """The view `dead_letters` keeps its name: it has messages that consumers gave up."""
     write(Broker(tmp_path / "store"), b'{"id": 1}', b"x")
     ingested(tmp_path)
     typed(tmp_path)
 
-    statements = runner(capfd)("catalog", tmp_path / "lake").out
+    statements = run("catalog", tmp_path / "lake").out
 
     for name, folder in (("typed_Orders", "typed/Orders"), ("typed_dead_letters", "dead_letters")):
         assert f"`rocketmq`.`{name}` USING delta LOCATION 'file://{tmp_path}/lake/{folder}'" in statements

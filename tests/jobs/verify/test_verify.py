@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 
@@ -175,9 +174,8 @@ def test_an_old_table_of_topics_does_not_make_a_lost_folder_a_deleted_topic(gold
 
 def test_a_geometry_that_cannot_be_detected_does_not_end_the_verification(store: Path) -> None:
     for path in sorted((store / "index").iterdir()):
-        data = bytearray(path.read_bytes())
-        data[36:40] = struct.pack(">i", 3)
-        path.write_bytes(data[:811])
+        overwrite(path, 36, (3).to_bytes(4))
+        os.truncate(path, 811)
     segments(store)[1].unlink()
     verdict = verified(store)
 

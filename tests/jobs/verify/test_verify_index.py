@@ -1,8 +1,9 @@
 """Index files held against the log: what nothing explains is a finding, what something explains is a note."""
 
+import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,14 @@ from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.rmq_formats.reference import IndexWriter
 from tests.rmq_formats.stores import stored_records
+from tests.support.commands import overwrite
+from tests.support.stores import flip, log_folders
 
 TINY = Geometry(100, 20)
 
 
 def checked(root: Path, release: str | None = None) -> PartReport:
-    commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
-    store = list_store(str(root), commitlog=commitlog)
+    store = list_store(str(root), commitlog=log_folders(root))
     return verify_index(LogWatch(OneByOne()), store, Wanted(100, 20, release))
 
 
@@ -78,12 +80,9 @@ def test_the_checkpoint_of_every_store_has_the_end_of_the_newest_full_file(golde
 
 
 def test_a_changed_bit_of_an_entry_is_named_by_its_field(store: Path) -> None:
-    path = index_file(store, 4)
-    data = bytearray(path.read_bytes())
-    at = TINY.entry_position(7) + 8
-    before = int.from_bytes(data[at - 4 : at + 4], "big")
-    data[at + 3] ^= 0x10
-    path.write_bytes(data)
+    path, at = index_file(store, 4), TINY.entry_position(7) + 8
+    before = int.from_bytes(path.read_bytes()[at - 4 : at + 4])
+    flip(path, at + 3, 0x10)
     finding = the_finding(store)
 
     assert (finding.kind, finding.file, finding.field) == (
@@ -131,8 +130,7 @@ def test_a_new_file_of_a_killed_broker_is_no_damage(store: Path, *, is_killed: b
 def test_a_changed_number_of_slots_is_named(store: Path, slots: int) -> None:
     """A broker with a larger maxHashSlotNum makes old files longer, with zeros; their entries stay where they were."""
     for path in (store / "index").iterdir():
-        with path.open("r+b") as file:
-            file.truncate(Geometry(slots, 20).file_size)
+        os.truncate(path, Geometry(slots, 20).file_size)
 
     findings = verify_index(LogWatch(OneByOne()), list_store(str(store)), Wanted(slots, 20)).findings
 
@@ -229,16 +227,25 @@ def test_two_files_that_were_written_over_each_other_are_explained(tmp_path: Pat
     assert kinds["missing_index_entries"].times == 19
 
 
+def without_index(store: Path, folder: Path) -> Path:
+    """Copy a store, its folder of index files empty."""
+    copy = Path(shutil.copytree(store, folder / "store", ignore=shutil.ignore_patterns("index")))
+    (copy / "index").mkdir()
+    return copy
+
+
+def write_files(store: Path, files: Iterable[bytes]) -> None:
+    for number, data in enumerate(files):
+        (store / "index" / f"202311142213{number:05d}").write_bytes(data)
+
+
 @pytest.mark.parametrize("restarts", [(7,), (7, 20), (7, 8, 9), (30, 31)])
 @pytest.mark.parametrize("back", [1, 3])
 def test_a_restart_inside_a_file_is_explained(
     golden: StoreOf, tmp_path: Path, restarts: tuple[int, ...], back: int
 ) -> None:
     """A killed broker may keep its unfinished file, and index its last messages into it once more."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b533-clock"), store)
-    shutil.rmtree(store / "index")
-    (store / "index").mkdir()
+    store = without_index(golden("b533-clock"), tmp_path)
     log = [stored.record for stored in stored_records(store)]
     writer = IndexWriter(TINY, rules_of((0, Release.of("5.3.3"))))
     done = 0
@@ -247,8 +254,7 @@ def test_a_restart_inside_a_file_is_explained(
             writer.dispatch(record)
         # What is before the file's end is skipped; the message at its end is not.
         done = max(restart - back, 0)
-    for number, file in enumerate(writer.files):
-        (store / "index" / f"202311142213{number:05d}").write_bytes(file.encode(1))
+    write_files(store, [file.encode(1) for file in writer.files])
     report = checked(store, "5.3.3")
 
     assert [finding for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
@@ -261,10 +267,7 @@ def test_files_that_a_start_made_again_beside_older_ones_are_not_misnamed(
     golden: StoreOf, tmp_path: Path, back: int
 ) -> None:
     """Where many messages have one store time, unfinished files survive a start that indexes from before them."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b533-clock"), store)
-    shutil.rmtree(store / "index")
-    (store / "index").mkdir()
+    store = without_index(golden("b533-clock"), tmp_path)
     log = [stored.record for stored in stored_records(store)]
     lives = [log[:100], log[100 - back :]]
     encoded = []
@@ -273,8 +276,7 @@ def test_files_that_a_start_made_again_beside_older_ones_are_not_misnamed(
         for record in life:
             writer.dispatch(record)
         encoded += [file.encode(1) for file in writer.files]
-    for number, data in enumerate(encoded):
-        (store / "index" / f"202311142213{number:05d}").write_bytes(data)
+    write_files(store, encoded)
 
     assert [finding for finding in checked(store, "5.3.3").findings if finding.kind != "checkpoint_index_time"] == []
 
@@ -343,11 +345,9 @@ def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
 
 def test_a_kill_between_slot_and_header_leaves_a_file_half_written(store: Path) -> None:
     path = index_file(store, 12)
-    data = bytearray(path.read_bytes())
-    count = int.from_bytes(data[36:40], "big")
+    data = path.read_bytes()
     slot = next(slot for slot in range(100) if not any(data[40 + 4 * slot : 44 + 4 * slot]))
-    data[40 + 4 * slot : 44 + 4 * slot] = count.to_bytes(4, "big")
-    path.write_bytes(data)
+    overwrite(path, 40 + 4 * slot, data[36:40])  # the number of entries
 
     assert the_finding(store).kind == "half_written"
 
@@ -390,9 +390,7 @@ def test_index_files_that_the_checkpoint_knows_and_nobody_finds_are_lost(store: 
 def test_a_store_that_never_had_index_files_has_nothing_to_verify(store: Path) -> None:
     """Some brokers keep none: their checkpoint has no time of an index file."""
     shutil.rmtree(store / "index")
-    checkpoint = bytearray((store / "checkpoint").read_bytes())
-    checkpoint[16:24] = bytes(8)
-    (store / "checkpoint").write_bytes(checkpoint)
+    overwrite(store / "checkpoint", 16, bytes(8))
 
     assert checked(store).findings == []
     assert checked(store).numbers == {"files": 0}

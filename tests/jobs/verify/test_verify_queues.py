@@ -19,14 +19,15 @@ from rmq_formats.consumequeue.layout import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import decode_unit, walk_units
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
-from tests.support.stores import records_of, segments_of
+from tests.support.commands import overwrite
+from tests.support.stores import log_folders, records_of, segments_of
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
 
 
 def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
-    store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
+    store = list_store(str(root), commitlog=log_folders(root))
     rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
     return compare_queues(OneByOne(), store, rules, range_size).report
 
@@ -34,7 +35,6 @@ def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_nothing_is_said_of_what_a_real_broker_wrote(golden: StoreOf, name: str) -> None:
-    """Whatever the release and whatever happened: crashes, expiry, copies of a live store."""
     report = verified(golden(name), name)
 
     assert report.findings == []
@@ -75,12 +75,6 @@ class Store:
 
     def findings(self) -> list[Finding]:
         return verified(self.root, self.name).findings
-
-
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    content = bytearray(path.read_bytes())
-    content[at : at + len(data)] = data
-    path.write_bytes(bytes(content))
 
 
 @pytest.fixture

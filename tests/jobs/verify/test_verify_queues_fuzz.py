@@ -18,6 +18,11 @@ from tests.golden import StoreOf
 NAMES = ("b551-types", "b498-cqext", "b533-expired", "b420-direct", "b498-live")
 
 
+def fresh_copy(store: Path, root: Path) -> Path:
+    shutil.rmtree(root, ignore_errors=True)
+    return Path(shutil.copytree(store, root))
+
+
 def damage(data: st.DataObject, path: Path) -> None:
     content = bytearray(path.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1))
@@ -47,9 +52,7 @@ def damage(data: st.DataObject, path: Path) -> None:
 def test_whatever_a_queue_holds_is_told_and_never_fails(
     golden: StoreOf, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
-    root = tmp_path / "store"
-    shutil.rmtree(root, ignore_errors=True)
-    shutil.copytree(golden(name), root)
+    root = fresh_copy(golden(name), tmp_path / "store")
     for path in data.draw(
         st.lists(st.sampled_from(sorted(root.glob("*consumequeue*/*/*/*"))), max_size=3, unique=True)
     ):
@@ -73,9 +76,7 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
 def test_whatever_a_log_holds_is_told_and_never_fails(
     golden: StoreOf, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
-    root = tmp_path / "store"
-    shutil.rmtree(root, ignore_errors=True)
-    shutil.copytree(golden(name), root)
+    root = fresh_copy(golden(name), tmp_path / "store")
     path = data.draw(st.sampled_from(sorted((root / "commitlog").iterdir())))
     content = bytearray(path.read_bytes())
     for at in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):

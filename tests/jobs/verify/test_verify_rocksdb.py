@@ -27,7 +27,6 @@ _QUEUES = "queues of RocksDBConsumeQueueStore"
 
 
 def verified(root: Path) -> PartReport:
-    """Verify the queues of a store of a 5.x broker."""
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, "5.5.1").value.rules, BrokerConf())
     return compare_queues(OneByOne(), store, rules).report

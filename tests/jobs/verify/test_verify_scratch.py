@@ -9,7 +9,7 @@ import pytest
 
 from jobs.storage.scratch import scratch_beside, scratch_for
 from tests.golden import StoreOf
-from tests.support.commands import runner
+from tests.support.commands import Run
 from tests.support.meanwhile import Meanwhile
 
 ADVICE = f"not to be seen on {gethostname()}: give --scratch, a directory or URI that all workers reach"
@@ -17,7 +17,7 @@ ADVICE = f"not to be seen on {gethostname()}: give --scratch, a directory or URI
 
 @pytest.mark.usefixtures("spark")
 def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_option(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -27,8 +27,8 @@ def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_opt
             shutil.rmtree(folder)
 
     monkeypatch.setattr("jobs.command.engine.workers_of", lambda *_, **__: Meanwhile(happens=hide))
-    without = runner(capfd)("verify", golden("b533-base"), "--quiet")
-    given = runner(capfd)("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
+    without = run("verify", golden("b533-base"), "--quiet")
+    given = run("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
 
     assert 1 == without.code
     assert without.err.splitlines()[-1].startswith(f"rmq-lake: {tmp_path / 'temporary'}/")

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.tier_index import ENTRY, HEADER, SLOT
-from tests.support.commands import overwrite, runner, without_spark
-from tests.support.lakes import rows_of
+from tests.support.commands import Run, overwrite, without_spark
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.tiers import files
 
 
@@ -91,13 +89,13 @@ def test_a_record_of_another_queue_is_named(tier: Path) -> None:
 
 
 def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(
-    tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     without_spark(monkeypatch)
     lake = tmp_path / "lake"
-    summary = ingest(IngestRequest(str(tier), str(lake)), OneByOne())
+    summary = ingest_store(tier, lake)
     overwrite(files(tier, "Orders/0", "COMMIT_LOG")[1], 120, b"?")
-    outcome = runner(capfd)("verify", tier, "--lake", lake)
+    outcome = run("verify", tier, "--lake", lake)
     (row,) = rows_of(lake, "findings", "kind")
 
     assert ExitCode.DAMAGE is outcome.code
