@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jobs.console.amounts import counted
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_of
-from jobs.diff.segment import CHANGED, DIFFERENT, ONLY_IN_STORE, TWICE, DiffWork, Run, diff_segment
+from jobs.diff.segment import CHANGED, DIFFERENT, ONLY_IN_STORE, TWICE, DiffWork, Run, diff_segment, judged_by_others
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
@@ -132,9 +132,10 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         lost=[f"{name} {reason}" for name, reason in sorted(plan.lost.items())] if plan else [],
     )
     summary.to_offset = max(summary.to_offset, until)
+    last_equal = max((result.last_equal for result in results), default=-1)
     for work, result in zip(works, results, strict=True):
         summary.lost += [f"{name} cannot be read to its end" for name in result.unreadable]
-        for run in result.runs:
+        for run in (judged_by_others(run, result.last_equal, last_equal) for run in result.runs):
             is_expired = result.is_gone or (work.store is None and run.end <= store.start_offset)
             severity, cause = _meaning(run, _Sides(store, plan, until, is_expired, has_file=work.store is not None))
             summary.differences.append(Difference(severity, run.what, run.start, run.end, run.records, cause))

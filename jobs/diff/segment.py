@@ -54,6 +54,7 @@ class Run(NamedTuple):
     is_damaged: bool = False  # the store has bytes there that are no records, or bodies that their CRC denies
     is_changed: bool = False  # the log goes on as it was: the store was damaged since, or the lake changed
     is_unwritten: bool = False  # the store's log ends before
+    is_checked: bool = False  # the rows have the CRCs of the records that were read
 
 
 class SegmentDiff(NamedTuple):
@@ -65,6 +66,7 @@ class SegmentDiff(NamedTuple):
     unreadable: tuple[str, ...]
     is_gone: bool  # the store's file was deleted meanwhile
     unchecked: tuple[Interval, ...]  # rows without a CRC of their record
+    last_equal: int  # the offset of the last record that is the same on both sides; -1: there is none
 
 
 class _Places:
@@ -110,9 +112,10 @@ def diff_segment(work: DiffWork) -> SegmentDiff:
         *_runs(TWICE, lake_starts[is_again], lake_ends[is_again], is_again[is_again]),
     ]
     same = int(np.count_nonzero(equal & ~is_again & ~changed))
+    last_equal = int(lake_starts[equal].max(initial=-1))
     return SegmentDiff(
         tuple(runs), same, len(rest.incomplete), tuple(dict.fromkeys(rest.unreadable)), is_gone,
-        tuple(rest.unchecked.merged()[0]),
+        tuple(rest.unchecked.merged()[0]), last_equal,
     )  # fmt: skip
 
 
@@ -130,7 +133,7 @@ def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _D
 
     A body that its CRC denies has been damaged since. A record after which the log goes on as it was has been changed
     on one of the sides (a broker that cuts its log off writes all that follows again): in the store, where the row has
-    the CRC of the record that was read.
+    the CRC of the record that was read. What differs to the segment's end is judged by the segments after it.
     """
     if range_ is None or not flags.chosen.any():
         return
@@ -139,13 +142,25 @@ def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _D
         for item in pieces:
             if not isinstance(item, Piece):
                 damaged += [offset for offset, _ in message_batch(item, PropertyParser.SCAN, with_body=False)[1]]
-    last_equal = int(starts[flags.equal][-1]) if flags.equal.any() else -1
-    is_damaged = np.isin(starts, np.array(damaged, np.int64))
-    is_damaged |= (starts < last_equal) & ~flags.unchecked
-    is_changed = (starts < last_equal) & ~is_damaged
+    goes_on = starts < starts[flags.equal].max(initial=-1)
+    is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (goes_on & ~flags.unchecked)
+    is_changed = goes_on & ~is_damaged
+    rest = flags.chosen & ~is_damaged & ~is_changed
     yield from (run._replace(is_damaged=True) for run in _runs(DIFFERENT, starts, ends, flags.chosen & is_damaged))
     yield from (run._replace(is_changed=True) for run in _runs(DIFFERENT, starts, ends, flags.chosen & is_changed))
-    yield from _runs(DIFFERENT, starts, ends, flags.chosen & ~is_damaged & ~is_changed)
+    yield from (run._replace(is_checked=True) for run in _runs(DIFFERENT, starts, ends, rest & ~flags.unchecked))
+    yield from _runs(DIFFERENT, starts, ends, rest & flags.unchecked)
+
+
+def judged_by_others(run: Run, own_last_equal: int, last_equal: int) -> Run:
+    """
+    Return what differs to the end of a segment as segments after it show: their log may go on as it was.
+
+    A segment without any record that is the same may be another log's, so nothing after it speaks for its damage.
+    """
+    if run.what != DIFFERENT or own_last_equal < 0 or run.start > last_equal:
+        return run
+    return run._replace(is_damaged=run.is_damaged or run.is_checked, is_changed=not run.is_checked)
 
 
 def _of_store(range_: Range | None) -> tuple[_Places, list[Piece], bool]:

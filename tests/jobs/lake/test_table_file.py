@@ -69,6 +69,16 @@ def test_a_file_says_which_columns_every_row_has(tmp_path: Path) -> None:
     assert (stats["minValues"]["physical_offset"], stats["maxValues"]["physical_offset"]) == (7, 9)
 
 
+def test_a_commit_learns_the_size_of_a_file_and_when_it_was_written(tmp_path: Path) -> None:
+    with TableFile(Lake(str(tmp_path)), QUARANTINE, "f.parquet", _WHOSE | {"reason": "r"}) as file:
+        file.write_rows([{"physical_offset": 4711}])
+        written = file.close()
+    status = (tmp_path / QUARANTINE.name / "f.parquet").stat()
+    assert written is not None
+    assert (written.path, written.size, written.rows) == ("f.parquet", status.st_size, 1)
+    assert abs(written.modification_time - status.st_mtime * 1000) < 60_000
+
+
 def _is_required(path: Path, name: str) -> bool:
     return bool(pq.ParquetFile(path).schema.column(pq.read_schema(path).names.index(name)).max_definition_level == 0)
 

@@ -159,8 +159,13 @@ def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault, tm
         assert content_of(store) == content_of(healthy)
 
 
-def test_a_record_that_rotted_comes_back_and_queues_stay(healthy: Path, store: Path, lake: Path) -> None:
-    next(one for one in FAULTS if one.name == "record: topic").plant(store)
+def test_records_that_rotted_come_back_and_queues_stay(healthy: Path, store: Path, lake: Path) -> None:
+    fault = next(one for one in FAULTS if one.name == "record: topic")
+    fault.plant(store)
+    segment = store / fault.file
+    data = segment.read_bytes()
+    flip(segment, data.index(b"TAGS") - 40)  # keys of the segment's first record; what is between stays as it is
+    flip(segment, data.rindex(b"TAGS") - 40)  # keys of its last one: that the log goes on, the next segment tells
 
     repaired(store, lake)
 
