@@ -57,11 +57,6 @@ class BrokerConf:
     enable_multi_dispatch: bool = field(default=False, metadata={"enableMultiDispatch": _boolean})
     enable_consume_queue_ext: bool = field(default=False, metadata={"enableConsumeQueueExt": _boolean})
 
-    @property
-    def commitlog_paths(self) -> tuple[str, ...]:
-        """Every folder that holds a part of the log, those for writing first."""
-        return self.commitlog + self.read_only_commitlog
-
 
 _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     name: (one.name, convert) for one in fields(BrokerConf) for name, convert in one.metadata.items()
