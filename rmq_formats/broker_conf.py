@@ -6,7 +6,7 @@ The file is Java properties text. Every name has been spelled `maped…` until 4
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rmq_formats.errors import CorruptData
@@ -19,34 +19,6 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.|$)", re.DOTALL)
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConf:
-    """The settings of a broker that concern its store; None where the configuration leaves the default."""
-
-    broker_name: str | None = None
-    broker_cluster_name: str | None = None
-    root: str | None = None
-    commitlog: tuple[str, ...] = ()
-    read_only_commitlog: tuple[str, ...] = ()
-    dledger_commitlog: str | None = None
-    dledger_self_id: str | None = None
-    segment_size: int | None = None
-    consume_queue_size: int | None = None
-    hash_slots: int | None = None
-    index_num: int | None = None
-    delay_level: str | None = None
-    store_type: str | None = None
-    enable_dledger: bool = False
-    enable_lmq: bool = False
-    enable_multi_dispatch: bool = False
-    enable_consume_queue_ext: bool = False
-
-    @property
-    def commitlog_paths(self) -> tuple[str, ...]:
-        """Every folder that holds a part of the log, those for writing first."""
-        return self.commitlog + self.read_only_commitlog
-
-
 def _paths(text: str) -> tuple[str, ...]:
     return tuple(path for path in map(str.strip, text.split(PATH_SEPARATOR)) if path)
 
@@ -55,26 +27,39 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"  # Boolean.parseBoolean
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerConf:
+    """
+    The settings of a broker that concern its store; None where the configuration leaves the default.
+
+    A field's metadata: the broker's own names of it, each with what reads its value.
+    """
+
+    broker_name: str | None = field(default=None, metadata={"brokerName": str})
+    broker_cluster_name: str | None = field(default=None, metadata={"brokerClusterName": str})
+    root: str | None = field(default=None, metadata={"storePathRootDir": str})
+    commitlog: tuple[str, ...] = field(default=(), metadata={"storePathCommitLog": _paths})
+    read_only_commitlog: tuple[str, ...] = field(default=(), metadata={"readOnlyCommitLogStorePaths": _paths})
+    dledger_commitlog: str | None = field(default=None, metadata={"storePathDLedgerCommitLog": str})
+    dledger_self_id: str | None = field(default=None, metadata={"dLegerSelfId": str})  # RocketMQ's own spelling
+    segment_size: int | None = field(
+        default=None, metadata={"mapedFileSizeCommitLog": int, "mappedFileSizeCommitLog": int}
+    )
+    consume_queue_size: int | None = field(
+        default=None, metadata={"mapedFileSizeConsumeQueue": int, "mappedFileSizeConsumeQueue": int}
+    )
+    hash_slots: int | None = field(default=None, metadata={"maxHashSlotNum": int})
+    index_num: int | None = field(default=None, metadata={"maxIndexNum": int})
+    delay_level: str | None = field(default=None, metadata={"messageDelayLevel": str})
+    store_type: str | None = field(default=None, metadata={"storeType": str})
+    enable_dledger: bool = field(default=False, metadata={"enableDLegerCommitLog": _boolean})
+    enable_lmq: bool = field(default=False, metadata={"enableLmq": _boolean})
+    enable_multi_dispatch: bool = field(default=False, metadata={"enableMultiDispatch": _boolean})
+    enable_consume_queue_ext: bool = field(default=False, metadata={"enableConsumeQueueExt": _boolean})
+
+
 _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "brokerName": ("broker_name", str),
-    "brokerClusterName": ("broker_cluster_name", str),
-    "storePathRootDir": ("root", str),
-    "storePathCommitLog": ("commitlog", _paths),
-    "readOnlyCommitLogStorePaths": ("read_only_commitlog", _paths),
-    "storePathDLedgerCommitLog": ("dledger_commitlog", str),
-    "dLegerSelfId": ("dledger_self_id", str),  # RocketMQ's own spelling
-    "mapedFileSizeCommitLog": ("segment_size", int),
-    "mappedFileSizeCommitLog": ("segment_size", int),
-    "mapedFileSizeConsumeQueue": ("consume_queue_size", int),
-    "mappedFileSizeConsumeQueue": ("consume_queue_size", int),
-    "maxHashSlotNum": ("hash_slots", int),
-    "maxIndexNum": ("index_num", int),
-    "messageDelayLevel": ("delay_level", str),
-    "storeType": ("store_type", str),
-    "enableDLegerCommitLog": ("enable_dledger", _boolean),
-    "enableLmq": ("enable_lmq", _boolean),
-    "enableMultiDispatch": ("enable_multi_dispatch", _boolean),
-    "enableConsumeQueueExt": ("enable_consume_queue_ext", _boolean),
+    name: (one.name, convert) for one in fields(BrokerConf) for name, convert in one.metadata.items()
 }
 
 
@@ -84,9 +69,9 @@ def parse_broker_conf(raw: bytes) -> BrokerConf:
     for name, value in java_properties(raw).items():
         if name not in _FIELDS:
             continue
-        field, convert = _FIELDS[name]
+        setting, convert = _FIELDS[name]
         try:
-            values[field] = convert(value.strip())
+            values[setting] = convert(value.strip())
         except ValueError as error:
             reason = f"{name}={value!r} is no integer"
             raise CorruptData(reason) from error

@@ -1,14 +1,15 @@
 """
 The differences between RocketMQ releases that change bytes, in one table.
 
-`SWITCHES` lists for each behaviour the releases at which it changed. A `Release` is the row of all behaviours for one
-version; everything that depends on a release takes one. `docs/formats.md` prints the same table. A log that a newer
-release went on writing has `Rules`: who wrote it, from which offset on.
+The fields of `Release` are the behaviours, each declared with the releases at which it changed; `SWITCHES` has the same
+by name. A `Release` is the row of all behaviours for one version; everything that depends on a release takes one.
+`docs/formats.md` prints the same table. A log that a newer release went on writing has `Rules`: who wrote it, from
+which offset on.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import Enum, unique
 from functools import cache
 from itertools import pairwise
@@ -60,130 +61,80 @@ class UnitSkip(Enum):
     END_NOT_BEYOND_LAST_END = "end <= last end"
 
 
-# behaviour → {first release: value}; "" is the oldest release.
-SWITCHES: Mapping[str, Mapping[str, Any]] = {
-    # the record
-    "property_parser": {
-        "": PropertyParser.SPLIT,
-        "4.9.1": PropertyParser.SCAN,
-        "5.0.0-PREVIEW": PropertyParser.SPLIT,
-        "5.0.0-ALPHA": PropertyParser.SCAN,
-    },
-    "trailing_separator": {"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False, "5.2.0": True},
-    "adds_cluster": {"": False, "4.6.0": True, "4.7.0": False, "4.7.1": True},
-    "adds_region_and_trace": {"": False, "5.0.0": True},
-    "ipv6_hosts": {"": False, "4.6.0": True},
-    "two_byte_topic_length": {"": False, "5.1.0": True},
-    "property_crc": {"": False, "5.2.0": True},
-    "stale_blank": {"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False},
-    # transactions, delays, batches
-    "half_message_in_real_topic": {"": True, "4.3.0": False},
-    "commit_keeps_real_topic": {"": False, "4.3.0": True, "5.4.0": False},
-    "op_message_lists_offsets": {"": False, "5.1.0": True},
-    "pull_out_of_range_writes": {"": True, "5.0.0-PREVIEW": False},
-    "inner_batches": {"": False, "5.0.0-ALPHA": True},
-    "timer_messages": {"": False, "5.0.0": True},
-    # the ConsumeQueue
-    "unit_skip": {"": UnitSkip.OFFSET_NOT_BEYOND_LAST, "4.5.1": UnitSkip.END_NOT_BEYOND_LAST_END},
-    "drops_low_queue_offset": {"": False, "4.2.0": True},
-    "multi_dispatch": {"": False, "4.9.3": True},
-    "multi_dispatch_excludes_topics": {"": False, "5.1.1": True},
-    # the IndexFile
-    "hash_slot_count": {"": HashSlotCount.EVERY_PUT, "4.7.1": HashSlotCount.EMPTY_SLOT},
-    "indexes_tags": {"": False, "5.4.0": True},
-    "empty_index_count": {"": 0, "5.0.0": 1},
-    # the store
-    "expired_queue_begins_at_end": {"": False, "5.0.0": True},
-    "rocksdb_folder_always": {"": False, "5.4.0": True},
-    "lock_file": {"": False, "4.2.0": True},
-    "abort_has_process_id": {"": False, "5.0.0": True},
-    "checkpoint_fields": {"": 3, "5.0.0": 4, "5.1.1": 5, "5.5.0": 6},
-    "compaction": {"": False, "5.1.0": True},
-    # the start of a broker
-    "start_refuses_other_length": {"": False, "4.5.0": True, "4.9.2": False, "4.9.3": True},
-    "start_deletes_empty_last_file": {"": False, "5.1.3": True},
-    "start_checks_bytes_left": {"": False, "5.3.2": True},
-    "clean_start_asks_queues": {"": False, "5.3.2": True},
-    "start_checks_first_record": {"": False, "5.4.0": True},
-    "start_asks_dispatched_offset": {"": False, "5.5.0": True},
-    # mqadmin and the client
-    "by_key_matches_topic": {"": False, "4.9.3": True},
-    "by_key_exempts_lmq": {"": False, "5.3.1": True},
-    "by_unique_key_keeps_all": {"": False, "5.1.3": True},
-    "by_id_takes_unique_key": {"": False, "5.3.0": True},
-    "by_id_matches_topic": {"": False, "5.5.1": True},
-    "prints_index_key": {"": False, "5.4.0": True},
-    "prints_offset_id_twice": {"": True, "4.6.0": False},
-    "prints_compressed_flag": {"": True, "5.3.2": False},
-    "property_map_buckets": {"": 16, "5.1.0": 128},
-    "prints_queue_units": {"": False, "4.6.0": True},
-    "prints_message_in_braces": {"": False, "4.3.0": True},
-    "prints_broker_of_message": {"": False, "4.7.0": True},
-    "print_msg_ends_lines": {"": False, "4.9.4": True},
-    "prints_put_tps": {"": False, "5.3.2": True},
-    "half_topic_has_route": {"": False, "5.0.0": True},
-    "schedule_topic_has_route": {"": False, "4.7.1": True},
-    "unique_key_window_is_recent": {"": False, "5.4.0": True},
-    "time_search_takes_nearest": {"": True, "5.1.1": False},
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One release's behaviour; see `SWITCHES` for when each changed."""
+    """One release's behaviour. A field's metadata: its value from each release on that changed it; "" is the oldest."""
 
     version: Version
-    property_parser: PropertyParser
-    trailing_separator: bool
-    adds_cluster: bool
-    adds_region_and_trace: bool
-    ipv6_hosts: bool
-    two_byte_topic_length: bool
-    property_crc: bool
-    stale_blank: bool
-    half_message_in_real_topic: bool
-    commit_keeps_real_topic: bool
-    op_message_lists_offsets: bool
-    pull_out_of_range_writes: bool
-    inner_batches: bool
-    timer_messages: bool
-    unit_skip: UnitSkip
-    drops_low_queue_offset: bool
-    multi_dispatch: bool
-    multi_dispatch_excludes_topics: bool
-    hash_slot_count: HashSlotCount
-    indexes_tags: bool
-    empty_index_count: int
-    expired_queue_begins_at_end: bool
-    rocksdb_folder_always: bool
-    lock_file: bool
-    abort_has_process_id: bool
-    checkpoint_fields: int
-    compaction: bool
-    start_refuses_other_length: bool
-    start_deletes_empty_last_file: bool
-    start_checks_bytes_left: bool
-    clean_start_asks_queues: bool
-    start_checks_first_record: bool
-    start_asks_dispatched_offset: bool
-    by_key_matches_topic: bool
-    by_key_exempts_lmq: bool
-    by_unique_key_keeps_all: bool
-    by_id_takes_unique_key: bool
-    by_id_matches_topic: bool
-    prints_index_key: bool
-    prints_offset_id_twice: bool
-    prints_compressed_flag: bool
-    property_map_buckets: int
-    prints_queue_units: bool
-    prints_message_in_braces: bool
-    prints_broker_of_message: bool
-    print_msg_ends_lines: bool
-    prints_put_tps: bool
-    half_topic_has_route: bool
-    schedule_topic_has_route: bool
-    unique_key_window_is_recent: bool
-    time_search_takes_nearest: bool
+    # the record
+    property_parser: PropertyParser = field(
+        metadata={
+            "": PropertyParser.SPLIT,
+            "4.9.1": PropertyParser.SCAN,
+            "5.0.0-PREVIEW": PropertyParser.SPLIT,
+            "5.0.0-ALPHA": PropertyParser.SCAN,
+        }
+    )
+    trailing_separator: bool = field(
+        metadata={"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False, "5.2.0": True}
+    )
+    adds_cluster: bool = field(metadata={"": False, "4.6.0": True, "4.7.0": False, "4.7.1": True})
+    adds_region_and_trace: bool = field(metadata={"": False, "5.0.0": True})
+    ipv6_hosts: bool = field(metadata={"": False, "4.6.0": True})
+    two_byte_topic_length: bool = field(metadata={"": False, "5.1.0": True})
+    property_crc: bool = field(metadata={"": False, "5.2.0": True})
+    stale_blank: bool = field(metadata={"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False})
+    # transactions, delays, batches
+    half_message_in_real_topic: bool = field(metadata={"": True, "4.3.0": False})
+    commit_keeps_real_topic: bool = field(metadata={"": False, "4.3.0": True, "5.4.0": False})
+    op_message_lists_offsets: bool = field(metadata={"": False, "5.1.0": True})
+    pull_out_of_range_writes: bool = field(metadata={"": True, "5.0.0-PREVIEW": False})
+    inner_batches: bool = field(metadata={"": False, "5.0.0-ALPHA": True})
+    timer_messages: bool = field(metadata={"": False, "5.0.0": True})
+    # the ConsumeQueue
+    unit_skip: UnitSkip = field(
+        metadata={"": UnitSkip.OFFSET_NOT_BEYOND_LAST, "4.5.1": UnitSkip.END_NOT_BEYOND_LAST_END}
+    )
+    drops_low_queue_offset: bool = field(metadata={"": False, "4.2.0": True})
+    multi_dispatch: bool = field(metadata={"": False, "4.9.3": True})
+    multi_dispatch_excludes_topics: bool = field(metadata={"": False, "5.1.1": True})
+    # the IndexFile
+    hash_slot_count: HashSlotCount = field(metadata={"": HashSlotCount.EVERY_PUT, "4.7.1": HashSlotCount.EMPTY_SLOT})
+    indexes_tags: bool = field(metadata={"": False, "5.4.0": True})
+    empty_index_count: int = field(metadata={"": 0, "5.0.0": 1})
+    # the store
+    expired_queue_begins_at_end: bool = field(metadata={"": False, "5.0.0": True})
+    rocksdb_folder_always: bool = field(metadata={"": False, "5.4.0": True})
+    lock_file: bool = field(metadata={"": False, "4.2.0": True})
+    abort_has_process_id: bool = field(metadata={"": False, "5.0.0": True})
+    checkpoint_fields: int = field(metadata={"": 3, "5.0.0": 4, "5.1.1": 5, "5.5.0": 6})
+    compaction: bool = field(metadata={"": False, "5.1.0": True})
+    # the start of a broker
+    start_refuses_other_length: bool = field(metadata={"": False, "4.5.0": True, "4.9.2": False, "4.9.3": True})
+    start_deletes_empty_last_file: bool = field(metadata={"": False, "5.1.3": True})
+    start_checks_bytes_left: bool = field(metadata={"": False, "5.3.2": True})
+    clean_start_asks_queues: bool = field(metadata={"": False, "5.3.2": True})
+    start_checks_first_record: bool = field(metadata={"": False, "5.4.0": True})
+    start_asks_dispatched_offset: bool = field(metadata={"": False, "5.5.0": True})
+    # mqadmin and the client
+    by_key_matches_topic: bool = field(metadata={"": False, "4.9.3": True})
+    by_key_exempts_lmq: bool = field(metadata={"": False, "5.3.1": True})
+    by_unique_key_keeps_all: bool = field(metadata={"": False, "5.1.3": True})
+    by_id_takes_unique_key: bool = field(metadata={"": False, "5.3.0": True})
+    by_id_matches_topic: bool = field(metadata={"": False, "5.5.1": True})
+    prints_index_key: bool = field(metadata={"": False, "5.4.0": True})
+    prints_offset_id_twice: bool = field(metadata={"": True, "4.6.0": False})
+    prints_compressed_flag: bool = field(metadata={"": True, "5.3.2": False})
+    property_map_buckets: int = field(metadata={"": 16, "5.1.0": 128})
+    prints_queue_units: bool = field(metadata={"": False, "4.6.0": True})
+    prints_message_in_braces: bool = field(metadata={"": False, "4.3.0": True})
+    prints_broker_of_message: bool = field(metadata={"": False, "4.7.0": True})
+    print_msg_ends_lines: bool = field(metadata={"": False, "4.9.4": True})
+    prints_put_tps: bool = field(metadata={"": False, "5.3.2": True})
+    half_topic_has_route: bool = field(metadata={"": False, "5.0.0": True})
+    schedule_topic_has_route: bool = field(metadata={"": False, "4.7.1": True})
+    unique_key_window_is_recent: bool = field(metadata={"": False, "5.4.0": True})
+    time_search_takes_nearest: bool = field(metadata={"": True, "5.1.1": False})
 
     @classmethod
     def of(cls, version: str) -> "Release":
@@ -192,6 +143,9 @@ class Release:
 
     def __str__(self) -> str:
         return str(self.version)
+
+
+SWITCHES: Mapping[str, Mapping[str, Any]] = {one.name: one.metadata for one in fields(Release) if one.metadata}
 
 
 @cache

@@ -21,7 +21,7 @@ _COLOURS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026", "34": "#539bf5", 
 _STYLED = re.compile(r"\x1b\[([\d;]*)m")
 
 
-class _Terminal(StringIO):
+class Terminal(StringIO):
     """Takes what a command prints, and knows colours."""
 
     def isatty(self) -> bool:
@@ -35,7 +35,7 @@ def printed(command: str = "inspect STORE", columns: int = _COLUMNS, *, with_gap
             shutil.rmtree(store / "consumequeue" / "T1" / "1")
             sorted((store / "index").iterdir())[2].unlink()
         with (
-            patch("sys.stdout", _Terminal()) as terminal,
+            patch("sys.stdout", Terminal()) as terminal,
             patch.dict("os.environ", RMQ_LAKE_PROGRAM=_PROGRAM, COLUMNS=str(columns)),
             pytest.MonkeyPatch.context() as patched,
         ):

@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
+from jobs.lake.spark_writer import sql_text
 from jobs.lake.tables import DEAD_LETTERS, TABLES, Table
 from jobs.lake.views import views
 from jobs.storage.locations import S3_SCHEMES, is_local
@@ -59,7 +60,8 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
                 # Without the schema a view's tables would be those of whoever asks.
                 sql = re.sub(rf"\b(FROM|JOIN) ({'|'.join(view.tables)})\b", rf"\1 {name}.\2", view.sql)
                 yield Statement(
-                    view.name, f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {_text(view.row)} AS\n{sql.rstrip()}"
+                    view.name,
+                    f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {sql_text(view.row)} AS\n{sql.rstrip()}",
                 )
 
 
@@ -70,12 +72,12 @@ def name_of(table: Table) -> str:
 
 def _spark(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str:
     # Columns, their comments and the table's come from Delta's log: named here, they would have to be the same.
-    return f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {_text(location)}"
+    return f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {sql_text(location)}"
 
 
 def _glue(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str:
     # Athena, too, takes the columns from the log.
-    return f"CREATE EXTERNAL TABLE {name}\nLOCATION {_text(location)}\nTBLPROPERTIES ('table_type' = 'DELTA')"
+    return f"CREATE EXTERNAL TABLE {name}\nLOCATION {sql_text(location)}\nTBLPROPERTIES ('table_type' = 'DELTA')"
 
 
 def _hive(name: str, location: str, table: Table, snapshot: DeltaTable) -> str:
@@ -84,8 +86,8 @@ def _hive(name: str, location: str, table: Table, snapshot: DeltaTable) -> str:
         for field in snapshot.schema().fields
     )
     return (
-        f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\nCOMMENT {_text(f'One row is {table.row}.')}\n"
-        f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {_text(location)}"
+        f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\nCOMMENT {sql_text(f'One row is {table.row}.')}\n"
+        f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {sql_text(location)}"
     )
 
 
@@ -112,11 +114,7 @@ def _quoted(name: str, kind: CatalogKind) -> str:
 
 
 def _comment(text: str) -> str:
-    return f" COMMENT {_text(text)}" if text else ""
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return f" COMMENT {sql_text(text)}" if text else ""
 
 
 def comment_of(field: "Field") -> str:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Schema
 
 from jobs.lake.delta_log import LogAction, version_before
 from jobs.lake.lake import Lake
-from jobs.lake.tables import TABLES, Table
+from jobs.lake.tables import BY_NAME, Table
 from jobs.launch.engine import has_session, lacking_spark
 from jobs.storage.locations import is_local
 
@@ -47,7 +47,6 @@ BY_SPARK = frozenset(
     }
 )
 _DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays after
-_BY_NAME = {table.name: table for table in TABLES}
 _CONSTRAINT = "delta.constraints."
 _FORGOTTEN_RUNS = "delta.setTransactionRetentionDuration"  # Delta's log forgets which runs a table has
 _EXPRESSIONS = {
@@ -105,7 +104,7 @@ def _written(lake: Lake) -> frozenset[str]:
 def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None) -> None:
     """Raise `UnsupportedTableError` when the rows of a table are not what its files, at these *paths*, hold."""
     location = snapshot.table_uri.rstrip("/").removeprefix("file://")
-    table = table or _BY_NAME[location.rpartition("/")[2]]
+    table = table or BY_NAME[location.rpartition("/")[2]]
     metadata = snapshot.metadata()
     what = ["column mapping"] if _is_mapped(metadata.configuration) else []
     what += _layout(snapshot.schema(), metadata.partition_columns, table)

@@ -17,10 +17,9 @@ from jobs.lake.features import refuse_features
 from jobs.lake.integrity import committed_by
 from jobs.lake.lake import Lake
 from jobs.lake.runs import DONE, PREPARED, REGISTERED, REGISTRY, Manifest, done_app, manifest_at
-from jobs.lake.tables import PRODUCED, RUNS, TABLES, Table
+from jobs.lake.tables import BY_NAME, PRODUCED, RUNS, Table
 
 _OFFSET = "physical_offset"
-_BY_NAME = {table.name: table for table in TABLES}
 
 
 class Lost(NamedTuple):
@@ -63,10 +62,10 @@ def put_back(lake: Lake, lost: list[Lost]) -> None:
     for one in lost:
         snapshot = open_table(lake, one.table)
         if snapshot is not None:
-            refuse_features(lake, snapshot, _BY_NAME[one.table])
+            refuse_features(lake, snapshot, BY_NAME[one.table])
     # Tables before `runs`: a run that begins in between must still be refused.
     for one in lost:
-        put_transactions(lake, _BY_NAME[one.table], {one.app: one.number})
+        put_transactions(lake, BY_NAME[one.table], {one.app: one.number})
 
 
 def _stores(lake: Lake) -> tuple[list[_Store], int]:

@@ -83,14 +83,14 @@ class SparkWriter:
 
         columns = StructType.fromJson(loads(Schema(list(new)).to_json()))
         described = ", ".join(
-            f"`{column.name}` {column.dataType.simpleString()} COMMENT {_text(column.metadata.get('comment', ''))}"
+            f"`{column.name}` {column.dataType.simpleString()} COMMENT {sql_text(column.metadata.get('comment', ''))}"
             for column in columns
         )
         self._run(snapshot, f"ALTER TABLE {{table}} ADD COLUMNS ({described})")
 
     def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
         """Give a table properties."""
-        described = ", ".join(f"{_text(name)} = {_text(value)}" for name, value in properties.items())
+        described = ", ".join(f"{sql_text(name)} = {sql_text(value)}" for name, value in properties.items())
         self._run(snapshot, f"ALTER TABLE {{table}} SET TBLPROPERTIES ({described})")
 
     def merge(self, snapshot: DeltaTable, *, small: int, large: int) -> Merged:
@@ -129,7 +129,7 @@ def _removals(transaction: "JavaObject", new: "Commit") -> Iterator["JavaObject"
     paths = [file.path for file in new.change.removed]
     if not paths:
         return
-    stored = transaction.snapshot().allFiles().filter(f"path IN ({', '.join(map(_text, paths))})").collectAsList()
+    stored = transaction.snapshot().allFiles().filter(f"path IN ({', '.join(map(sql_text, paths))})").collectAsList()
     if len(stored) != len(paths):
         raise CommitFailedError(f"{new.table.name}: files to be replaced are gone")
     now = transaction.clock().getTimeMillis()
@@ -151,8 +151,8 @@ def _conflicts_as_ours() -> Iterator[None]:
         raise OSError(f"Spark's Delta cannot commit: {name}: {reason}") from error
 
 
-def _text(value: str) -> str:
-    """Return a text as SQL writes it."""
+def sql_text(value: str) -> str:
+    """Return a text as the SQL of Spark, Hive and Athena writes it."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +34,7 @@ _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 class Obsolete(NamedTuple):
     """Rows that a commit takes out of a table: those with such values in its columns, from an offset of the log on."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, str | int]
     from_offset: int | None = None  # None: wherever they are
 
     def of_table(self, rows: pa.RecordBatch) -> pa.Array:

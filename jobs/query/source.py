@@ -1,4 +1,4 @@
-"""What a query asks, a store or a lake, and the parts of an answer."""
+"""The source of a query, a store or a lake, and the parts of an answer."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum, unique

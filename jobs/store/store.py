@@ -197,7 +197,7 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
 
     A store may have been copied together with its configuration: paths that are not on this machine mean nothing.
     """
-    return commitlog or [path for path in conf.commitlog_paths if Path(path).is_dir()]
+    return commitlog or [path for path in (*conf.commitlog, *conf.read_only_commitlog) if Path(path).is_dir()]
 
 
 def files_below(root: str, storage: Storage) -> Iterator[StoredFile]:

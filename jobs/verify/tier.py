@@ -11,7 +11,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jobs.console.amounts import counted
 from jobs.console.result import Step
@@ -22,7 +21,7 @@ from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import Store
 from jobs.store.tier import Tier, TierQueue
-from jobs.store.units import units_of
+from jobs.store.units import Units, units_of
 from jobs.store.workers import OneByOne, Workers
 from jobs.verify.findings import PartReport
 from jobs.verify.log import UNCHECKED, LostRanges, log_numbers, record_findings
@@ -41,8 +40,6 @@ _ONLY_BROKERS_WRITE = Step(
     "Only its broker writes a tier. As long as the broker's own store has these messages, they are there; "
     "a lake may have them, too."
 )
-
-Units = NDArray[np.void]
 
 
 class _Made(NamedTuple):

@@ -7,20 +7,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from tests.support.released import Ended
 from tests.support.stores import records_of, segments_of
 
 ROOT = Path(__file__).parent.parent.parent
 _SECONDS = 1000  # of a busy machine; on an idle one, a tenth of it
-
-
-class Ended(NamedTuple):
-    """How a command ended, and everything it said."""
-
-    code: int
-    out: str
-    err: str
 
 
 def rmq_lake(*arguments: str, **environment: str) -> Ended:

@@ -20,17 +20,14 @@ from random import Random
 from shutil import copytree, rmtree
 from typing import Any
 
-from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.store.retention import CutBackError
 from jobs.store.workers import OneByOne
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.killing import EFFECTS, counted_effects, ended, forked
+from tests.support.killing import run as ingest
 from tests.support.lakes import rows_of
 
 _TYPES = """
@@ -55,14 +52,6 @@ def _run(root: Path, *, is_later: bool = True, retries: bool = True) -> None:
     type_lake(TypeRequest(Lake(str(root / "lake")), types, retries=retries), OneByOne())
 
 
-def _ingest(root: Path) -> int:
-    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
-    try:
-        return int(ingest(request, OneByOne()).exit_code)
-    except CutBackError:
-        return int(ExitCode.FAILED)
-
-
 def _write(broker: Broker, start: int, messages: int) -> None:
     broker.append(
         a_record(_body(number), topic=("Orders", "Payments")[number % 2], store_timestamp=1_795_000_000_000 + number)
@@ -82,11 +71,11 @@ def _prepare(root: Path) -> None:
     _write(broker, 0, 40)
     at = broker.offset
     _write(broker, 100, 20)
-    _ingest(root)
+    ingest(root)
     _run(root, is_later=False)
     broker.truncate(at)
     _write(broker, 200, 60)
-    _ingest(root)
+    ingest(root)
     (root / "offset.json").write_text(json.dumps(broker.offset))
 
 
@@ -151,7 +140,7 @@ def moments(folder: Path, kills: int) -> dict[str, Any]:
         messages = random.randrange(5, 60)
         _write(broker, number, messages)
         number += messages
-        ingesting = forked(partial(_ingest, folder))
+        ingesting = forked(partial(ingest, folder))
         began = time.monotonic()
         typing = forked(partial(_run, folder, retries=random.random() < 0.5))
         time.sleep(random.random() * longest)

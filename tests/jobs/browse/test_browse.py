@@ -368,8 +368,7 @@ def test_every_word_of_the_pages_is_there_in_chinese() -> None:
 def test_what_is_wrong_with_a_store_is_said_in_chinese_but_for_the_words_of_inspect(
     store: Path, tmp_path: Path
 ) -> None:
-    damaged = tmp_path / "store"
-    shutil.copytree(store, damaged)
+    damaged = Path(shutil.copytree(store, tmp_path / "store"))
     sorted((damaged / "index").iterdir())[2].unlink()
     with served(damaged) as pages:
         chinese, english = pages.get("/?lang=zh").text, pages.get("/?lang=en").text

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 
 import click
@@ -15,6 +14,7 @@ from jsonschema import Draft202012Validator
 from jobs.command import cli
 from jobs.console.verbs import VERBS
 from tests.golden import StoreOf
+from tests.picture import Terminal
 from tests.support.commands import Run, copy_of, overwrite, without_spark
 from tests.support.lakes import ingest_store
 
@@ -49,13 +49,6 @@ _EVERY = [
 _RESULT = r"{}: .+ in (?:[\d.,]+ s|\d+ min \d+ s)(?:, .+/s|, at once)?"
 _TORN = re.compile(r"\s+(?:[KMG]iB|bytes(?:/s)?|s|min)\b|\s+(?:right|findings?)$")  # from its number, or its column
 _AS_IT_IS = ("catalog", "query", "dump", "demo", "browse")  # texts to be pasted, lists of rows, several verbs
-
-
-class _Terminal(StringIO):
-    """Takes what a command prints."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +110,7 @@ def test_eighty_columns_break_no_word_and_a_result_comes_last(
     text: str, words: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = _prepared(text, words)
-    monkeypatch.setattr("sys.stdout", terminal := _Terminal())
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
     monkeypatch.setenv("COLUMNS", "80")
 
     cli.main(command)

@@ -88,8 +88,7 @@ def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_r
     with_files: bool, golden: StoreOf, tmp_path: Path
 ) -> None:
     """Keys are counted first and taken then: a message that the lake has by then is in its index, too."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     if not with_files:
         shutil.rmtree(store / "index")
     deleted: list[Path] = []
@@ -109,8 +108,7 @@ def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_r
 
 def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: StoreOf, tmp_path: Path) -> None:
     """A record with a wrong body is no row, but the broker has indexed it: that it is missing is said."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     shutil.rmtree(store / "index")
     first = segments_of(store)[0]
     record = next(record for record, _ in records_of([first]) if record.body and record.topic == "T1")
@@ -147,8 +145,7 @@ def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_f
     golden: StoreOf, tmp_path: Path
 ) -> None:
     """The log does not give their keys back; what the broker wrote of them is kept, without key and topic."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     (_, _, _, offset, _, _) = _real_entries(store)[30]
     segment = max(path for path in segments_of(store) if int(path.name) <= offset)
     overwrite(segment, offset - int(segment.name), b"\xff" * 64)

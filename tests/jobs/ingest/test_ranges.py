@@ -99,8 +99,7 @@ def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: in
 
 
 def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: StoreOf, tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), root)
+    root = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     store = list_store(str(root))
     ranges = plan_ranges(store)
     Path(store.segments[0].location).unlink()
@@ -118,8 +117,7 @@ def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> N
 
 
 def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     first, second, *_ = segments_of(store)
     first.write_bytes(first.read_bytes()[:10_000])
     second.unlink()

@@ -162,8 +162,7 @@ def test_the_first_run_takes_its_boundaries_from_the_brokers_own_files(
 
 def test_index_files_older_than_the_log_come_into_the_lake_as_they_are(golden: StoreOf, tmp_path: Path) -> None:
     """From 5.1.1 on they may outlive their messages: their entries have no keys, and their own bytes."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b533-base"), store)
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     for segment in sorted((store / "commitlog").iterdir())[:2]:
         segment.unlink()
     lake = tmp_path / "lake"

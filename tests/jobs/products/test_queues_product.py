@@ -157,8 +157,7 @@ def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden:
 @pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
 def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: StoreOf, tmp_path: Path, made: str) -> None:
     """Another queue's unit says that the log was dispatched beyond records whose units lie in no file listed so far."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     (store / "abort").touch()
     (store / made).rename(tmp_path / "not made yet")
 

@@ -168,8 +168,7 @@ def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -
 def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(golden: StoreOf, tmp_path: Path, run: Run) -> None:
     import shutil
 
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-retry"), store)
+    store = Path(shutil.copytree(golden("b551-retry"), tmp_path / "store"))
     line = sent_lines(store)[0]
     unit = store / "consumequeue" / "T1" / "0" / ("0" * 20)
     unit.write_bytes(bytes(20) + unit.read_bytes()[20:])

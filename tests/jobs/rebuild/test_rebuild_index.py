@@ -178,8 +178,7 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_come_b
     golden: StoreOf, name: str, tmp_path: Path
 ) -> None:
     """The file that a restart began repeats the last message of the one before it."""
-    store = tmp_path / "store"
-    shutil.copytree(golden(name), store)
+    store = Path(shutil.copytree(golden(name), tmp_path / "store"))
     whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
     restarted = (store / "EXPECT" / "model-check.txt").read_text().partition("differs ")[2].split()[0]
     names = sorted(whole)
@@ -197,8 +196,7 @@ def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_ar
     golden: StoreOf, tmp_path: Path
 ) -> None:
     """The first one began in the history that is deleted: it becomes a supplement."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b533-expired"), store)
+    store = Path(shutil.copytree(golden("b533-expired"), tmp_path / "store"))
     whole = [path.read_bytes() for path in sorted((store / "index").iterdir())]
     for name in names_in(store / "index")[:3]:
         (store / "index" / name).unlink()

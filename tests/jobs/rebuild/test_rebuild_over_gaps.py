@@ -14,13 +14,10 @@ from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import decode_unit
 from tests.golden import StoreOf
 from tests.support.commands import overwrite
+from tests.support.scenes import segment_lost
 
 SEGMENT = 16384
 GAP = (SEGMENT, 2 * SEGMENT)
-
-
-def lose_segment(store: Path) -> None:
-    sorted((store / "commitlog").iterdir())[1].unlink()
 
 
 def rebuilt_queues(store: Path, out: Path, *, lost_only: bool = False) -> queue_run.Summary:
@@ -42,7 +39,7 @@ def units(folder: Path) -> list[tuple[int, int, int]]:
 
 def test_units_after_a_gap_of_the_log_keep_their_queue_offsets(store: Path, tmp_path: Path) -> None:
     """They shifted by one and more, so that consumers would have read other messages than theirs."""
-    lose_segment(store)
+    segment_lost(store)
     summary = rebuilt_queues(store, tmp_path / "out")
 
     for queue in sorted((store / "consumequeue").glob("*/*")):
@@ -79,7 +76,7 @@ def test_an_empty_first_segment_is_a_gap(store: Path, tmp_path: Path, *, lost_on
 
 
 def test_a_full_index_over_a_gap_names_the_gap(store: Path, tmp_path: Path) -> None:
-    lose_segment(store)
+    segment_lost(store)
     result = rebuilt_index(store, tmp_path / "out")
 
     assert result.gaps == (GAP,)
@@ -96,7 +93,7 @@ def test_lost_index_files_come_back_beside_a_lost_segment(store: Path, tmp_path:
     if is_cut:
         os.truncate(sorted((store / "commitlog").iterdir())[1], 9000)
     else:
-        lose_segment(store)
+        segment_lost(store)
     result = rebuilt_index(store, tmp_path / "out", lost_only=True)
 
     assert result.contradictions == []
@@ -107,7 +104,7 @@ def test_lost_index_files_come_back_beside_a_lost_segment(store: Path, tmp_path:
 
 
 def test_an_index_file_that_the_gap_has_keys_of_is_built_of_what_is_left(store: Path, tmp_path: Path) -> None:
-    lose_segment(store)
+    segment_lost(store)
     lost = [
         path
         for path in sorted((store / "index").iterdir())
