@@ -9,7 +9,7 @@ from jobs.store.beside_broker import broker_process
 from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
 from jobs.store.rocksdb_state import RocksState, rocksdb_state
-from jobs.store.store import Store
+from jobs.store.store import REPLACED, Store
 from jobs.store.timers import timer_state
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
@@ -125,7 +125,7 @@ def _read(store: Store, location: str, length: int) -> bytes:
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
-    unknown = store.of_kind(FileKind.UNKNOWN)
+    unknown = [file for file in store.of_kind(FileKind.UNKNOWN) if REPLACED not in file.about.path.partition("/")[0]]
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
     folders = {
