@@ -253,8 +253,8 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     try:
         code = _call(_launched(divide(arguments)), settings)
         sys.stdout.flush()
-    except click.ClickException as error:
-        _explain(error, list(arguments))
+    except click.ClickException as raised:
+        error = _explained(raised, list(arguments))
         if isinstance(sys.stderr, JsonLines):
             say(error.format_message(), "error")
         else:
@@ -276,17 +276,19 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     return code
 
 
-def _explain(error: click.ClickException, words: list[str]) -> None:
+def _explained(error: click.ClickException, words: list[str]) -> click.ClickException:
     """Say how a store is given, or mqadmin's line, where it was given in the way of another command."""
     context = getattr(error, "ctx", None)
     stores = [one for one in context.command.params if one.name == "store"] if context is not None else []
+    text = ""
     if isinstance(error, click.exceptions.NoSuchCommand) and _OF_MQADMIN.fullmatch(error.command_name):
         line = shlex.join(words[words.index(error.command_name) :])
-        error.message = f"A line of mqadmin is answered so:\n{program()} query mqadmin --store STORE {line}"
+        text = f"A line of mqadmin is answered so:\n{program()} query mqadmin --store STORE {line}"
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
-        error.message, error.possibilities = "No such option '--store': give STORE without it.", None
+        text = "No such option '--store': give STORE without it."
     elif stores and isinstance(stores[0], click.Option) and "unexpected extra argument" in error.message:
-        error.message += ": a store is given with --store"
+        text = f"{error.message}: a store is given with --store"
+    return click.UsageError(text, context) if text else error
 
 
 def run_within(arguments: Sequence[str]) -> ExitCode:
