@@ -100,10 +100,10 @@ def _with(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
 
 
 def record_marks(record: MessageRecord) -> Iterator[Mark]:
-    """Yield the marks of the writing release in a record; none of one that is not as it was written, by its own CRC."""
+    """Yield the marks of a record's release; none of one that its CRC, or zeros at its end, show to be damaged."""
     offset = record.physical_offset
     has_right_crc = has_right_property_crc(record)
-    if has_right_crc is False:
+    if has_right_crc is False or record.properties_raw.endswith(b"\0"):
         return
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
     if record.magic_code == MAGIC_V2:

@@ -31,6 +31,7 @@ from jobs.command.failures import failures, follows_interrupt, one_line
 from jobs.command.places import OUTPUT_FILE
 from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
+from jobs.console.lines import fitted, width_of
 from jobs.console.log import JsonLines, in_json, say
 from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
@@ -61,12 +62,16 @@ _COMPLETION = "_RMQ_LAKE_COMPLETE"  # the variable by which a shell asks click f
 _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
 
 
+_OF_MQADMIN = re.compile(r"mqadmin|[a-z]+[A-Z]\w*")  # no word of ours has a capital
+
+
 class _AsTyped(click.HelpFormatter):
     """Shows examples with the command as this user types it."""
 
     def getvalue(self) -> str:
-        """Return the help's text."""
-        return re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{program()} ", super().getvalue())
+        """Return the help's text, its examples in lines that fit into the terminal and can be pasted."""
+        text = re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{program()} ", super().getvalue())
+        return "\n".join(piece for line in text.split("\n") for piece in fitted(line, width_of(sys.stdout)))
 
 
 click.Context.formatter_class = _AsTyped
@@ -248,7 +253,8 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     try:
         code = _call(_launched(divide(arguments)), settings)
         sys.stdout.flush()
-    except click.ClickException as error:
+    except click.ClickException as raised:
+        error = _explained(raised, list(arguments))
         if isinstance(sys.stderr, JsonLines):
             say(error.format_message(), "error")
         else:
@@ -268,6 +274,21 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
         return _interrupted(arguments) if follows_interrupt(error) else _fail(error, settings)
     return code
+
+
+def _explained(error: click.ClickException, words: list[str]) -> click.ClickException:
+    """Say how a store is given, or mqadmin's line, where it was given in the way of another command."""
+    context = getattr(error, "ctx", None)
+    stores = [one for one in context.command.params if one.name == "store"] if context is not None else []
+    text = ""
+    if isinstance(error, click.exceptions.NoSuchCommand) and _OF_MQADMIN.fullmatch(error.command_name):
+        line = shlex.join(words[words.index(error.command_name) :])
+        text = f"A line of mqadmin is answered so:\n{program()} query mqadmin --store STORE {line}"
+    elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
+        text = "No such option '--store': give STORE without it."
+    elif stores and isinstance(stores[0], click.Option) and "unexpected extra argument" in error.message:
+        text = f"{error.message}: a store is given with --store"
+    return click.UsageError(text, context) if text else error
 
 
 def run_within(arguments: Sequence[str]) -> ExitCode:

@@ -23,6 +23,7 @@ from rmq_formats.store import COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLD
 
 # What a command names, in click's context.
 _STORES, _OUTPUTS, _EXPECTED = f"{__name__}.stores", f"{__name__}.outputs", f"{__name__}.expected"
+_IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # alone they make none
 _MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
 
 
@@ -53,7 +54,7 @@ def note_store(store: str, ctx: click.Context | None) -> None:
 
 def _refuse(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str | None) -> None:
     if store is not None and _is_lake(param) and _real(value) == _real(store):
-        raise click.BadParameter(f"{value}: is a store, no lake, and nothing is written into a store", ctx, param)
+        raise click.BadParameter(f"{value}: is a store, not a lake, and nothing is written into a store", ctx, param)
     if store is not None:
         where = "is the same place as" if _real(value) == _real(store) else "is in"
         reason = f"{value} {where} the store {store}, and nothing is written into a store. Name a place outside of it"
@@ -138,19 +139,29 @@ def _lacks_store(root: Path) -> str | None:
             looked_at += 1
             if path.is_dir():
                 pending.append(path)
-            elif classify(path.relative_to(root).as_posix()).kind is not FileKind.UNKNOWN:
+            elif classify(path.relative_to(root).as_posix()).kind not in _IN_NO_STORE:
                 return None
     if pending:
         return None
     if root.name in {COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER}:
         return f"no RocketMQ store, but a folder of one: the store is {root.parent}"
-    return "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it"
+    if _lacks_tables(root) is None:
+        return "is a lake, and a store is needed here: the directory that has commitlog, consumequeue and index"
+    inner = next((path for path in sorted(root.iterdir()) if (path / COMMITLOG_FOLDER).is_dir()), None)
+    hint = "" if inner is None else f"; {inner} is one"
+    return f"no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it{hint}"
 
 
 def _lacks_tables(root: Path) -> str | None:
     """Return the problem if no directory below *root* is a Delta table."""
     has_table = any((path / "_delta_log").is_dir() for path in root.iterdir())
-    return None if has_table else "no lake: it has none of our tables"
+    if has_table:
+        return None
+    if _has_segments(root / COMMITLOG_FOLDER):
+        return (
+            f"is a store, and a lake is needed here; this makes one:\n{program()} ingest {quote(str(root))} --lake LAKE"
+        )
+    return "no lake: it has no Delta tables"
 
 
 def _lacks_both(root: Path) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from jobs.command.answer import Answer
+from jobs.command.answer import Answer, typed
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import bundled
 from jobs.console.exit_codes import ExitCode
@@ -79,6 +79,13 @@ def next_after_install(store: str) -> Iterator[str]:
     """Yield the lines that say what to do after files were put into a store."""
     yield "  NEXT       # compare all of it, before the broker starts"
     yield f"             {program()} verify {quote(store)}"
+
+
+def next_after_build(out: str) -> Iterator[str]:
+    """Yield the lines that say how files that are only in *out* come into the store."""
+    yield "  NEXT       # have them put into the store, with the broker stopped"
+    new = out.rstrip("/") + "-2"
+    yield f"             {typed('--install').replace(quote(out), quote(new))}"
 
 
 def replaced_lines(places: Iterable[str], *, installed: bool) -> Iterator[str]:

@@ -44,7 +44,7 @@ _ALL = (
     Verb(
         "restore", "jobs.verbs.restore", uses_spark=True,
         help="Write a store again from the lake, byte for byte.",
-        again="The same command with --resume goes on with the segments that are missing.",
+        again="The same command with --resume continues with the segments that are missing.",
     ),
     Verb(
         "repair", "jobs.verbs.repair", uses_spark=True,

@@ -117,7 +117,7 @@ def start_outcome(
     try:
         outcomes = [predicted(gathered(store, release, conf), log) for release in releases_of(writers)]
     except (FormatError, OSError) as error:
-        return _unknown(writers.newest, f"a file cannot be read: {error}")
+        return _unknown(writers.newest, error)
     worst = max(outcomes, key=lambda one: (one.once_mended or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
@@ -132,11 +132,13 @@ def shallow_outcome(store: Store, writers: Writers, conf: BrokerConf, *, deep: b
     try:
         log = _walk_for_start(store, writers, deep=deep)
     except (FormatError, OSError) as error:
-        return _unknown(writers.newest, f"a file cannot be read: {error}")
+        return _unknown(writers.newest, error)
     return start_outcome(store, writers, log, conf)
 
 
-def _unknown(release: Release, reason: str) -> StartOutcome:
+def _unknown(release: Release, reason: str | FormatError | OSError) -> StartOutcome:
+    if not isinstance(reason, str):
+        reason = f"a file cannot be read: {str(reason).partition('] ')[2] or reason}"  # without Python's [Errno 13]
     return StartOutcome(str(release), starts=None, deletes_messages=None, unknown=reason)
 
 

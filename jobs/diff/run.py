@@ -28,7 +28,10 @@ from jobs.store.workers import Workers
 
 _WHOLE = 1 << 62
 _NOT_CHOSEN = "not chosen"
-_OTHERS = "the store has other records here: its broker has cut off its log and written on, and no run has seen it yet"
+_OTHERS = (
+    "the store has other records here: since the last run its broker has cut its log back and written on, or it is "
+    "the store of another replica"
+)
 
 
 class NotInLakeError(ValueError):
@@ -133,11 +136,16 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     )
     summary.to_offset = max(summary.to_offset, until)
     last_equal = max((result.last_equal for result in results), default=-1)
+    is_rewritten = False  # from the first record on that is another
     for work, result in zip(works, results, strict=True):
         summary.lost += [f"{name} cannot be read to its end" for name in result.unreadable]
-        for run in (judged_by_others(run, result.last_equal, last_equal) for run in result.runs):
+        runs = (judged_by_others(run, result.last_equal, last_equal) for run in result.runs)
+        for run in sorted(runs, key=lambda one: one.start):
             is_expired = result.is_gone or (work.store is None and run.end <= store.start_offset)
             severity, cause = _meaning(run, _Sides(store, plan, until, is_expired, has_file=work.store is not None))
+            if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:
+                severity, cause = Severity.CONTRADICTION, _OTHERS
+            is_rewritten |= severity is Severity.CONTRADICTION
             summary.differences.append(Difference(severity, run.what, run.start, run.end, run.records, cause))
     return summary
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
 from jobs.diagnosis.broker_start import shallow_outcome
+from jobs.dump.items import time_text
 from jobs.inspect.dispatch import SampledQueues, compare_index
 from jobs.inspect.index import inspect_index
 from jobs.inspect.log import LogInspector
@@ -50,6 +51,10 @@ def inspect_store(
     sampled.compare(queues, topics_of(store, problems), problems)
     is_closed = state.process is None and state.abort is None
     compare_index(store, index, problems, log.end_offset if is_closed else None)
+    indexed = (state.checkpoint or {}).get("index_timestamp", 0)
+    if indexed > 0 and not index.files and not (state.rocksdb and state.rocksdb.index_rows):
+        text = f"no file, and the checkpoint has noted down that there were some up to {time_text(indexed)}"
+        problems.gap(f"{store.root}/index", text)
     if is_closed:
         _note_lost_ends(store, report)
     if state.process is None:

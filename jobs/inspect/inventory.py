@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jobs.store.store import Store
+from jobs.store.store import REPLACED, Store
 from rmq_formats.store import FileKind, StoreFile
 
 _DATABASES = {
@@ -34,6 +34,7 @@ def take_inventory(store: Store) -> list[FolderReport]:
     for about, size in _files(store):
         folder = _folder(about)
         kind = _DATABASES.get(folder, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
+        kind = "set aside by repair or --install" if REPLACED in about.path.partition("/")[0] else kind
         report = counted.setdefault((folder, kind), FolderReport(folder, kind))
         report.files += 1
         report.bytes += size

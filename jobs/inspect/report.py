@@ -48,11 +48,12 @@ class StoreReport:
         if not self.deep and damage is None and self.log.segments:
             steps.append((f"inspect --deep {store}", "walk every record"))
         if self.log.segments:
-            if not self.index.files and not (self.state.rocksdb and self.state.rocksdb.index_rows):
+            repairs = self._has_files_to_repair()
+            if not self.index.files and not (self.state.rocksdb and self.state.rocksdb.index_rows) and not repairs:
                 steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
             if not self.queues.queues and not self.queues.in_rocksdb:
                 steps.append((f"rebuild-consumequeue {store} --out DIR", "there are no queues"))
-            if self._has_files_to_repair():
+            if repairs:
                 steps.append((f"repair {store} --out REPAIR", "see what would be made again; only reads"))
             steps.append((f"verify {store}", "compare log, queues and index with each other"))
             steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
@@ -60,7 +61,7 @@ class StoreReport:
 
     def _has_files_to_repair(self) -> bool:
         """Return whether a repair makes a file again that something is wrong with: the log has what it is made of."""
-        made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index/", "checkpoint"))
+        made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
         refused = self.start and self.start.refuses
         return bool(refused and refused.is_last and refused.length < refused.expected) or any(
             one.severity in _LOST and one.file.startswith(made) for one in self.problems

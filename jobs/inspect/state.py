@@ -10,7 +10,7 @@ from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE
 from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
 from jobs.store.rocksdb_state import RocksState, rocksdb_state
-from jobs.store.store import Store
+from jobs.store.store import REPLACED, Store
 from jobs.store.timers import timer_state
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
@@ -121,7 +121,7 @@ def _rocks_report(state: RocksState) -> RocksReport:
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
-    unknown = store.of_kind(FileKind.UNKNOWN)
+    unknown = [file for file in store.of_kind(FileKind.UNKNOWN) if REPLACED not in file.about.path.partition("/")[0]]
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
     folders = {

@@ -196,7 +196,7 @@ def _problems(report: StoreReport) -> Iterator[str]:
             yield f"  {problem}"
             continue
         word = "LOOK" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
-        yield f"  {problem.severity.styled(f'{word:<11}')}{printable(str(problem))}"
+        yield f"  {problem.severity.styled(f'{word:<10} ')}{printable(str(problem))}"
 
 
 def _next(report: StoreReport) -> Iterator[str]:

@@ -80,8 +80,8 @@ def _seeming_release(reader: StoreReader) -> tuple[Release, str | None]:
     if writers.origin != ASSUMED:
         return release, None
     return release, (
-        f"the store does not tell its release (one of {writers.value}); "
-        f"answered as {release} does, --release says otherwise"
+        f"the store does not show the broker's release, one of {writers.value}; "
+        f"this is the answer of {release}; --release chooses another"
     )
 
 

@@ -32,6 +32,7 @@ from jobs.rebuild.index import MANIFEST
 from jobs.rebuild.owner import Owner, acting_as, acting_as_before
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
+from jobs.store.store import REPLACED
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.store import (
@@ -43,7 +44,6 @@ from rmq_formats.store import (
 )
 
 _ATTEMPT = ".attempt-"
-_REPLACED = ".replaced-"
 _CHECKPOINT = "checkpoint"
 _PLAIN = "consumequeue"
 _QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")  # in a rebuild's output; all else belongs below `consumequeue`
@@ -89,7 +89,7 @@ class Installation:
     @property
     def beside(self) -> Path:
         """The path that names of attempts and of the folder aside begin with: the folder, or a file in it."""
-        return self.aside.with_name(self.aside.name.partition(_REPLACED)[0])
+        return self.aside.with_name(self.aside.name.partition(REPLACED)[0])
 
     def describe(self) -> Iterator[str]:
         """Say it, a line each."""
@@ -124,7 +124,7 @@ def plan_index(
     for file in manifest["files"]:
         path = source / file["name"]
         new[path.name] = NewFile(path, path.stat().st_size, path.stat().st_size, file["sha256"])
-    headers = {name: _header(file.source) for name, file in new.items()}
+    headers = {name: index_header(file.source) for name, file in new.items()}
     with acting_as(*writer_of(root)):
         index = (root / INDEX_FOLDER).resolve()
         there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
@@ -133,7 +133,7 @@ def plan_index(
         stray = sorted(set(new) & set(kept))
         if stray:
             raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
-        headers |= {name: _header(index / name) for name in kept}
+        headers |= {name: index_header(index / name) for name in kept}
         deleted = _deleted_at_start(root, headers)
         checkpoint, aside = None, _aside_of(index)
         if deleted and advance_checkpoint:
@@ -197,7 +197,7 @@ def _refuse_full_disk(directory: Path, new: Mapping[str, NewFile]) -> None:
 def _aside_of(directory: Path) -> Path:
     """Return a new name beside a directory, for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    return directory.with_name(f"{directory.name}{_REPLACED}{stamp}-{uuid4().hex[:8]}")
+    return directory.with_name(f"{directory.name}{REPLACED}{stamp}-{uuid4().hex[:8]}")
 
 
 def writer_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
@@ -247,7 +247,8 @@ def owner_of(directory: Path, files: Sequence[Path]) -> Owner:
     return Owner(status.st_uid, status.st_gid, mode, files[-1].stat().st_mode & 0o777 if files else mode & 0o666)
 
 
-def _header(path: Path) -> IndexHeader:
+def index_header(path: Path) -> IndexHeader:
+    """Return the header of the index file at *path*, as a broker takes it."""
     with path.open("rb") as file:
         # A broker gives a short file its length, with zeros, and takes what it has for the header.
         return decode_header(file.read(HEADER.size).ljust(HEADER.size, b"\0"))

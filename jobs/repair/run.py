@@ -44,7 +44,7 @@ from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
-from jobs.store.known import UndecidedError
+from jobs.store.known import ASSUMED, UndecidedError
 from jobs.store.request import StoreRequest
 from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
@@ -363,6 +363,9 @@ class _Repair:
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip
         built = index_builder.rebuild(asked, self.workers)
+        geometry = built.settings.geometry
+        if built.files and geometry.origin == ASSUMED:
+            self.summary.notes.append(f"index files of {geometry.value} ({geometry.how})")
         self._leave("index file", built.undecided)
         self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
         self.index = out

@@ -23,6 +23,7 @@ from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
+from jobs.rebuild.install import index_header
 from jobs.restore.config import write_config
 from jobs.restore.coverage import Interval
 from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp, plan_log
@@ -33,7 +34,7 @@ from jobs.store.known import ASSUMED, GIVEN, Known
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
-from rmq_formats.store import Checkpoint, FileKind, encode_checkpoint
+from rmq_formats.store import INDEX_FOLDER, Checkpoint, FileKind, encode_checkpoint
 
 MANIFEST = "MANIFEST.json"
 UNFINISHED = ".restore"
@@ -365,8 +366,9 @@ def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers
 def _write_checkpoint(out: Path, timestamp: int) -> None:
     """Write what a broker that was stopped in order leaves: everything up to the last message is on the disk."""
     if not (out / "checkpoint").exists():
+        indexed = max((index_header(path).end_timestamp for path in (out / INDEX_FOLDER).glob("*")), default=0)
         LocalStorage().create(
-            str(out / "checkpoint"), encode_checkpoint(Checkpoint(timestamp, timestamp, timestamp, 0, 0, 0))
+            str(out / "checkpoint"), encode_checkpoint(Checkpoint(timestamp, timestamp, indexed, 0, 0, 0))
         )
 
 

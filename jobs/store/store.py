@@ -22,6 +22,7 @@ from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import NotAStore
 from rmq_formats.store import TIER_KINDS, FileKind, StoreFile, classify, offset_of_name
 
+REPLACED = ".replaced-"  # in the name of what an installation has set aside, beside its folder or file
 _LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 _LARGEST_CONF = 1 << 20
 _QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})

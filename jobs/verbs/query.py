@@ -261,7 +261,7 @@ def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCod
         return _print_ids(options, source, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
-@command.command("message", short_help="One message by an id of any kind: viewMessage.")
+@command.command("message", short_help="One message by an id of any kind.")
 @click.option("-i", "--id", "message_id", required=True, metavar="ID")
 @click.option("-t", "--topic", metavar="TOPIC")
 @_place_options
@@ -358,9 +358,8 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
         answer = Answer([found.message for found in page.messages])
         printer.rows(answer, topic or "", "K", key or "", has_index_key=False)
         if page.next is not None:
-            printer.note(
-                f"{'stopped after ' + str(seconds) + ' s' if page.was_cut_short else 'more'}: --before {page.next}"
-            )
+            stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
+            printer.note(f"{stopped}the next page: the same command with --before {page.next}")
         outcome = printer.finish(answer, source)
         return outcome if page.messages else max(outcome, ExitCode.NOT_FOUND)
 

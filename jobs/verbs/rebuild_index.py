@@ -13,6 +13,7 @@ from jobs.command.options import StoreForm, StorePlace, read_options, report_opt
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
     RebuildForm,
+    next_after_build,
     next_after_install,
     put_in_place,
     rebuild_options,
@@ -103,6 +104,8 @@ def command(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of(result, outcome, installs=how.wants_install))
     told = {"installed": installed, "severity": outcome.severity.value, "seconds": outcome.seconds}
     lines = [*replaced_lines(result.replaced, installed=installed), *(next_after_install(root) if installed else ())]
+    if result.files and not how.wants_install:
+        lines += next_after_build(out)
     answer.give({**result.describe(), **told}, lines, outcome)
     return outcome.severity.exit_code
 

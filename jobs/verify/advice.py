@@ -111,8 +111,8 @@ def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
     )
     yield Advice(
         Step(
-            "Records of the log are damaged. A slave has them, or a lake that was filled before: repair --lake takes "
-            "them from there."
+            "Records of the log are damaged. repair --lake takes them from a lake that was filled before, or that a "
+            "slave's store is ingested into now."
         ),
         _of(groups, LOG, {DAMAGED_RANGE, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES}),
     )

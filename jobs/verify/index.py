@@ -282,7 +282,7 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
     for explained in explanation.files:
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
             yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"
-    yield f"index files of {settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})"
+    yield f"index files of {settings.geometry.value} ({settings.geometry.how})"
     yield f"index rules of RocketMQ {settings.rules.value} ({settings.rules.how})"
 
 

@@ -65,7 +65,7 @@ class Geometry(NamedTuple):
     index_num: int = 20_000_000
 
     def __str__(self) -> str:
-        return f"{self.hash_slots} slots, {self.index_num} entries"
+        return f"{self.hash_slots:,} slots, {self.index_num:,} entries"
 
     @property
     def capacity(self) -> int:

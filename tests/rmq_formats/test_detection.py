@@ -103,6 +103,13 @@ def test_a_record_that_its_own_crc_contradicts_gives_nothing_away() -> None:
     assert not list(record_marks(record._replace(queue_id=record.queue_id + 1)))
 
 
+def test_a_record_whose_end_is_zeroed_gives_nothing_away() -> None:
+    """Properties that end in zeros have lost their last separator: no other release wrote them."""
+    properties = b"CLUSTER\x01DefaultCluster\x02KEYS\x01k1\x02"
+    assert list(record_marks(a_record(properties=properties)))
+    assert not list(record_marks(a_record(properties=properties[:-4] + bytes(4))))
+
+
 def test_a_commit_without_its_real_topic_is_very_old_or_very_new() -> None:
     (era,) = detect_eras(record_marks(a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02")))
 

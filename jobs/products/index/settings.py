@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, tzinfo
 from typing import NamedTuple
 
+from jobs.console.amounts import counted
 from jobs.products.index.eras import SWITCHES, rules_of_files
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.file_names import detect_zone
@@ -63,9 +64,9 @@ class Settings(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Yield the settings as lines for people."""
-        yield f"  {self.geometry.value}: {self.geometry.origin}, {self.geometry.reason}"
+        yield f"  {self.geometry.value} ({self.geometry.how})"
         yield f"  rules of RocketMQ {self.rules.value} ({self.rules.how})"
-        yield f"  names in {self.zone.value}: {self.zone.origin}, {self.zone.reason}"
+        yield f"  names in {self.zone.value} ({self.zone.how})"
 
 
 def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
@@ -87,7 +88,7 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
         return Known(Geometry(slots, entries), GIVEN, GIVEN)
     detected = geometry_of_index(store, slots, entries)
     if detected is not None:
-        shown = f"{detected.files} index files of {detected.geometry.file_size} bytes"
+        shown = f"{counted(detected.files, 'full index file')} of {detected.geometry.file_size:,} bytes"
         return Known(detected.geometry, DETECTED, shown)
     if files:
         raise UndecidedError(
@@ -98,7 +99,8 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
     return Known(
         default,
         ASSUMED,
-        "RocketMQ's defaults; no index file tells; else give --hash-slots and --index-num, or --broker-conf",
+        "RocketMQ's defaults, for no index file shows the broker's; --hash-slots and --index-num, or --broker-conf, "
+        "give others",
     )
 
 
@@ -128,4 +130,4 @@ def settle_zone(files: Sequence[RealFile], wanted: Wanted) -> Known[tzinfo]:
     detected = detect_zone((file.name, file.header.begin_timestamp) for file in files)
     if detected is not None:
         return Known(detected, DETECTED, "names of index files beside their first store times")
-    return Known(UTC, ASSUMED, "there is no index file that would tell; names only have to sort right")
+    return Known(UTC, ASSUMED, "no index file shows the broker's; names only have to sort right")

@@ -47,7 +47,9 @@ def run(arguments: Sequence[str], context: Context) -> ExitCode:
     line = parse(arguments, context.source.release)
     for name in ("consumerGroup", "sendMessage"):
         if line.command not in _GROUP_MATTERS_NOT and name in line.options:
-            reason = f"{line.command} with {name} has a broker do something; here messages are only looked at"
+            reason = (
+                f"{line.command} with {name} has the broker send or deliver; here messages are only read: leave it out"
+            )
             raise UnsupportedFormat(reason)
     return _COMMANDS[line.command](line, context)
 

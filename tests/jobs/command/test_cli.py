@@ -414,3 +414,31 @@ def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp
     done = subprocess.run(["sh", "-c", words, sys.executable, store], capture_output=True, text=True, check=False)
     assert done.returncode != ExitCode.FAILED
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("queryMsgById -n a:1 -i X", "query mqadmin --store STORE queryMsgById -n a:1 -i X"),
+        ("query topicList -n a:1", "query mqadmin --store STORE topicList -n a:1"),
+        ("mqadmin topicList", "query mqadmin --store STORE mqadmin topicList"),
+        ("verify --store x", "No such option '--store': give STORE without it."),
+        ("query by-key x -t T -k k", "a store is given with --store"),
+    ],
+)
+def test_words_of_mqadmin_and_of_other_verbs_are_answered_with_what_to_type(
+    words: str, answer: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) is ExitCode.USAGE
+    assert capfd.readouterr().err.rstrip().endswith(answer)
+
+
+@pytest.mark.parametrize("verb", [["verify"], ["dump"], ["query"], []])
+def test_help_fits_into_a_terminal(
+    verb: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("jobs.command.cli.width_of", lambda _stream: 80)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([*verb, "--help"]) is ExitCode.CLEAN
+    lines = capfd.readouterr().out.splitlines()
+    assert [] == [line for line in lines if len(line) > 80 and "|" not in line]

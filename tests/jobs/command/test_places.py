@@ -217,3 +217,26 @@ def test_a_directory_that_is_used_is_refused_in_one_wording(words: str, store: P
     assert outcome.code is ExitCode.USAGE
     assert f"{used}: the directory is not empty; name an empty or a new one" in outcome.err
     assert [path.name for path in used.iterdir()] == ["kept"]
+
+
+def test_a_store_a_lake_and_a_folder_around_a_store_are_told_apart(
+    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lake = tmp_path / "lake"
+    (lake / "runs" / "_delta_log").mkdir(parents=True)
+    (store.parent / "config").mkdir()
+    (store.parent / "config" / "broker.conf").touch()
+    run = runner(capfd)
+    said = {
+        code: outcome.err.replace("\n", " ")
+        for code, outcome in (
+            ("lake", run("inspect", lake)),
+            ("store", run("restore", store, "--out", tmp_path / "out")),
+            ("around", run("inspect", store.parent)),
+        )
+        if outcome.code is ExitCode.USAGE
+    }
+
+    assert f"{lake}: is a lake, and a store is needed here" in said["lake"]
+    assert said["store"].endswith(f"ingest {store} --lake LAKE ")
+    assert f"; {store} is one" in said["around"]

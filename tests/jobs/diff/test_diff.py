@@ -12,7 +12,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
-from tests.golden import GOLDEN, StoreOf, release_of
+from tests.golden import GOLDEN, StoreOf, release_of, unpack_situation
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
 from tests.support.stores import flip, log_folders
@@ -123,6 +123,18 @@ def test_a_store_that_ends_before_the_lake_lacks_its_end(broker: Broker, tmp_pat
 
     assert (3, 5) == (summary.exit_code, sum(one.records for one in summary.differences))
     assert all("ends before" in one.cause for one in summary.differences)
+
+
+def test_after_a_failover_no_row_is_called_deleted(tmp_path: Path) -> None:
+    """The old master's records that were taken back were never in the lake of the new one."""
+    replicas = unpack_situation("b551-controller-failover", tmp_path)
+    ingest(IngestRequest(str(replicas / "new-master-end"), str(tmp_path / "lake")), OneByOne())
+
+    summary = diff(DiffRequest(str(replicas / "old-master-killed"), Lake(str(tmp_path / "lake"))), OneByOne())
+
+    only_in_store = [one for one in summary.differences if one.what == "only in the store"]
+    assert [Severity.CONTRADICTION, Severity.BEHIND] == [one.severity for one in only_in_store]
+    assert not any("deleted" in one.cause for one in summary.differences)
 
 
 def test_rows_that_another_engine_deleted_are_a_gap_of_the_lake(store: Path) -> None:

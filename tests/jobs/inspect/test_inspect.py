@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from jobs import storage
 from jobs.console.exit_codes import ExitCode
-from jobs.storage.local import Care, LocalReader
+from jobs.storage.local import Care, LocalReader, LocalStorage
 from jobs.storage.model import Storage
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify
@@ -241,6 +242,49 @@ def test_log_folders_that_nobody_named_are_pointed_out(golden: StoreOf, run: Run
     assert outcome.document["log"]["segments"] == []
     assert outcome.document["next"][0]["run"] == f"inspect --commitlog {store}/commitlog-a,{store}/commitlog-b {store}"
     assert "LOG        none" in run("inspect", store).out
+
+
+def test_what_a_repair_set_aside_is_no_log_that_nobody_named(store: Path, run: Run) -> None:
+    for name in ("commitlog.replaced-20261125T155058-530ac1cf", "consumequeue.replaced-20261125T155058-b8379e2d/T1/0"):
+        (store / name).mkdir(parents=True)
+        (store / name / ("0" * 20)).write_bytes(bytes(200))
+
+    outcome = run("inspect", "--json", store)
+
+    assert [] == outcome.document["problems"]
+    assert not any("--commitlog" in step["run"] for step in outcome.document["next"])
+    kinds = {folder["folder"]: folder["kind"] for folder in outcome.document["state"]["folders"]}
+    assert {"set aside by repair or --install"} == {kind for name, kind in kinds.items() if ".replaced-" in name}
+
+
+def test_an_index_that_the_checkpoint_knows_of_is_lost_and_repair_makes_it(store: Path, run: Run) -> None:
+    shutil.rmtree(store / "index")
+
+    outcome = run("inspect", "--json", store)
+
+    assert [("gap", "index", None)] == problems(outcome)
+    verbs = [step["run"].split()[0] for step in outcome.document["next"]]
+    assert "repair" in verbs
+    assert "rebuild-index" not in verbs
+
+
+def test_a_queue_that_nobody_may_read_is_not_called_lost(
+    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = LocalStorage.open
+
+    def refusing(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
+        if "/consumequeue/T1/0/" in location:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), location)
+        return opened(self, location)
+
+    monkeypatch.setattr(LocalStorage, "open", refusing)
+
+    outcome = run("inspect", store)
+
+    assert "NOT ACCESSIBLE /" in outcome.out
+    assert "is missing" not in outcome.out
+    assert "Errno" not in outcome.out
 
 
 def test_a_broker_configuration_names_the_log_folders(golden: StoreOf, tmp_path: Path, run: Run) -> None:

@@ -148,7 +148,7 @@ def test_what_makes_no_sense_is_a_usage_error(run: Run, arguments: tuple[str, ..
     ("release", "line", "why"),
     [
         ("4.9.8", "queryMsgByKey -t Orders -k k1 -m 3", "of RocketMQ 4.9.8"),
-        ("5.5.1", "queryMsgById -i id3 -t Orders -s true", "only looked at"),
+        ("5.5.1", "queryMsgById -i id3 -t Orders -s true", "only read"),
     ],
 )
 def test_a_line_of_another_release_or_that_would_do_something_is_refused(

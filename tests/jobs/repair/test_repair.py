@@ -16,6 +16,7 @@ from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
+from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf, unpack
 from tests.support.commands import overwrite
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, hit_record, without_rights
@@ -239,6 +240,16 @@ def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Pat
 
     assert Severity.HEALTHY is repaired(store, lake).severity  # the lake's records take the place of a bridge
     assert healthy == content_of(store)
+
+
+def test_numbers_of_slots_and_entries_that_nothing_shows_are_said(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.products.index.settings.DEFAULT_GEOMETRY", Geometry(1_000, 2_000))
+    shutil.rmtree(store / "index")
+
+    (note,) = repair(RepairRequest(str(store), store.parent / "repair"), OneByOne()).notes
+
+    assert note.startswith("index files of 1,000 slots, 2,000 entries (assumed: RocketMQ's defaults")
+    assert "--hash-slots" in note
 
 
 def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
+from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import compact
@@ -19,6 +20,7 @@ from jobs.products.index.settings import Wanted
 from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.run import MANIFEST, NotResumableError, RestoreRequest, find_store, restore
 from jobs.store.selection import Selection
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
@@ -229,6 +231,24 @@ def test_a_log_that_ends_where_the_user_says_is_healthy(lake: Path, tmp_path: Pa
     found = verify(VerifyRequest(str(tmp_path / "out")), OneByOne())
 
     assert (ExitCode.CLEAN, []) == (found.exit_code, [str(one) for one in found.findings])
+
+
+def test_a_whole_restored_store_is_healthy(base: Path, lake: Path, tmp_path: Path) -> None:
+    """The newest messages have no keys: the checkpoint's index time is the end of the index files, not of the log."""
+    restore(request(lake, tmp_path / "out", with_queues=True, with_index=True), OneByOne())
+
+    found = verify(VerifyRequest(str(tmp_path / "out")), OneByOne())
+
+    assert (ExitCode.CLEAN, []) == (found.exit_code, [str(one) for one in found.findings])
+    assert checkpoint_of(list_store(str(base))) == checkpoint_of(list_store(str(tmp_path / "out")))
+
+
+def test_a_store_restored_without_index_files_has_none_that_are_lost(lake: Path, tmp_path: Path) -> None:
+    restore(request(lake, tmp_path / "out", with_queues=True), OneByOne())
+
+    found = verify(VerifyRequest(str(tmp_path / "out")), OneByOne())
+
+    assert [] == [str(one) for one in found.findings]
 
 
 def test_an_interrupted_restore_makes_only_what_is_missing(
