@@ -219,14 +219,11 @@ def test_a_directory_that_is_used_is_refused_in_one_wording(words: str, store: P
     assert [path.name for path in used.iterdir()] == ["kept"]
 
 
-def test_a_store_a_lake_and_a_folder_around_a_store_are_told_apart(
-    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_a_lake_and_a_folder_around_a_store_are_told_apart(store: Path, tmp_path: Path, run: Run) -> None:
     lake = tmp_path / "lake"
     (lake / "runs" / "_delta_log").mkdir(parents=True)
     (store.parent / "config").mkdir()
     (store.parent / "config" / "broker.conf").touch()
-    run = runner(capfd)
     said = {
         code: outcome.err.replace("\n", " ")
         for code, outcome in (

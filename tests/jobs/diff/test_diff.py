@@ -128,7 +128,7 @@ def test_a_store_that_ends_before_the_lake_lacks_its_end(broker: Broker, tmp_pat
 def test_after_a_failover_no_row_is_called_deleted(tmp_path: Path) -> None:
     """The old master's records that were taken back were never in the lake of the new one."""
     replicas = unpack_situation("b551-controller-failover", tmp_path)
-    ingest(IngestRequest(str(replicas / "new-master-end"), str(tmp_path / "lake")), OneByOne())
+    ingest_store(replicas / "new-master-end", tmp_path / "lake")
 
     summary = diff(DiffRequest(str(replicas / "old-master-killed"), Lake(str(tmp_path / "lake"))), OneByOne())
 
