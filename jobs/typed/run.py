@@ -194,6 +194,8 @@ def _is_made_again(request: TypeRequest, type_: TopicType, old: TopicState) -> b
     """Return whether all of a topic is typed again; `DeclarationError` where values would be lost unasked."""
     if type_.topic in request.retype:
         return True
+    if not old.tables:
+        return False
     try:
         return change_of(type_, old.declared) is Change.WIDER
     except LosingError as error:
@@ -213,15 +215,20 @@ def _typed(
     work = [file for file in files(lake, snapshot) if _may_have_new(file, topics)]
     task = TypingTask(lake, number, tuple(topic.wanted for topic in topics))
     done = workers.map(work, task, "typing bodies")
-    states = {**(before.topics if before else {}), **{one.type.topic: _after(one, done, snapshot) for one in topics}}
     retried = _retried(request, replace(task, retries=True), workers)
-    changes = tuple(_changes(topics, [*done, *retried], before, replaces_dead=bool(retried)))
     summary = Summary(number, [_summary(topic, done, retried) for topic in topics])
+    known = before.topics if before is not None else {}
     summary.absent = frozenset(
-        topic.type.topic
-        for topic, found in zip(topics, summary.topics, strict=True)
-        if not topic.state.stores and not found.rows + found.dead_letters  # all messages were read
+        found.topic
+        for found in summary.topics
+        if not (found.topic in known and known[found.topic].tables) and not found.rows + found.dead_letters
     )
+    # A topic has no table before its first message: its name may be misspelled.
+    topics = [
+        one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
+    ]
+    states = {**known, **{one.type.topic: _after(one, done, snapshot) for one in topics}}
+    changes = tuple(_changes(topics, [*done, *retried], before, replaces_dead=bool(retried)))
     if not changes and before is not None and states == before.topics:
         return replace(summary, number=None)
     detail = {

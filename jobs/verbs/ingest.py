@@ -144,6 +144,8 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     Read the new messages of STORE into the Delta tables of LAKE, each exactly once.
 
+    Each broker's store has a run of its own, into the same LAKE, with its own --broker.
+
     STORE may be the folder of a tier (`tieredStoreFilePath`), too: its messages go to the table `tiered`.
     """
     conf = place.conf()

@@ -138,13 +138,14 @@ def _lines(summary: "Summary") -> list[str]:
     if summary.recovered is not None:
         lines.append(f"  typing {summary.recovered} was cut off, and is finished now")
     for topic in summary.topics:
+        if topic.topic in summary.absent:
+            lines.append(f"  {topic.topic}: no table: the lake has no message of this topic. Is its name misspelled?")
+            continue
         how = " (typed again)" if topic.retyped else " (rows that the log does not hold any more are removed)"
         lines.append(
             f"  {topic.topic} → {topic.table}: {counted(topic.rows, 'row')}, "
             f"{counted(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
-        if topic.topic in summary.absent:
-            lines.append("    the lake has no message of this topic: is its name spelled as the broker has it?")
         if topic.accepted:
             lines.append(f"    {counted(topic.accepted, 'dead letter')} of before typed")
         shown = list(topic.reasons.items())[:_SHOWN]

@@ -304,8 +304,24 @@ def test_a_topic_that_the_lake_has_no_message_of_is_named(tmp_path: Path) -> Non
     ingested(tmp_path)
     declared = "".join(f'[topic.{name}]\nformat = "json"\nschema = "id int"\n' for name in ("Order", "Orders"))
 
-    assert {"Order"} == typed(tmp_path, declared).absent
-    assert not typed(tmp_path, declared).absent  # not all messages are read again
+    for _ in range(2):
+        assert {"Order"} == typed(tmp_path, declared).absent
+        assert ["Orders"] == sorted(path.name for path in (tmp_path / "lake" / "typed").iterdir())
+
+
+def test_a_topic_gets_its_table_with_its_first_message_even_where_that_is_a_dead_letter(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    write(broker, b'{"id": 1}', topic="Other")
+    ingested(tmp_path)
+    assert {"Orders"} == typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id bigint"\n').absent
+    write(broker, b"broken", topic="Orders")
+    ingested(tmp_path)
+
+    done = typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id int"\n')  # no value is lost by the new type
+
+    assert not done.absent
+    assert done.topics[0].dead_letters == 1
+    assert (tmp_path / "lake" / "typed" / "Orders" / "_delta_log").is_dir()
 
 
 def test_types_of_one_topic_are_tables_of_their_own(broker: Broker, tmp_path: Path) -> None:
