@@ -220,8 +220,8 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, tuple | list):
-        return [_plain(element) for element in value]
+    if type(value) in (tuple, list):  # not a record with names, which has a text of its own
+        return [_plain(element) for element in cast("Iterable[object]", value)]
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 

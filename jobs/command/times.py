@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import UTC, datetime
 
 import click
 
@@ -34,6 +35,11 @@ class LogPlace:
     def __init__(self, *, offset: int | None = None, timestamp: int | None = None) -> None:
         self.offset = offset
         self.timestamp = timestamp
+
+    def __str__(self) -> str:
+        if self.timestamp is None:
+            return str(self.offset)
+        return datetime.fromtimestamp(self.timestamp / _MS, UTC).isoformat(timespec="milliseconds")
 
 
 class LogPlaceType(click.ParamType[LogPlace]):

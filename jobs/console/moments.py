@@ -42,6 +42,9 @@ class GivenTime:
         self.text = text.strip()
         self.milliseconds()
 
+    def __str__(self) -> str:
+        return self.text
+
     @property
     def says_zone(self) -> bool:
         """Whether the text alone says which moment it is."""
