@@ -120,10 +120,10 @@ def test_small_work_needs_neither_spark_nor_java(built: Path, tmp_path: Path) ->
     def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
         return ended([environment / "bin" / "rmq-lake", *arguments], tmp_path, nothing)
 
-    ended = [run("inspect", store), run("verify", store)]
+    looked = [run("inspect", store), run("verify", store)]
     asked = run("verify", "--engine", "spark", store)
 
-    assert [0, 0] == [one.returncode for one in ended], ended
+    assert [0, 0] == [one.returncode for one in looked], looked
     assert 1 == asked.returncode
     assert asked.stderr.startswith("rmq-lake: pyspark is not installed here: `pip install 'rocketmq-lake[spark]'`")
     assert 1 == len(asked.stderr.splitlines())
