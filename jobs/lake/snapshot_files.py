@@ -64,9 +64,10 @@ class StoredFile(NamedTuple):
         value: T | None = self.highest.get(column)
         return otherwise if value is None else value
 
-    def may_have(self, column: str, value: Any) -> bool:  # noqa: ANN401 - of the column's type
-        """Return whether rows with this value in a column may be in the file."""
-        return bool(self.low(column, value) <= value <= self.high(column, value))
+    def may_have(self, column: str, value: str | int) -> bool:
+        """Return whether rows with this value in a column may be in the file; its limits have the column's type."""
+        low, high = self.lowest.get(column), self.highest.get(column)
+        return (low is None or bool(low <= value)) and (high is None or bool(value <= high))
 
 
 def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[StoredFile]:

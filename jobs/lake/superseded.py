@@ -117,7 +117,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
 def rewritten(
     lake: Lake, table: Table, obsolete: Sequence[Obsolete], transaction: tuple[str, int]
 ) -> Callable[[DeltaTable], Rewrite]:
-    """Return how a commit takes obsolete rows, of one kind or of several, out of *table*."""
+    """Return the function that takes obsolete rows out of a snapshot of *table*: a commit calls it."""
     naming = FileNaming(*transaction)
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:

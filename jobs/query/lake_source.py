@@ -1,6 +1,6 @@
 """A lake, as queries ask it: the same questions as of a store, also weeks after the broker has dropped the data."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,7 @@ _TOGETHER = 64  # messages that are read with one query
 _SAMPLED = 200  # of the newest messages, which tell the release
 _SAMPLED_BYTES = 1 << 20
 _EXPLAINED_BY = 20
+_PLACE = "store_id, physical_offset"
 _OURS = "total_size IS NOT NULL"  # another engine's own rows lack it
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 
@@ -56,7 +57,8 @@ class LakeSource:
 
     def _guessed_release(self) -> Release:
         newest = self.tables.newest_offset
-        rows = self._rows(f"physical_offset >= {newest - _SAMPLED_BYTES}", f"LIMIT {_SAMPLED}")
+        sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
+        rows = self.select("*", MESSAGES, sampled, _OURS, rest=f"LIMIT {_SAMPLED}")
         records = [_record(row) for row in rows]
         return detect_eras(mark for record in records for mark in record_marks(record))[-1].highest
 
@@ -72,35 +74,29 @@ class LakeSource:
         whose += [f"store_id = {text(self.store_id)}"] if self.store_id else []
         return " AND ".join((*whose, *conditions)) or "TRUE"
 
-    def _rows(self, condition: str, rest: str = "") -> list[dict[str, Any]]:
-        return self.tables.rows(f"SELECT * FROM {MESSAGES} WHERE {self.condition(condition, _OURS)} {rest}")  # noqa: S608 - texts are quoted
+    def select(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
+        """Return rows of a table, of the broker and the store that are asked; whoever gives texts has quoted them."""
+        return self.tables.rows(f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}")  # noqa: S608
 
     def _messages(self, *conditions: str, rest: str = "ORDER BY physical_offset DESC") -> Iterator[Message]:
         """Yield messages: first their places, from narrow columns alone, then the rows at these places."""
-        return self._at_places_of(
-            f"SELECT store_id, physical_offset FROM {MESSAGES} WHERE {self.condition(*conditions)} {rest}"  # noqa: S608 - quoted
-        )
+        return self._at_places(self.select(_PLACE, MESSAGES, *conditions, rest=rest))
 
-    def _at_places_of(self, sql: str) -> Iterator[Message]:
-        """Yield the messages at the places that a query names."""
-        places = [(row["store_id"], row["physical_offset"]) for row in self.tables.rows(sql)]
+    def _at_places(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+        places = [(row["store_id"], row["physical_offset"]) for row in rows]
         return (message for _, message in self.placed(places))
 
     def _of_entries(self, *conditions: str) -> Iterator[Message]:
         """Yield the messages that index entries lead to, newest first, each once."""
-        return self._at_places_of(
-            f"SELECT DISTINCT store_id, physical_offset FROM {INDEX_ENTRIES} "  # noqa: S608 - texts are quoted
-            f"WHERE {self.condition(*conditions)} ORDER BY physical_offset DESC"
-        )
+        newest_first = "ORDER BY physical_offset DESC"
+        return self._at_places(self.select(f"DISTINCT {_PLACE}", INDEX_ENTRIES, *conditions, rest=newest_first))
 
     def placed(self, places: Sequence[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], Message]]:
         """Yield the messages at places (store id and physical offset), each with its place."""
         for start in range(0, len(places), _TOGETHER):
             some = places[start : start + _TOGETHER]
-            rows = self._rows(
-                f"{one_of('physical_offset', {offset for _, offset in some})} "
-                f"AND {one_of('store_id', {store for store, _ in some})}"
-            )
+            offsets = one_of("physical_offset", {offset for _, offset in some})
+            rows = self.select("*", MESSAGES, offsets, one_of("store_id", {store for store, _ in some}), _OURS)
             by_place = {(row["store_id"], row["physical_offset"]): row for row in rows}
             lost = [offset for store, offset in some if (store, offset) not in by_place]
             if lost:
@@ -124,9 +120,7 @@ class LakeSource:
     def superseded(self, condition: str) -> Iterator[Message]:
         """Yield the messages that their broker took back, of those that a condition holds for."""
         if self.tables.has(SUPERSEDED):
-            where = self.condition(condition, _OURS)
-            rows = self.tables.rows(f"SELECT * FROM {SUPERSEDED} WHERE {where}")  # noqa: S608 - callers quote
-            yield from map(self._message, rows)
+            yield from map(self._message, self.select("*", SUPERSEDED, condition, _OURS))
 
     def taken_back(self, text_: str) -> Iterator[Message]:
         """Yield the messages that their broker took back, with a text as an id or as a key."""
@@ -181,17 +175,17 @@ class LakeSource:
 
     def at(self, physical_offset: int, host: Host | None) -> Message | None:
         """Return the message that begins at an offset; of several brokers' that of *host*, else the newest."""
-        found = [self._message(row) for row in self._rows(f"physical_offset = {physical_offset}")]
+        found = [
+            self._message(row) for row in self.select("*", MESSAGES, f"physical_offset = {physical_offset}", _OURS)
+        ]
         found.sort(key=lambda message: message.record.store_timestamp, reverse=True)
         own = [message for message in found if host is None or message.record.store_host == host]
         return next(iter(own or found), None)
 
     def place(self, physical_offset: int) -> Reason:
         """Return the reason why no message begins at an offset."""
-        before = self.tables.rows(
-            f"SELECT physical_offset, total_size, offset_msg_id FROM {MESSAGES} "  # noqa: S608 - numbers alone
-            f"WHERE {self.condition(f'physical_offset < {physical_offset}')} ORDER BY physical_offset DESC LIMIT 1"
-        )
+        columns, is_before = "physical_offset, total_size, offset_msg_id", f"physical_offset < {physical_offset}"
+        before = self.select(columns, MESSAGES, is_before, rest="ORDER BY physical_offset DESC LIMIT 1")
         covered = self.coverage()
         if physical_offset < covered.first_offset or not before:
             sentence = f"offset {physical_offset} is not in the lake: it begins at {covered.first_offset}"
@@ -212,10 +206,7 @@ class LakeSource:
         """Return which offsets a queue holds; None when there is no such queue."""
         self.asked_of(topic)
         conditions = (f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT)
-        row = self.tables.rows(
-            f"SELECT min(queue_offset) AS first, max(queue_offset) AS last FROM {MESSAGES} "  # noqa: S608 - quoted
-            f"WHERE {self.condition(*conditions)}"
-        )[0]
+        row = self.select("min(queue_offset) AS first, max(queue_offset) AS last", MESSAGES, *conditions)[0]
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
@@ -285,8 +276,7 @@ class LakeSource:
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
         """Name the topics that have a message with a producer's id."""
-        condition = self.condition(f"uniq_key = {text(unique_key)}", _OURS)
-        rows = self.tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {condition}")  # noqa: S608 - quoted
+        rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {text(unique_key)}", _OURS)
         if not rows:
             self._note_left_out(self.lacking)
         return frozenset(row["topic"] for row in rows)
@@ -333,9 +323,10 @@ class LakeSource:
 
     def coverage(self) -> Coverage:
         """Return the first and last offset and time of the lake's messages."""
-        row = self.tables.rows(
-            "SELECT min(physical_offset) AS first, max(physical_offset + total_size) AS last, "  # noqa: S608 - quoted
-            f"min(store_timestamp) AS oldest, max(store_timestamp) AS newest FROM {MESSAGES} WHERE {self.condition()}"
+        row = self.select(
+            "min(physical_offset) AS first, max(physical_offset + total_size) AS last, "
+            "min(store_timestamp) AS oldest, max(store_timestamp) AS newest",
+            MESSAGES,
         )[0]
         return Coverage(row["first"] or 0, row["last"] or 0, row["oldest"], row["newest"])
 

@@ -133,6 +133,7 @@ def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) 
             for name, parts in some.items():
                 queue = queues.get(name)
                 if queue is None:
+                    # One flat folder a queue: it takes its own name by one rename, and `topic/id` is made once, then.
                     queue = queues[name] = _Queue(recipe, name, attempt / str(len(queues)))
                 queue.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
         return [queues[name].finish() for name in sorted(queues)]

@@ -176,7 +176,12 @@ class UnitCollector:
 
 
 def _queues_met(batch_topics: frozenset[str]) -> "_Queues":
-    """Return the queues of this thread's ranges: entering one takes as long as collecting hundreds of units."""
+    """
+    Return the queues of this thread's ranges: entering one takes as long as collecting hundreds of units.
+
+    Ranges may share them, for a queue keeps its number, numbers only grow, and `finish` names those alone that have
+    units. Two ranges at once may not: each thread has its own.
+    """
     met: _Queues | None = getattr(_THREAD, "met", None)
     if met is None or met.batch_topics != batch_topics or len(met.names) > _MOST_MET:
         met = _THREAD.met = _Queues(batch_topics)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import duckdb_extension_delta
 import pyarrow as pa
@@ -14,7 +14,9 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
+from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne, Workers
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.golden import release_of
@@ -40,18 +42,36 @@ TABLES = (
 )
 
 
-def ingest_store(store: Path | str, lake: Path | str, broker: str | None = None, **options: Any) -> Summary:  # noqa: ANN401 - those of a request
+class Options(TypedDict, total=False):
+    """The fields of a request that tests give besides its store, lake and broker."""
+
+    commitlog: Sequence[str]
+    range_size: int
+    selection: Selection
+    release: str | None
+    hash_slots: int | None
+    index_num: int | None
+    conf: BrokerConf
+    tables: frozenset[str]
+    step_bytes: int | None
+    settle_ms: int
+    dry_run: bool
+
+
+def ingest_store(store: Path | str, lake: Path | str, broker: str | None = None, **options: Unpack[Options]) -> Summary:
     return ingest(IngestRequest(str(store), str(lake), broker, **options), OneByOne())
 
 
-def ingest_beside(store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Any) -> Summary:  # noqa: ANN401 - those of a request
+def ingest_beside(
+    store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Unpack[Options]
+) -> Summary:
     return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker, **options), workers or OneByOne())
 
 
-def request_of(name: str, store: Path, lake: Path, **options: Any) -> IngestRequest:  # noqa: ANN401 - those of a request
+def request_of(name: str, store: Path, lake: Path, **options: Unpack[Options]) -> IngestRequest:
     """Return a request of all of a golden store, under its name."""
-    usual = {"broker": name, "commitlog": log_folders(store), "release": release_of(name)}
-    return IngestRequest(str(store), str(lake), **usual | options)
+    usual: Options = {"commitlog": log_folders(store), "release": release_of(name)}
+    return IngestRequest(str(store), str(lake), name, **(usual | options))
 
 
 def dataset_of(location: Path) -> Dataset:
@@ -80,7 +100,7 @@ def raw_rows(lake: Path, table: str = "messages") -> list[tuple[int, bytes]]:
 
 
 def raw(records: Iterable[MessageRecord]) -> list[tuple[int, bytes]]:
-    """Return what `raw_rows` gives of a lake that has these records."""
+    """Return the offsets and the bytes of records, in the form of `raw_rows`."""
     return [(record.physical_offset, encode_record(record)) for record in records]
 
 

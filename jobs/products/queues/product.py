@@ -10,7 +10,6 @@ unit was seen is compared with the queues as the lake's row describes it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
@@ -168,12 +167,12 @@ def count_contradictions(joined: JoinResult, store: Store, topics: TopicTable) -
     return wrong + sum(joined.without_queue[name] for name in missing)
 
 
-def cut_back(state: State, offset: int) -> dict[str, Any]:
+def cut_back(state: State, offset: int) -> State:
     """Return the state of a store whose broker has cut off its log at *offset*."""
     return {**state, **{name: min(state[name], offset) for name in ("dispatched", "boundary")}}
 
 
-def state_of(joined: JoinResult, state: State | None = None) -> dict[str, Any]:
+def state_of(joined: JoinResult, state: State | None = None) -> State:
     """Return the next run's start: the record after which it continues, and the end of each queue."""
     watermarks = {**_watermarks(state), **joined.watermarks}
     return {

@@ -125,10 +125,6 @@ class LakeListing:
         """Return the position of a message that another query found."""
         return str(_Position(message.record.store_timestamp, message.record.physical_offset, message.store_id or ""))
 
-    def _rows(self, columns: str, table: str, condition: str, rest: str = "") -> list[dict[str, Cell]]:
-        where = self.source.condition(condition)
-        return self._tables.rows(f"SELECT {columns} FROM {table} WHERE {where} {rest}")  # noqa: S608 - texts are quoted
-
     @property
     def _files(self) -> Sequence[TableFile]:
         return self._tables.files(MESSAGES, "store_timestamp")
@@ -178,11 +174,12 @@ class LakeListing:
                 return
 
     def _places(self, conditions: Sequence[str], limit: int) -> list[_Position]:
-        rows = self._rows(
+        rows = self.source.select(
             "store_timestamp, physical_offset, store_id",
             MESSAGES,
-            " AND ".join(("total_size IS NOT NULL", *conditions)),
-            f"ORDER BY store_timestamp DESC, physical_offset DESC, store_id DESC LIMIT {limit}",
+            "total_size IS NOT NULL",
+            *conditions,
+            rest=f"ORDER BY store_timestamp DESC, physical_offset DESC, store_id DESC LIMIT {limit}",
         )
         return [_place_of(row) for row in rows]
 
@@ -214,12 +211,11 @@ class LakeListing:
         columns = "DISTINCT store_timestamp, physical_offset, store_id"
         hashes = one_of("key_hash", {index_key_hash(key_text(topic, key)) for topic in topics})
         if topics:
-            indexed = self._rows(
-                columns, INDEX_ENTRIES, f"{hashes} AND {one_of('topic', topics)} AND key = {text(key)}"
-            )
+            of_key = one_of("topic", topics), f"key = {text(key)}"
+            indexed = self.source.select(columns, INDEX_ENTRIES, hashes, *of_key)
             yield from map(_place_of, indexed)
         of_topic = "" if wanted.topic is None else f" AND topic = {text(wanted.topic)}"
-        yield from map(_place_of, self._rows(columns, MESSAGES, f"uniq_key = {text(key)}{of_topic}"))
+        yield from map(_place_of, self.source.select(columns, MESSAGES, f"uniq_key = {text(key)}{of_topic}"))
 
     def _windows(self, high: int) -> Iterator[tuple[int | None, int]]:
         """Yield windows of store times (after the first, up to the second), the newest first, each larger."""
@@ -257,11 +253,11 @@ class LakeListing:
             return Histogram(start, step, counts, "messages", "of all topics, estimated by the sizes of files")
         of_topic = "" if wanted.topic is None else f" AND topic = {text(wanted.topic)}"
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
-        for row in self._rows(
+        for row in self.source.select(
             f"(store_timestamp - {start}) / {step} AS slot, count(*) AS messages",
             MESSAGES,
             f"{times}{of_topic}",
-            "GROUP BY 1",
+            rest="GROUP BY 1",
         ):
             counts[int(row["slot"] or 0)] = int(row["messages"] or 0)
         return Histogram(start, step, counts)
@@ -287,7 +283,7 @@ class LakeListing:
         """Return the messages that runs brought into the lake, over time; None of a single run."""
         if not self._tables.has("runs"):
             return None
-        rows = self._rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
+        rows = self.source.select("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
         if not ended or min(ended)[0] == max(ended)[0]:  # one run is no growth
             return None
@@ -302,12 +298,14 @@ class LakeListing:
         """Return how many findings of each kind the newest verifications made, and how many places are damaged."""
         rows: list[tuple[Cell, ...]] = []
         if self._tables.has("quarantine"):
-            counted = self._rows("broker, count(*) AS places", "quarantine", "TRUE", "GROUP BY broker ORDER BY broker")
+            by_broker = "GROUP BY broker ORDER BY broker"
+            counted = self.source.select("broker, count(*) AS places", "quarantine", rest=by_broker)
             rows += [("damage", row["broker"], "quarantine", row["places"]) for row in counted]
         if self._tables.has("findings"):
             newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
             columns = "broker, kind, sum(times) AS times"
-            counted = self._rows(columns, "findings", newest, "GROUP BY broker, kind ORDER BY broker, kind")
+            by_kind = "GROUP BY broker, kind ORDER BY broker, kind"
+            counted = self.source.select(columns, "findings", newest, rest=by_kind)
             rows += [("contradiction", row["broker"], row["kind"], row["times"]) for row in counted]
         return Rows(("severity", "broker", "kind", "count"), rows)
 
@@ -315,7 +313,8 @@ class LakeListing:
         """Return the parts of logs that no run could read: the newest ones."""
         rows: list[tuple[Cell, ...]] = []
         if self._tables.has("runs"):
-            details = self._rows("broker, run, detail", "runs", _PREPARED, f"ORDER BY time DESC LIMIT {_RUNS_READ}")
+            newest_first = f"ORDER BY time DESC LIMIT {_RUNS_READ}"
+            details = self.source.select("broker, run, detail", "runs", _PREPARED, rest=newest_first)
             for row in details:
                 found = json.loads(str(row["detail"] or "{}")).get("gaps") or ()
                 rows += [("gap", row["broker"], row["run"], gap["from"], gap["to"]) for gap in found]
@@ -383,7 +382,9 @@ class LakeListing:
         offset = message.record.physical_offset
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
         of_keys = f"{one_of('key_hash', keys)} AND physical_offset = {offset}"
-        own = self._rows("DISTINCT store_id, index_file, slot, key_hash", INDEX_ENTRIES, of_keys) if keys else []
+        own = (
+            self.source.select("DISTINCT store_id, index_file, slot, key_hash", INDEX_ENTRIES, of_keys) if keys else []
+        )
         for store_id, file in sorted({(str(row["store_id"]), int(row["index_file"] or 0)) for row in own}):
             of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
             newest = self._newest_of_slots(store_id, file, {int(row["slot"] or 0) for row in of_file})

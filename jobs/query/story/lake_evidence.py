@@ -23,7 +23,7 @@ class LakeEvidence:
         """Ask *source* and the tables beside its messages."""
         self.source = source
         self._tables = source.tables
-        self._taken_back: dict[str, object] = {}  # by the condition that names a copy
+        self._taken_back: dict[tuple[str, str], object] = {}  # by the conditions that name a copy
 
     def _place(self, table: str) -> Place:
         return Place(table, version=self._tables.version(table))
@@ -48,10 +48,11 @@ class LakeEvidence:
         if not self._tables.has(_QUEUES):
             return []
         record = message.record
-        where = self.source.condition(f"physical_offset = {record.physical_offset}")
-        rows = self._tables.rows(
-            f"SELECT topic, queue_id, queue_offset, status, tags_code FROM {_QUEUES} "  # noqa: S608 - a number
-            f"WHERE {where} ORDER BY topic, queue_id, queue_offset"
+        rows = self.source.select(
+            "topic, queue_id, queue_offset, status, tags_code",
+            _QUEUES,
+            f"physical_offset = {record.physical_offset}",
+            rest="ORDER BY topic, queue_id, queue_offset",
         )
         place, own = self._place(_QUEUES), (record.topic, record.queue_id, record.queue_offset)
         facts = []
@@ -69,14 +70,8 @@ class LakeEvidence:
             return [KeyFact(key.kind.value, key.key, Check.NOT_KNOWN, None) for key in keys]
         hashes = {key: index_key_hash(key.text) for key in keys}
         at = f"physical_offset = {message.record.physical_offset}"
-        rows = (
-            self._tables.rows(
-                f"SELECT DISTINCT key_hash FROM {INDEX_ENTRIES} "  # noqa: S608 - numbers
-                f"WHERE {self.source.condition(one_of('key_hash', hashes.values()), at)}"
-            )
-            if hashes
-            else []
-        )
+        of_keys = one_of("key_hash", hashes.values())
+        rows = self.source.select("DISTINCT key_hash", INDEX_ENTRIES, of_keys, at) if hashes else []
         found, place = {row["key_hash"] for row in rows}, self._place(INDEX_ENTRIES)
         return [
             KeyFact(key.kind.value, key.key, Check.LEADS_THERE if number in found else Check.MISSING, place)
@@ -87,10 +82,8 @@ class LakeEvidence:
         """Yield how far each reader of *topics* is, as the newest run saw it."""
         if not self._tables.has(_PROGRESS) or not topics:
             return
-        rows = self._tables.rows(
-            f"SELECT kind, consumer_group, topic, queue_id, next_offset FROM {_PROGRESS} "  # noqa: S608 - quoted
-            f"WHERE {self.source.condition(one_of('topic', topics))} ORDER BY run"
-        )
+        columns = "kind, consumer_group, topic, queue_id, next_offset"
+        rows = self.source.select(columns, _PROGRESS, one_of("topic", topics), rest="ORDER BY run")
         place = self._place(_PROGRESS)
         for row in progress_of(rows):
             group = row["consumer_group"]
@@ -117,11 +110,11 @@ class LakeEvidence:
         """Return the run that found a record taken back; asked once of each copy, though three facts rest on it."""
         if not self._tables.has(SUPERSEDED):
             return None
-        where = self.source.condition(f"physical_offset = {message.record.physical_offset}", _same(message))
-        if where not in self._taken_back:
-            rows = self._tables.rows(f"SELECT max(superseded_by_run) AS run FROM {SUPERSEDED} WHERE {where}")  # noqa: S608 - numbers
-            self._taken_back[where] = rows[0]["run"] if rows else None
-        return self._taken_back[where]
+        there = f"physical_offset = {message.record.physical_offset}", _same(message)
+        if there not in self._taken_back:
+            rows = self.source.select("max(superseded_by_run) AS run", SUPERSEDED, *there)
+            self._taken_back[there] = rows[0]["run"] if rows else None
+        return self._taken_back[there]
 
     def unknown(self) -> list[str]:
         """Return the tables and columns that the lake lacks for a story."""

@@ -24,7 +24,7 @@ from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_entry, decode_header
 from rmq_formats.release import Release, release_at, rules_of
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
-from tests.support.lakes import request_of, table_of
+from tests.support.lakes import Options, request_of, table_of
 from tests.support.stores import log_folders
 
 Row = dict[str, Any]
@@ -34,8 +34,13 @@ UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
 
 def run(store: Path, lake: Path, name: str) -> Summary:
     release = UPGRADED.get(name) or release_of(name)
-    options = {"hash_slots": TINY.hash_slots, "index_num": TINY.index_num, "tables": frozenset({"index"})}
-    return ingest(request_of(name, store, lake, release=release, **options), OneByOne())
+    options: Options = {
+        "release": release,
+        "hash_slots": TINY.hash_slots,
+        "index_num": TINY.index_num,
+        "tables": frozenset({"index"}),
+    }
+    return ingest(request_of(name, store, lake, **options), OneByOne())
 
 
 def rows_of(lake: Path) -> list[Row]:

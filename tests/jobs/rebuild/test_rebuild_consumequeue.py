@@ -1,6 +1,7 @@
 """`rebuild-consumequeue`: the queues of real brokers, written again from their logs."""
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,9 +21,8 @@ DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("e
 FOLDERS = ("batchconsumequeue", "consumequeue_ext")
 
 
-def request_for(store: Path, out: Path, name: str, **options: object) -> RebuildQueuesRequest:
-    folders = log_folders(store)
-    return RebuildQueuesRequest(str(store), out, commitlog=folders, release=release_of(name), **options)  # type: ignore[arg-type]
+def request_for(store: Path, out: Path, name: str) -> RebuildQueuesRequest:
+    return RebuildQueuesRequest(str(store), out, commitlog=log_folders(store), release=release_of(name))
 
 
 def made_files(out: Path) -> dict[str, bytes]:
@@ -50,7 +50,7 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
     spark: SparkSession, golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store = golden(name)
-    request = request_for(store, tmp_path / "out", name, range_size=1024, groups=3)
+    request = replace(request_for(store, tmp_path / "out", name), range_size=1024, groups=3)
     rebuild(request, SparkWorkers(spark))
 
     assert real_files(store) == made_files(tmp_path / "out")
@@ -83,7 +83,7 @@ def test_the_delay_levels_of_the_broker_decide_times_of_delivery(golden: StoreOf
     """`messageDelayLevel` is no part of the store; a broker's configuration file gives it."""
     name = "b551-base"
     conf = BrokerConf(delay_level="1s 5s")
-    rebuild(request_for(golden(name), tmp_path, name, conf=conf), OneByOne())
+    rebuild(replace(request_for(golden(name), tmp_path, name), conf=conf), OneByOne())
     changed = {path for path, data in real_files(golden(name)).items() if made_files(tmp_path)[path] != data}
 
     assert changed == {"SCHEDULE_TOPIC_XXXX/15/00000000000000000000"}
