@@ -1,5 +1,6 @@
 """A broker's configuration files are JSON with bare numbers as names."""
 
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -32,3 +33,15 @@ def test_what_is_no_object_is_refused(raw: bytes) -> None:
 def test_any_bytes_are_an_object_or_an_error_of_ours(raw: bytes) -> None:
     with suppress(CorruptData):
         assert isinstance(decode_config(raw), dict)
+
+
+def test_a_long_text_takes_no_more_memory_than_some_copies_of_it() -> None:
+    raw = b'{"a":"' + b"x" * (4 << 20) + b'"}'
+    tracemalloc.start()
+    try:
+        decode_config(raw)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 8 * len(raw)
