@@ -76,13 +76,17 @@ class Look:
         return summary
 
     def new_size(self) -> int | None:
-        """Return how many bytes of log a run will most likely read; None where only the run can know."""
+        """Return how many bytes of log a run will most likely read, or at most; None where only the run can know."""
         try:
-            _require(len(self._store.queue_files) <= _MOST_QUEUE_FILES)
-            read_to = self._manifests[0]["to_offset"] if self._manifests else 0
-            return written_size(plan_ranges(self._store, read_to))
+            store = self._store
+            _require(len(store.queue_files) <= _MOST_QUEUE_FILES)
         except _DOUBTS:
             return None
+        try:
+            read_to = self._manifests[0]["to_offset"] if self._manifests else 0
+            return written_size(plan_ranges(store, read_to))
+        except _DOUBTS:  # what nobody can read ends the run wherever it works
+            return store.log_size
 
     def _nothing_new(self) -> Summary:
         request, store, lake = self._request, self._store, Lake(normalise(self._request.lake))

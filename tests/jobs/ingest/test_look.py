@@ -206,8 +206,10 @@ def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
     elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
     assert [None, None] == [Look(one).new_size() for one in elsewhere]
 
+
+def test_what_cannot_be_read_makes_no_run_larger_than_its_log(taken: Taken) -> None:
     (taken.lake / "_manifests" / ".being-created").touch()
-    assert Look(taken.request).new_size() is None
+    assert Look(taken.request).new_size() == taken.request.listed().log_size
 
 
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
