@@ -110,6 +110,8 @@ PAST = (
     "b420-expired unit-bit:728230",
     "b533-crash-before rename-queue:847759 zero-page:991006",
     "b533-types-crc foreign-index:690364 cut-checkpoint:692952",
+    "b551-cqdouble cut-segment:795833 cut-segment:658208",
+    "b420-expired cut-segment:125360 zero-page:413100",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",
@@ -120,6 +122,8 @@ PAST_REPAIRS = (
     "lake b498-crash-before bit-body:409088",
     "bridge b533-types-crc zero-page:759028",
     "accept,bridge b514-timer bit-queue-offset:348990 bit-queue-id:723473",
+    "accept,bridge,lake b551-types-crc foreign-segment:285805",
+    "accept,lake b498-types foreign-segment:872934",
 )
 SEEDS = range(33)
 REPAIR_SEEDS = range(500_000, 500_006)

@@ -31,7 +31,7 @@ def failures() -> tuple[type[BaseException], ...]:
         ("pyarrow", "ArrowException"),
     )
     loaded = (getattr(sys.modules.get(module), name, None) for module, name in foreign)
-    return (FormatError, OSError, SetupError, *(kind for kind in loaded if kind is not None))
+    return (FormatError, OSError, MemoryError, SetupError, *(kind for kind in loaded if kind is not None))
 
 
 @contextmanager
@@ -55,6 +55,8 @@ def one_line(error: BaseException) -> str:
         return _of_lost_jvm()
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory: {str(error) or 'the system gives no more'}"
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (
         _of_worker_process(lines)

@@ -17,7 +17,7 @@ from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import last_units
 from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unwritten, queues_of_files, undecided_sizes
-from jobs.store.ranges import newest_written, of_odd_length, plan_ranges, usual_size, written_size
+from jobs.store.ranges import newest_written, of_doubtful_length, plan_ranges, usual_size, written_size
 from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile
@@ -98,7 +98,7 @@ class StartFacts:
     unknown: str
 
 
-class _Cut(NamedTuple):
+class Cut(NamedTuple):
     """The offset at which the log ends for a broker, and the number of complete messages after it."""
 
     offset: int
@@ -184,7 +184,7 @@ def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] =
 
 
 def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> StartOutcome:
-    cut, store = _cut(facts, log), facts.store
+    cut, store = cut_of(facts, log), facts.store
     segments = [segment for segment in store.segments if segment.base_offset > cut.offset]
     if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
@@ -291,8 +291,8 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
 
 
 def doubtful_length(store: Store, conf: BrokerConf) -> str:
-    """Say that the length of the only segment may be wrong; empty where it is in no doubt, or *conf* says it."""
-    odd = of_odd_length(store.segments)
+    """Say that the length of a segment may be wrong; empty where it is in no doubt, or *conf* says it."""
+    odd = of_doubtful_length(store.segments)
     if odd is None or conf.segment_size is not None:
         return ""
     return f"{store.below(odd.location)} may have been cut: nothing says its length but its own {odd.size:,} bytes"
@@ -305,9 +305,10 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
     A file with a name that no broker gives is one of them, whatever its length: a broker reads its name as a number.
     """
     size = conf.segment_size or usual_size(store.segments)
+    is_doubtful = conf.segment_size is None and of_doubtful_length(store.segments) is not None
     newest = store.segments[-1].location if store.segments else ""
     for segment in store.segments:
-        if segment.size != size:
+        if segment.size != size and not is_doubtful:
             is_last = segment.location == newest
             yield FileLength(store.below(segment.location), segment.size, size, is_last)
     yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
@@ -411,9 +412,10 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[Obstacle]:
             passed = segment.base_offset + segment.size  # it goes on with the next file
 
 
-def _cut(facts: StartFacts, log: WalkedLog) -> _Cut:
+def cut_of(facts: StartFacts, log: WalkedLog) -> Cut:
+    """Return where a start cuts the log; where nobody knows how far back it looks, it may look at all of it."""
     first = next(obstacles(facts, log), None)
-    return _Cut(log.end, 0) if first is None else _Cut(first.offset, log.messages - first.place.sound_before)
+    return Cut(log.end, 0) if first is None else Cut(first.offset, log.messages - first.place.sound_before)
 
 
 def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:

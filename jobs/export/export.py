@@ -87,6 +87,7 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
         of_broker = [one for one in known if source.broker in {None, one.broker}]
         return _without_chosen(source, _lake_items(source, lake, known), of_broker)
     store = list_store(source.store or "", commitlog=source.commitlog, options=options)
+    store.require_log()
     label = source.broker or _LABEL
     ranges = plan_ranges(store, range_size=_WHOLE)
     with StoreReader(store) as reader:

@@ -7,6 +7,7 @@ small in bytes, not in rows: a message may have a body of some MiB.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -112,8 +113,7 @@ def times_of(reader: StoreReader, ranges: Sequence[Range]) -> list[tuple[int | N
     firsts = [reader.read_record(_first_record_at(reader, range_)) for range_ in ranges]
     times = [record.store_timestamp if record else None for record in firsts]
     return [
-        (begin and begin - _CLOCK_SLACK_MS, end and end + _CLOCK_SLACK_MS)
-        for begin, end in zip(times, [*times[1:], None], strict=True)
+        (begin and begin - _CLOCK_SLACK_MS, end and end + _CLOCK_SLACK_MS) for begin, end in pairwise([*times, None])
     ]
 
 

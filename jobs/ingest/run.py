@@ -49,7 +49,6 @@ from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import ENDS
-from rmq_formats.errors import NotAStore
 
 _ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
 
@@ -96,8 +95,7 @@ def _ingest(request: IngestRequest, workers: Workers, clock: Clock, *, is_again:
     store = request.listed(lake.options, workers.width)
     if any(holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
         store = list_again(store)
-    if store.queue_files and not store.segments:
-        raise NotAStore("queues and no log: is the disk mounted that the log lies on?", None, store.root)
+    store.require_log()
     known = identify(lake, store, request.broker, register_new=not request.dry_run)
     summary = Summary(store.root, lake.location, known.broker if known else request.broker or "")
     clock.lap("listing")

@@ -236,6 +236,7 @@ class Before(NamedTuple):
 def look(request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1) -> Before:
     """List the store and settle its settings; `UndecidedError` for one that has to be given."""
     store = request.listed(options, readers)
+    store.require_log()
     check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)
     return Before(store, files, settle(store, files, request.wanted))

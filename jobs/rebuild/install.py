@@ -36,6 +36,7 @@ from jobs.store.store import REPLACED
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.store import (
+    CHECKPOINT_SIZE,
     INDEX_FOLDER,
     Checkpoint,
     decode_checkpoint,
@@ -256,7 +257,8 @@ def index_header(path: Path) -> IndexHeader:
 
 def _checkpoint(root: Path) -> Checkpoint:
     try:
-        return decode_checkpoint((root / _CHECKPOINT).read_bytes())
+        with (root / _CHECKPOINT).open("rb") as file:
+            return decode_checkpoint(file.read(CHECKPOINT_SIZE))
     except (OSError, FormatError):
         return Checkpoint(0, 0, 0)
 

@@ -206,6 +206,7 @@ def _take(summary: Summary, lost: LostQueues) -> None:
 def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1) -> tuple[Store, QueueSettings]:
     """List the store and settle its settings; `UndecidedError` for one that has to be given."""
     store = request.listed(options, readers)
+    store.require_log()
     check_room(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
     return store, settle_queues(store, request.conf, request.release, request.file_size, request.seen)
 

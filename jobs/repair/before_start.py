@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.diagnosis.broker_start import BadPlace, gathered, obstacles
+from jobs.diagnosis.broker_start import BadPlace, Cut, cut_of, gathered, obstacles
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
 from jobs.store.queue_files import StoredQueue, queues_of_files
@@ -30,25 +30,42 @@ def start_after(verdict: Verdict) -> StartOutcome | None:
     return None if verdict.start is None else verdict.start.once_mended or verdict.start
 
 
-def withheld(found: Verdict, planned: Verdict) -> str | None:
+def withheld(store: Store, found: Verdict, planned: Verdict) -> str | None:
     """
     Return why a plan must not be done; None where a start after it deletes no more messages than one now.
 
-    *planned* is the verdict on the store's log as the plan leaves it.
+    *planned* is the verdict on the log as the plan leaves it, with which *store* is listed.
     """
     after = start_after(planned)
     deleted = (after.deletes_messages or 0) if after is not None else 0
     now = (found.start.deletes_messages or 0) if found.start is not None else 0
-    if after is None or deleted <= now:
+    if after is not None and deleted > now:
+        return (
+            f"this broker ({after.release}) would start then, cut the log at {after.cuts_at:,} and delete "
+            f"{counted(deleted, 'whole message')}"
+        )
+    cut = _possible_cut(store, found, planned)
+    if after is None or cut is None:
         return None
     return (
-        f"this broker ({after.release}) would start then, cut the log at {after.cuts_at:,} and delete "
-        f"{counted(deleted, 'whole message')}"
+        f"this broker ({after.release}) refuses the store now, which loses nothing; it may start then, cut the log at "
+        f"{cut.offset:,} and delete {counted(cut.messages, 'whole message')} ({after.unknown})"
     )
 
 
+def _possible_cut(store: Store, found: Verdict, planned: Verdict) -> Cut | None:
+    """Return how a start may cut the log of which nobody knows how it goes, and which is refused now."""
+    after = start_after(planned)
+    if after is None or after.starts is not None or planned.walked is None:
+        return None
+    if found.start is None or found.start.starts is not False:
+        return None
+    cut = cut_of(gathered(store, Release.of(after.release)), planned.walked)
+    return cut if cut.messages else None
+
+
 def bridged(
-    store: Store, verdict: Verdict, made: Sequence[MendedSegment], folder: Path
+    store: Store, found: Verdict, verdict: Verdict, made: Sequence[MendedSegment], folder: Path
 ) -> Iterator[tuple[MendedSegment, int]]:
     """
     Write bridges over what a start would stop at; yield each segment that has some, and how many bytes were lost there.
@@ -56,7 +73,9 @@ def bridged(
     *store* is listed with its log as it will be; what of it is *made* already is changed in place.
     """
     after = start_after(verdict)
-    if after is None or verdict.walked is None or not after.deletes_messages:
+    if after is None or verdict.walked is None:
+        return
+    if not after.deletes_messages and _possible_cut(store, found, verdict) is None:
         return
     facts = gathered(store, Release.of(after.release))
     places = [one.place for one in obstacles(facts, verdict.walked)]

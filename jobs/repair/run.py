@@ -18,6 +18,7 @@ from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity
 from jobs.diagnosis.broker_start import start_lines
+from jobs.diagnosis.checkpoint import checkpoint_file, checkpoint_of
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
 from jobs.lake.findings import INDEX, LOG, LOST_START, NOT_INDEXED, QUEUES
 from jobs.lake.lake import Lake
@@ -56,7 +57,7 @@ from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
-from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, decode_checkpoint, encode_checkpoint
+from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
 _SHOWN = 4
@@ -235,7 +236,7 @@ class _Repair:
         with broker_kept_out(request.store):
             plans = self._planned()
             if plans:
-                self.summary.withheld = withheld(self.summary.found, verdict)
+                self.summary.withheld = withheld(self._planned_store(), self.summary.found, verdict)
             if self.summary.withheld is not None:
                 plans = []
             self.summary.plan = [line for plan in plans for line in plan.describe()]
@@ -263,10 +264,14 @@ class _Repair:
         self.log = (str(self.work / name),)
         return _verified(self.request, self.log, self.workers)
 
+    def _planned_store(self) -> Store:
+        """List the store with its log as it will be."""
+        return list_store(self.request.store, commitlog=self.log, options=self.workers.options)
+
     def _bridge(self, verdict: Verdict) -> Verdict:
         """Write bridges over what the broker would end its log at, and return the verdict on that log."""
-        log = list_store(self.request.store, commitlog=self.log, options=self.workers.options)
-        made = list(bridged(log, verdict, self.segments, self.work / "log"))
+        found, log = self.summary.found, self._planned_store()
+        made = list(bridged(log, found, verdict, self.segments, self.work / "log"))
         if not made:
             return verdict
         bases = {segment.base_offset for segment, _ in made}
@@ -325,7 +330,7 @@ class _Repair:
         # What is wrong besides may be what the times are compared with; of a killed broker they may be any.
         is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
         newest = verdict.walked.newest if verdict.walked is not None else 0
-        checkpoint = _checkpoint(self.root, times, newest, is_alone=is_alone, is_closed=store.is_closed)
+        checkpoint = _checkpoint(store, times, newest, is_alone=is_alone)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
@@ -415,36 +420,34 @@ def _left_out(changed: Sequence[int]) -> Iterator[str]:
         )
 
 
-def _checkpoint(
-    root: Path, times: Mapping[str, int], newest: int, *, is_alone: bool, is_closed: bool
-) -> Checkpoint | None:
+def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:
     """
     Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start.
 
     None that is made names a time after the log's *newest* or its keys'. Times of a store that was killed convict no
     checkpoint: they may be any. But no time that nothing in the store has stays in one that is made for its length.
     """
-    path = root / CHECKPOINT_PART
-    if not path.is_file():
+    file, stored = checkpoint_file(store), checkpoint_of(store)
+    if file is None:
         return None
-    indexed = _newest_indexed(root / "index")
-    try:
-        stored = decode_checkpoint(path.read_bytes())
-    except FormatError:
+    indexed = _newest_indexed(store)
+    if stored is None:
         time = min(indexed, newest) if newest else indexed  # an index file may be of another log
         return Checkpoint(time, time, time)
     newest = max(newest, indexed) if newest else 0
-    is_wrong = is_alone and ((is_closed and times) or path.stat().st_size != CHECKPOINT_SIZE)
-    right = stored._replace(**{name: at for name, at in times.items() if is_closed or getattr(stored, name) > newest})
+    is_wrong = is_alone and ((store.is_closed and times) or file.size != CHECKPOINT_SIZE)
+    right = stored._replace(
+        **{name: at for name, at in times.items() if store.is_closed or getattr(stored, name) > newest}
+    )
     return Checkpoint(*(min(time, newest) for time in right)) if is_wrong and newest else None
 
 
-def _newest_indexed(index: Path) -> int:
+def _newest_indexed(store: Store) -> int:
     """Return up to when keys are surely indexed: a broker that recovers begins no later."""
     newest = 0
-    for path in index.iterdir() if index.is_dir() else ():
-        with suppress(FormatError), path.open("rb") as file:
-            newest = max(newest, decode_header(file.read(HEADER.size)).end_timestamp)
+    for file in store.index_files:
+        with suppress(FormatError):
+            newest = max(newest, decode_header(store.read(file, 0, HEADER.size)).end_timestamp)
     return newest
 
 

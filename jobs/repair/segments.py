@@ -211,11 +211,11 @@ def _sound(work: MendWork) -> Iterator[Interval]:
     """Yield the parts of the store's segment that nothing in the store speaks against: no row is put over them."""
     if work.range is None:
         return
-    at = work.range.start_offset
+    at = sound = work.range.start_offset
     with closing(RangeReader(work.range).pieces()) as pieces, Path(work.lake.path).open("rb") as made:
         for item in pieces:
             if isinstance(item, Piece):
-                if item.kind is PieceKind.BLANK:
+                if item.kind is PieceKind.BLANK and sound == at:  # after another log's records it ends that log
                     yield item.offset, item.end
                 at = item.end
                 continue
@@ -228,7 +228,8 @@ def _sound(work: MendWork) -> Iterator[Interval]:
             cuts = np.flatnonzero(np.diff(is_wrong) | (starts[1:] != ends[:-1])) + 1
             for run in np.split(np.arange(places.size), cuts):
                 if not is_wrong[run[0]]:
-                    yield int(starts[run[0]]), int(ends[run[-1]])
+                    sound = int(ends[run[-1]])
+                    yield int(starts[run[0]]), sound
             at = int(ends[-1])
 
 

@@ -49,6 +49,7 @@ class RocketmqReader(DataSourceReader):
         """Plan the ranges of the log that may hold wanted messages."""
         wanted = self._wanted
         store = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
+        store.require_log()
         place, writer = start_of(wanted, store)
         if place.offset < store.start_offset and wanted.fails_on_data_loss:
             raise data_loss(place.offset, store.start_offset, store.root)

@@ -138,6 +138,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = self._wanted
         root, folders = (self._folders[0], self._folders) if self._folders else (wanted.path, wanted.commitlog)
         store = list_store(root, commitlog=folders, options=wanted.file_system)
+        store.require_log()
         if not self._folders and store.segments:
             self._known_start(store)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)

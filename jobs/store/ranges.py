@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 from jobs.storage import AnyStorage
@@ -194,20 +195,40 @@ def holes(segments: Sequence[Segment]) -> Iterator[Hole]:
 def usual_size(segments: Sequence[Segment]) -> int:
     """Return the size that most segments have, or that their names say; 0 without any."""
     sizes = Counter(segment.size for segment in segments)
-    # A broker names each segment by a multiple of its size.
-    names = [one.base_offset for one in segments if one.base_offset]
-    named = Counter(size for size in sizes for name in names if size and not name % size)
+    named = _named(segments)
     steps = [after.base_offset - before.base_offset for before, after in pairwise(segments)]
     are_all_longer = bool(steps) and min(steps) < min(sizes) and not named
     if steps and (min(steps) in sizes or are_all_longer):  # of two that are as frequent, names tell the right one
         return min(steps)
+    if _is_none_right(segments) and (size := _size_by_names(segments)):
+        return size
     return max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
 
 
-def of_odd_length(segments: Sequence[Segment]) -> Segment | None:
-    """Return the only segment if its length is that of no block of a disk: it may have been cut, and no other tells."""
-    (only,) = segments if len(segments) == 1 else (None,)
-    return only if only is not None and only.size % _BLOCK else None
+def _named(segments: Sequence[Segment]) -> Counter[int]:
+    """Count the names that agree with each of the sizes: a broker names each segment by a multiple of its size."""
+    names = [one.base_offset for one in segments if one.base_offset]
+    return Counter(size for size in {one.size for one in segments} for name in names if size and not name % size)
+
+
+def _is_none_right(segments: Sequence[Segment]) -> bool:
+    """Return whether each segment has a length of its own, and no name is a multiple of any."""
+    sizes = {one.size for one in segments}
+    return len(segments) > 1 and len(sizes) == len(segments) and not _named(segments)
+
+
+def _size_by_names(segments: Sequence[Segment]) -> int | None:
+    """Return the only size of which all names are multiples, and which no segment exceeds; None if several are."""
+    size = gcd(*(one.base_offset for one in segments))
+    longest = max(one.size for one in segments)
+    return size if size // 2 < longest <= size and not size % _BLOCK else None
+
+
+def of_doubtful_length(segments: Sequence[Segment]) -> Segment | None:
+    """Return the last segment if it may have been cut, and neither its own length nor another one nor a name tells."""
+    if len(segments) == 1:
+        return segments[0] if segments[0].size % _BLOCK else None  # no block of a disk is that long
+    return segments[-1] if _is_none_right(segments) and usual_size(segments) in {one.size for one in segments} else None
 
 
 def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
@@ -216,7 +237,7 @@ def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
 
     Those up to 4.4.0, and 4.9.2, do. An empty newest one is no damage: every broker deletes it when it starts.
     """
-    usual = usual_size(segments)
+    usual = usual_size(segments) if of_doubtful_length(segments) is None else 0
     for segment in segments:
         if segment.size < usual and (segment.size or segment is not segments[-1]):
             yield segment, usual

@@ -101,6 +101,12 @@ class Store:
         """Return the path of a file, or folder, below the store's root."""
         return (location or "").removeprefix(f"{self.root}/")
 
+    def require_log(self) -> None:
+        """Raise `NotAStore` where queues or index files lead into a log of which nothing is there."""
+        if not self.segments and (self.queue_files or self.index_files):
+            reason = "queues or index files, and no log: is its disk mounted? --commitlog names folders elsewhere"
+            raise NotAStore(reason, None, self.root)
+
     @property
     def start_offset(self) -> int:
         """The first physical offset on disk."""

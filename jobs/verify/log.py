@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import NamedTuple
 
 from jobs.diagnosis.broker_start import doubtful_length
@@ -53,14 +54,17 @@ class LostRanges:
     def __init__(self, findings: Iterable[Lost]) -> None:
         self._ranges = sorted(findings)
         self._starts = [start for start, _, _ in self._ranges]
+        self._furthest = list(accumulate((end for _, end, _ in self._ranges), max))  # of a range and all before it
 
     def title_at(self, offset: int | None) -> str:
         """Return the title of the finding that explains why *offset* is lost; "" where it is not."""
         number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
-        if offset is None or number < 0:
-            return ""
-        _, end, title = self._ranges[number]
-        return title if offset < end else ""
+        while offset is not None and number >= 0 and offset < self._furthest[number]:
+            _, end, title = self._ranges[number]
+            if offset < end:
+                return title
+            number -= 1  # a gap within the lost end hides that end
+        return ""
 
     def attributed(self, finding: Finding) -> Finding:
         """Return a finding with the log's finding that it follows from, if there is one."""

@@ -209,5 +209,5 @@ def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:
     broker.append(some_records(5))
     ingest_beside(broker.root)
     (broker.root / "commitlog").rename(tmp_path / "elsewhere")
-    with pytest.raises(NotAStore, match="queues and no log"):
+    with pytest.raises(NotAStore, match="no log: is its disk mounted"):
         ingest_beside(broker.root)

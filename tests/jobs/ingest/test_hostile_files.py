@@ -82,6 +82,38 @@ def test_loops_of_links_and_files_of_holes(
     assert run("inspect", store).code in {ExitCode.CLEAN, ExitCode.DAMAGE}
 
 
+def test_a_queue_file_of_a_terabyte_is_made_again_with_its_own_length(store: Path, tmp_path: Path, run: Run) -> None:
+    queue = min((store / "consumequeue/T1/0").iterdir())
+    healthy = queue.read_bytes()
+    os.truncate(queue, 1 << 40)
+
+    done = run("repair", store, "--out", tmp_path / "repair", "--apply")
+    assert (done.code, queue.read_bytes()) == (ExitCode.CLEAN, healthy), done.out + done.err
+
+
+@pytest.mark.timeout(60)
+def test_a_repair_of_the_checkpoint_waits_for_no_pipe(store: Path, tmp_path: Path, run: Run) -> None:
+    """What stands in the place of an index file, and nobody writes into, would be opened for ever."""
+    file = sorted((store / "index").iterdir())[2]
+    file.unlink()
+    os.mkfifo(file)
+    os.truncate(store / "checkpoint", 10)
+
+    done = run("repair", store, "--out", tmp_path / "repair")
+    assert (done.code, "replaced: store/checkpoint" in done.out) == (ExitCode.MISMATCH, True), done.out + done.err
+
+
+@pytest.mark.parametrize("line", ["rebuild-index", "rebuild-consumequeue", "ingest", "export"])
+def test_a_store_whose_log_is_elsewhere_is_not_taken_for_an_empty_one(
+    line: str, store: Path, tmp_path: Path, run: Run
+) -> None:
+    shutil.rmtree(store / "commitlog")
+
+    place = ("--store", store) if line == "export" else (store,)
+    done = run(line, *place, "--lake" if line == "ingest" else "--out", tmp_path / "new")
+    assert (done.code, "no log: is its disk mounted?" in done.err) == (ExitCode.FAILED, True), done.err
+
+
 def test_index_files_beside_the_log_of_another_store(store: Path, tmp_path: Path, run: Run) -> None:
     shutil.rmtree(store / "commitlog")
     shutil.copytree(unpack("b498-base", tmp_path / "other") / "commitlog", store / "commitlog")

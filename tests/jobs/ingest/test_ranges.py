@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from jobs.store.chain import Outcome, chained, run_range, watermark
-from jobs.store.ranges import Range, holes, newest_written, plan_ranges
-from jobs.store.store import list_store
+from jobs.store.ranges import Range, cut_short, holes, newest_written, plan_ranges, usual_size
+from jobs.store.store import Segment, list_store
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind, walk
+from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.stores import log_folders, records_of, segments_of
@@ -123,3 +124,22 @@ def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -
     second.unlink()
 
     assert [(start, end) for _, start, end in holes(list_store(str(store)).segments)] == [(10_000, 32_768)]
+
+
+@pytest.mark.parametrize(
+    ("files", "size", "cut"),
+    [
+        ({0: 32768, 32768: 32768, 65536: 1000}, 32768, [65536]),
+        ({0: 32768, 32768: 1000}, 32768, [32768]),
+        ({0: 40000, 32768: 40001}, 32768, []),  # longer than the next one's beginning allows
+        ({0: 18746, 32768: 16838}, 32768, [0, 32768]),  # both cut: the name is a multiple of no other size
+        ({0: 18746, 65536: 16838}, 18746, []),  # of one of 65,536 or 32,768 bytes
+        ({0: 16384, 30000: 16384}, 16384, []),  # a wrong name
+        ({32768: 1000}, 1000, []),
+    ],
+)
+def test_the_size_of_segments_is_what_most_have_or_all_names_say(
+    files: dict[int, int], size: int, cut: list[int]
+) -> None:
+    segments = [Segment(name_of_offset(base), base, length, base + length) for base, length in files.items()]
+    assert (usual_size(segments), [one.base_offset for one, _ in cut_short(segments)]) == (size, cut)

@@ -146,10 +146,13 @@ def test_a_person_decides_an_undecided_index_file(store: Path, healthy: Path) ->
 
 
 @pytest.mark.parametrize("fault", DENIED, ids=named)
-def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault, tmp_path: Path) -> None:
+def test_who_may_not_read_a_file_repairs_nothing(
+    healthy: Path, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repaired(Path(shutil.copytree(healthy, tmp_path / "store")))  # compiles, into a folder that is closed to others
     with TemporaryDirectory() as name:  # pytest's own folders are closed to others
         Path(name).chmod(0o777)
+        monkeypatch.setattr("tempfile.tempdir", name)  # TMPDIR may be closed to others, too
         store = Path(shutil.copytree(healthy, Path(name, "store")))
         fault.plant(store)
         with without_rights(Path(name), denied=True), pytest.raises(PermissionError) as error:

@@ -1,5 +1,6 @@
 """A store whose queues or index are in RocksDB: files are repaired, rows are left to the broker, and it is said."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -29,14 +30,29 @@ def copied(situation: StoreOf, name: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
 
 
-def repaired(store: Path, lake: Path | None = None, out: str = "repair") -> RepairSummary:
+def repaired(store: Path, lake: Path | None = None, out: str = "repair", *, bridge: bool = False) -> RepairSummary:
     source = None if lake is None else Lake(str(lake))
-    request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply=True)
+    request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply=True, bridge=bridge)
     return repair(request, OneByOne())
 
 
 def first(folder: Path, pattern: str) -> Path:
     return min(folder.glob(pattern))
+
+
+def test_no_store_is_made_loadable_that_a_start_may_cut(situation: StoreOf, tmp_path: Path) -> None:
+    """Starts beside RocksDB are not foretold: what keeps the broker from one is left, or what is lost is bridged."""
+    store = copied(situation, DOUBLE, tmp_path)
+    segment = first(store, "commitlog/*")
+    os.truncate(segment, segment.stat().st_size // 2)
+    before = content_of(store)
+
+    alone = repaired(store)
+    assert "it may start then, cut the log at" in (alone.withheld or "")
+    assert before == content_of(store)
+
+    assert repaired(store, out="bridges", bridge=True).withheld is None
+    assert len({one.stat().st_size for one in (store / "commitlog").iterdir()}) == 1
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
