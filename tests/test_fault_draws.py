@@ -112,6 +112,7 @@ PAST = (
     "b533-types-crc foreign-index:690364 cut-checkpoint:692952",
     "b551-cqdouble cut-segment:795833 cut-segment:658208",
     "b420-expired cut-segment:125360 zero-page:413100",
+    "b533-crash-before bit-queue-offset:978718",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

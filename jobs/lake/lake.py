@@ -1,5 +1,6 @@
 """A lake: where its tables are, the settings to reach them, and the files below it."""
 
+import errno
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from jobs.storage.model import FileInfo, Reader
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
+
+_LARGEST = 1 << 30  # the manifest of a run that reads 100,000 ranges has a tenth of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,10 @@ class Lake:
         return storage_of(self.location, self.options).open(self.locate(path))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file that a run has written; nothing of one that is larger than any, holes or not."""
         with self.open(path) as file:
+            if file.size > _LARGEST:
+                raise OSError(errno.EFBIG, "larger than any file that is read at once", self.locate(path))
             return bytes(file.read(0, file.size))
 
     def arrow_file(self, path: str) -> "NativeFile":

@@ -6,6 +6,7 @@ and its replacement proven right: one fault explains all that differs, or nothin
 otherwise stays and is named: a record of the log may have changed that no checksum covers.
 """
 
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -147,14 +148,14 @@ class _Judge:
     out: Path
     made: set[str]  # SHA-256 of what was made
     doubtful: set[int]  # records that are not what a broker wrote
-    wrong: set[str] = field(init=False)  # files that the comparison with the log has something against
+    wrong: dict[str, list[range]] = field(init=False)  # units of files that the comparison with the log objects to
     _bases: NDArray[np.int64] = field(init=False)
     _lost: list[tuple[int, int]] = field(init=False)  # from and to of what the log has lost
     _strange: list[Units] = field(default_factory=list)  # of files that are of another queue
     _witnessed: set[int] = field(default_factory=set)  # segments whose records units in their places lead to
 
     def __post_init__(self) -> None:
-        self.wrong = _wrong_files(self.joined, self.settings)
+        self.wrong = _wrong_units(self.joined, self.settings)
         self._bases = np.array([segment.base_offset for segment in self.store.segments], np.int64)
         damaged = [(start, start + size) for start, size in self.joined.damaged]
         self._lost = [*damaged, *((start, end) for _, start, end in holes(self.store.segments))]
@@ -177,7 +178,7 @@ class _Judge:
         fault = file_fault(Content.of(own)._replace(size=real.size), Content.of(content))
         if fault is FileFault.BIT and not _is_extension(file):
             return _UNDECIDED if self._is_of_a_record(file, queue, content, own) else _WRONG
-        if is_as_long and (file.path not in self.wrong or _is_extension(file)):
+        if is_as_long and (_is_extension(file) or not self._differs_where_wrong(file, queue, content, own)):
             return _KEPT
         if fault is not None:
             return _WRONG
@@ -185,6 +186,18 @@ class _Judge:
         if is_foreign and queue.name.kind is QueueKind.PLAIN:
             self._strange.append(_units(own, queue.name))
         return _FOREIGN if is_foreign else _UNDECIDED
+
+    def _differs_where_wrong(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bool:
+        """
+        Return whether a unit that the log objects to is another one in the made file.
+
+        What the log objects to may be the record's fault: then both files have the same unit there, and the store's own
+        may lack units all the same, of records that a killed broker had not dispatched.
+        """
+        first = int(Path(file.path).name) // queue.name.kind.layout.size
+        is_other = _units(content, queue.name) != _units(own, queue.name)
+        places = (range(max(units.start - first, 0), units.stop - first) for units in self.wrong.get(file.path, ()))
+        return any(is_other[units.start : units.stop].any() for units in places)
 
     def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bytes:
         """Give a made file the units of the store's own that lead into lost bytes of the log: these cannot be made."""
@@ -322,14 +335,15 @@ def path_in_output(path: str) -> str:
     return path.removeprefix(f"{QueueKind.PLAIN}/")
 
 
-def _wrong_files(joined: JoinResult, settings: QueueSettings) -> set[str]:
-    """Return the files, by their paths in the output, that the comparison with the log has something against."""
-    found = set()
+def _wrong_units(joined: JoinResult, settings: QueueSettings) -> dict[str, list[range]]:
+    """Return the units that the comparison with the log objects to, by their files' paths in the output."""
+    found: dict[str, list[range]] = defaultdict(list)
     for difference in joined.differences:
         is_of_none = difference.kind is DifferenceKind.MISSING_FILE  # or of one whose length says it
         if is_of_none or difference.kind in _NOT_OF_THE_FILE or _leads_beyond(difference, joined):
             continue  # the log has lost what the unit leads to
-        found |= set(_files_of(difference, settings))
+        for path in _files_of(difference, settings):
+            found[path].append(range(difference.position, difference.position + difference.times))
     return found
 
 

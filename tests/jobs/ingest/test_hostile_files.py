@@ -123,6 +123,15 @@ def test_index_files_beside_the_log_of_another_store(store: Path, tmp_path: Path
     assert "CONTRADICTS 20261120074348803: foreign file" in done.out
 
 
+def test_a_manifest_of_a_terabyte_is_not_read(store: Path, tmp_path: Path, run: Run) -> None:
+    run("ingest", store, "--lake", tmp_path / "lake")
+    (manifest,) = (tmp_path / "lake/_manifests").iterdir()
+    os.truncate(manifest, 1 << 40)
+
+    done = run("diff", store, tmp_path / "lake")
+    assert (done.code, f"{manifest}: larger than any" in done.err) == (ExitCode.FAILED, True), done.err
+
+
 @pytest.mark.parametrize("column", ["body", "store_timestamp"])
 def test_a_query_names_the_column_that_another_engine_dropped(
     column: str, store: Path, tmp_path: Path, run: Run
