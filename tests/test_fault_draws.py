@@ -113,6 +113,7 @@ PAST = (
     "b551-cqdouble cut-segment:795833 cut-segment:658208",
     "b420-expired cut-segment:125360 zero-page:413100",
     "b533-crash-before bit-queue-offset:978718",
+    "b514-timer break-off-segment:765263 break-off-queue:344913",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",
@@ -125,6 +126,7 @@ PAST_REPAIRS = (
     "accept,bridge b514-timer bit-queue-offset:348990 bit-queue-id:723473",
     "accept,bridge,lake b551-types-crc foreign-segment:285805",
     "accept,lake b498-types foreign-segment:872934",
+    "lake b498-crash-before zero-properties:935466 foreign-checkpoint:648178",
 )
 SEEDS = range(33)
 REPAIR_SEEDS = range(500_000, 500_006)

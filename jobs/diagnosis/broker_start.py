@@ -413,7 +413,7 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[Obstacle]:
 
 
 def cut_of(facts: StartFacts, log: WalkedLog) -> Cut:
-    """Return where a start cuts the log; where nobody knows how far back it looks, it may look at all of it."""
+    """Return the cut of a start; one of which nobody knows how far back it looks may look at all of the log."""
     first = next(obstacles(facts, log), None)
     return Cut(log.end, 0) if first is None else Cut(first.offset, log.messages - first.place.sound_before)
 

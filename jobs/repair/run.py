@@ -319,6 +319,8 @@ class _Repair:
     def _make_rest(self, verdict: Verdict) -> None:
         """Make queues, index files and checkpoint, where what there is does not follow from the log as it will be."""
         store = self.store
+        if not store.segments and not self.segments:
+            return  # nothing follows from a log that is elsewhere
         own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         own = [one for one in own if not is_of_rows(one, store)]
         if any(one.part == QUEUES for one in own):
