@@ -77,7 +77,7 @@ def shorten(store: Path, log_end: int) -> None:
 def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
     if target.exists():
         shutil.rmtree(target)
-    shutil.copytree(whole, target)
+    shutil.copytree(whole, target, ignore=shutil.ignore_patterns("index"))  # which would be ahead of the log
     (target / "abort").touch()
     shorten(target, moment.log_end)
     for path in target.glob("consumequeue/*/*/*"):
