@@ -114,6 +114,7 @@ PAST = (
     "b420-expired cut-segment:125360 zero-page:413100",
     "b533-crash-before bit-queue-offset:978718",
     "b514-timer break-off-segment:765263 break-off-queue:344913",
+    "b470-crash-after rename-index:818493 swap-index:964985",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

@@ -198,10 +198,17 @@ def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str | None]
 
 
 def _are_exchanged(pairs: Sequence[tuple[Explained, Explained]], zone: tzinfo) -> bool:
-    """Return whether names fit contents only once exchanged: a broker makes no file before its first message."""
+    """
+    Return whether names fit contents only once exchanged: a broker makes no file before its first message.
+
+    Nor long after it: a file whose name fits now gets no later one. Of two that are renamed one may be right as it is.
+    """
     begins = [name_of_time(one.real.header.begin_timestamp, zone) for one, _ in pairs]
     fits_now = all(one.real.name >= begin for (one, _), begin in zip(pairs, begins, strict=True))
-    return not fits_now and all(place.real.name >= begin for (_, place), begin in zip(pairs, begins, strict=True))
+    return not fits_now and all(
+        begin <= place.real.name and not begin <= one.real.name < place.real.name
+        for (one, place), begin in zip(pairs, begins, strict=True)
+    )
 
 
 def _overlap(files: Sequence[Explained]) -> bool:
