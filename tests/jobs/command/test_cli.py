@@ -109,8 +109,9 @@ _ON_A_WORKER = (
             ConnectionRefusedError(111, "Connection refused", "hdfs://node/store"),
             "hdfs://node/store: Connection refused",
         ),
+        (MemoryError("Unable to allocate 2 TiB"), "there is not enough memory: Unable to allocate 2 TiB"),
     ],
-    ids=["damage", "file", "worker", "JVM", "refused"],
+    ids=["damage", "file", "worker", "JVM", "refused", "memory"],
 )
 def test_an_error_is_one_line_that_names_the_place_first(
     probe: Probe, capsys: pytest.CaptureFixture[str], error: BaseException, said: str

@@ -11,6 +11,7 @@ from jobs.storage.aws import settings_of_environment
 from jobs.storage.hadoop_settings import file_system_settings
 from jobs.storage.s3 import delta_options
 from tests.support.commands import Run
+from tests.support.faults import without_rights
 
 KEY, SECRET, TOKEN = "AKIAEXAMPLEEXAMPLE", "wJalrXUtnFEMIexampleexample", "IQoJb3JpZ2luexample"
 HADOOP = {"fs.s3a.access.key": KEY, "fs.s3a.secret.key": SECRET, "fs.s3a.session.token": TOKEN}
@@ -52,6 +53,14 @@ def test_a_profile_gives_what_the_environment_does_not(home: Path) -> None:
     assert (KEY, SECRET) == (found["fs.s3a.access.key"], found["fs.s3a.secret.key"])
     assert ("eu-west-1", "https://s3.example.org") == (found["fs.s3a.endpoint.region"], found["fs.s3a.endpoint"])
     assert {"fs.s3a.access.key": "other"} == settings_of_environment({"HOME": str(home)})
+
+
+def test_a_home_that_may_not_be_read_has_no_profile(home: Path) -> None:
+    (home / ".aws" / "credentials").write_text(f"[default]\naws_access_key_id = {KEY}\n")
+    home.chmod(0)
+    with without_rights(home, denied=True):  # to root nothing is closed
+        assert {} == settings_of_environment({"HOME": str(home)})
+    home.chmod(0o700)
 
 
 def test_keys_are_taken_from_one_place(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

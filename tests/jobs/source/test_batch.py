@@ -1,5 +1,6 @@
 """`spark.read.format("rocketmq-store")` gives the rows of the table `messages`, from a store as it lies there."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,10 @@ from jobs.lake.tables import STORED_MESSAGES
 from jobs.source.batch import RocketmqReader
 from jobs.source.format import RocketmqDataSource, register
 from jobs.source.options import Wanted
+from jobs.source.stream import RocketmqStreamReader
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
-from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.errors import NotAStore, UnsupportedFormat
 from tests.golden import StoreOf
 from tests.rmq_formats.stores import stored_records
 from tests.support.commands import overwrite
@@ -137,6 +139,14 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
 def test_options_that_make_no_sense_are_refused(name: str, value: str) -> None:
     with pytest.raises(UnsupportedFormat):
         Wanted.of({"path": "x", name: value})
+
+
+def test_a_store_whose_log_is_elsewhere_has_no_rows_to_give(golden: StoreOf, tmp_path: Path) -> None:
+    store = shutil.copytree(golden("b533-base"), tmp_path / "store", ignore=shutil.ignore_patterns("commitlog"))
+    wanted = Wanted.of({"path": str(store)})
+    for plan in (RocketmqReader(wanted).partitions, RocketmqStreamReader(wanted).initialOffset):
+        with pytest.raises(NotAStore, match="no log: is its disk mounted"):
+            plan()
 
 
 def test_a_path_is_needed() -> None:
