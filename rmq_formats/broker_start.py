@@ -82,6 +82,13 @@ class KeyRange(NamedTuple):
     to_offset: int
 
 
+class Cut(NamedTuple):
+    """The offset at which the log ends for a broker, and the number of whole messages after it."""
+
+    offset: int
+    messages: int
+
+
 @dataclass(frozen=True, slots=True)
 class StartOutcome:
     """The effects of a start; None for an effect that cannot be known, with the reason in `unknown`."""
@@ -94,6 +101,7 @@ class StartOutcome:
     deletes_files: tuple[str, ...] = ()
     loses_keys: KeyRange | None = None
     unknown: str = ""
+    may_cut: Cut | None = None  # at worst, of a start that nobody knows
     once_mended: "StartOutcome | None" = None  # where it refuses files: what the start does when they are mended
 
     def describe(self) -> dict[str, object]:

@@ -15,15 +15,17 @@ from jobs.console.amounts import counted
 from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
+from jobs.store.index_files import header_of
 from jobs.store.log_ends import last_units
 from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unwritten, queues_of_files, undecided_sizes
-from jobs.store.ranges import newest_written, of_doubtful_length, plan_ranges, usual_size, written_size
+from jobs.store.ranges import newest_written, plan_ranges, told_size, written_size
 from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES,
+    Cut,
     FileLength,
     FirstRecord,
     KeyRange,
@@ -40,7 +42,7 @@ from rmq_formats.commitlog.segment import Framing, PieceKind
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
+from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.release import SWITCHES, Release
 from rmq_formats.store import (
     COMMITLOG_FOLDER,
@@ -96,13 +98,6 @@ class StartFacts:
     checkpoint: Checkpoint
     walks_from: int | None
     unknown: str
-
-
-class Cut(NamedTuple):
-    """The offset at which the log ends for a broker, and the number of complete messages after it."""
-
-    offset: int
-    messages: int
 
 
 def start_outcome(
@@ -168,7 +163,7 @@ def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] =
         once_mended = predicted(facts, log, mended=[one.file for one in facts.lengths])
         return StartOutcome(str(release), starts=False, refuses=refused, once_mended=once_mended)
     if facts.unknown:
-        return _unknown(release, facts.unknown)
+        return replace(_unknown(release, facts.unknown), may_cut=None if log is None else _cut(facts, log))
     empty = [one.file for one in lengths if not one.length and release.start_deletes_empty_last_file]
     index = [] if facts.store.is_closed else _index_after_abort(facts.store, facts.checkpoint)
     outcome = StartOutcome(
@@ -184,7 +179,7 @@ def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] =
 
 
 def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> StartOutcome:
-    cut, store = cut_of(facts, log), facts.store
+    cut, store = _cut(facts, log), facts.store
     segments = [segment for segment in store.segments if segment.base_offset > cut.offset]
     if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
@@ -292,9 +287,9 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
 
 def doubtful_length(store: Store, conf: BrokerConf) -> str:
     """Say that the length of a segment may be wrong; empty where it is in no doubt, or *conf* says it."""
-    odd = of_doubtful_length(store.segments)
-    if odd is None or conf.segment_size is not None:
+    if not store.segments or conf.segment_size is not None or told_size(store.segments).is_told:
         return ""
+    odd = store.segments[-1]
     return f"{store.below(odd.location)} may have been cut: nothing says its length but its own {odd.size:,} bytes"
 
 
@@ -304,11 +299,10 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
 
     A file with a name that no broker gives is one of them, whatever its length: a broker reads its name as a number.
     """
-    size = conf.segment_size or usual_size(store.segments)
-    is_doubtful = conf.segment_size is None and of_doubtful_length(store.segments) is not None
+    size, is_told = (conf.segment_size, True) if conf.segment_size else told_size(store.segments)
     newest = store.segments[-1].location if store.segments else ""
     for segment in store.segments:
-        if segment.size != size and not is_doubtful:
+        if is_told and segment.size != size:
             is_last = segment.location == newest
             yield FileLength(store.below(segment.location), segment.size, size, is_last)
     yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
@@ -369,11 +363,8 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     """Return the index files that a start after a kill deletes: those that end after the checkpoint's index time."""
     deleted = []
     for file in store.index_files:
-        try:
-            header = decode_header(store.read(file, 0, HEADER.size))
-        except FormatError:
-            continue  # a broker gives a short file its length, and takes what it has for the header
-        if header.end_timestamp > checkpoint.index_timestamp:
+        header = header_of(file, store)  # None: a broker gives a short file its length, and takes what it has for one
+        if header is not None and header.end_timestamp > checkpoint.index_timestamp:
             deleted.append((file.about.path, header))
     return deleted
 
@@ -412,7 +403,7 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[Obstacle]:
             passed = segment.base_offset + segment.size  # it goes on with the next file
 
 
-def cut_of(facts: StartFacts, log: WalkedLog) -> Cut:
+def _cut(facts: StartFacts, log: WalkedLog) -> Cut:
     """Return the cut of a start; one of which nobody knows how far back it looks may look at all of the log."""
     first = next(obstacles(facts, log), None)
     return Cut(log.end, 0) if first is None else Cut(first.offset, log.messages - first.place.sound_before)

@@ -76,7 +76,7 @@ class Look:
         return summary
 
     def new_size(self) -> int | None:
-        """Return how many bytes of log a run will most likely read, or at most; None where only the run can know."""
+        """Return the bytes of log for a run to read, at least nearly; None where only the run can know."""
         try:
             store = self._store
             _require(len(store.queue_files) <= _MOST_QUEUE_FILES)

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.diagnosis.broker_start import BadPlace, Cut, cut_of, gathered, obstacles
+from jobs.diagnosis.broker_start import BadPlace, gathered, obstacles
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.run import Verdict
-from rmq_formats.broker_start import StartOutcome
+from rmq_formats.broker_start import Cut, StartOutcome
 from rmq_formats.commitlog.bridge import LostMessage, bridge, closed
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.consumequeue.unit import QueueKind, Unit
@@ -30,38 +30,32 @@ def start_after(verdict: Verdict) -> StartOutcome | None:
     return None if verdict.start is None else verdict.start.once_mended or verdict.start
 
 
-def withheld(store: Store, found: Verdict, planned: Verdict) -> str | None:
+def withheld(found: Verdict, planned: Verdict) -> str | None:
     """
     Return why a plan must not be done; None where a start after it deletes no more messages than one now.
 
-    *planned* is the verdict on the log as the plan leaves it, with which *store* is listed.
+    *planned* is the verdict on the store's log as the plan leaves it.
     """
     after = start_after(planned)
-    deleted = (after.deletes_messages or 0) if after is not None else 0
-    now = (found.start.deletes_messages or 0) if found.start is not None else 0
-    if after is not None and deleted > now:
+    if after is None:
+        return None
+    deleted = after.deletes_messages or 0
+    if deleted > ((found.start.deletes_messages or 0) if found.start is not None else 0):
         return (
             f"this broker ({after.release}) would start then, cut the log at {after.cuts_at:,} and delete "
             f"{counted(deleted, 'whole message')}"
         )
-    cut = _possible_cut(store, found, planned)
-    if after is None or cut is None:
-        return None
-    return (
+    cut = _possible_cut(found, after)
+    return cut and (
         f"this broker ({after.release}) refuses the store now, which loses nothing; it may start then, cut the log at "
         f"{cut.offset:,} and delete {counted(cut.messages, 'whole message')} ({after.unknown})"
     )
 
 
-def _possible_cut(store: Store, found: Verdict, planned: Verdict) -> Cut | None:
-    """Return how a start may cut the log of which nobody knows how it goes, and which is refused now."""
-    after = start_after(planned)
-    if after is None or after.starts is not None or planned.walked is None:
-        return None
-    if found.start is None or found.start.starts is not False:
-        return None
-    cut = cut_of(gathered(store, Release.of(after.release)), planned.walked)
-    return cut if cut.messages else None
+def _possible_cut(found: Verdict, after: StartOutcome) -> Cut | None:
+    """Return the cut of a start that nobody knows, of a store that the broker refuses now; None if it has no loss."""
+    is_refused = found.start is not None and found.start.starts is False
+    return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
 
 
 def bridged(
@@ -75,7 +69,7 @@ def bridged(
     after = start_after(verdict)
     if after is None or verdict.walked is None:
         return
-    if not after.deletes_messages and _possible_cut(store, found, verdict) is None:
+    if not after.deletes_messages and _possible_cut(found, after) is None:
         return
     facts = gathered(store, Release.of(after.release))
     places = [one.place for one in obstacles(facts, verdict.walked)]

@@ -9,7 +9,6 @@ done, and verify again.
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +44,7 @@ from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
+from jobs.store.index_files import header_of
 from jobs.store.known import ASSUMED, UndecidedError
 from jobs.store.request import StoreRequest
 from jobs.store.store import Store, list_store
@@ -55,8 +55,6 @@ from jobs.verify.index import CHECKPOINT_TIME
 from jobs.verify.log import doubted_end, lost_end
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_start import StartOutcome
-from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.layout import HEADER, decode_header
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
@@ -236,7 +234,7 @@ class _Repair:
         with broker_kept_out(request.store):
             plans = self._planned()
             if plans:
-                self.summary.withheld = withheld(self._planned_store(), self.summary.found, verdict)
+                self.summary.withheld = withheld(self.summary.found, verdict)
             if self.summary.withheld is not None:
                 plans = []
             self.summary.plan = [line for plan in plans for line in plan.describe()]
@@ -264,14 +262,10 @@ class _Repair:
         self.log = (str(self.work / name),)
         return _verified(self.request, self.log, self.workers)
 
-    def _planned_store(self) -> Store:
-        """List the store with its log as it will be."""
-        return list_store(self.request.store, commitlog=self.log, options=self.workers.options)
-
     def _bridge(self, verdict: Verdict) -> Verdict:
         """Write bridges over what the broker would end its log at, and return the verdict on that log."""
-        found, log = self.summary.found, self._planned_store()
-        made = list(bridged(log, found, verdict, self.segments, self.work / "log"))
+        log = list_store(self.request.store, commitlog=self.log, options=self.workers.options)
+        made = list(bridged(log, self.summary.found, verdict, self.segments, self.work / "log"))
         if not made:
             return verdict
         bases = {segment.base_offset for segment, _ in made}
@@ -446,11 +440,8 @@ def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone
 
 def _newest_indexed(store: Store) -> int:
     """Return up to when keys are surely indexed: a broker that recovers begins no later."""
-    newest = 0
-    for file in store.index_files:
-        with suppress(FormatError):
-            newest = max(newest, decode_header(store.read(file, 0, HEADER.size)).end_timestamp)
-    return newest
+    headers = (header_of(file, store) for file in store.index_files)
+    return max((header.end_timestamp for header in headers if header is not None), default=0)
 
 
 def _apply(request: RepairRequest, plans: Sequence[Installation]) -> None:

@@ -8,6 +8,7 @@ those each client finds by itself.
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -56,10 +57,9 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
         (Path(environment.get("AWS_CONFIG_FILE") or home / ".aws" / "config"), section),
         (Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials"), profile),
     )
-    try:
+    is_any = False
+    with suppress(PermissionError):  # of a home that is not this user's: a local store needs none of it
         is_any = any(path.exists() for path, _ in files)
-    except PermissionError:  # of a home that is not this user's: a local store needs none of it
-        is_any = False
     if not is_any:
         return {}
     from configparser import ConfigParser  # nobody pays for its import who has no such files

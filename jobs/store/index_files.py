@@ -1,12 +1,14 @@
-"""The index files of a store as one thing: the geometry that they share."""
+"""The index files of a store as one thing: the geometry that they share, and the header of each."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 
 from jobs.storage.model import Reader
-from jobs.store.store import Store
+from jobs.store.store import Store, StoredFile
+from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.geometry import StatedGeometry, stated_geometry
+from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.layout import Buffer, Content
 
 
@@ -22,6 +24,14 @@ def geometry_of_index(
 
         files = [Content(file.size, _reading(opened, file.location)) for file in store.index_files]
         return stated_geometry(files, hash_slots, index_num)
+
+
+def header_of(file: StoredFile, store: Store) -> IndexHeader | None:
+    """Return the header of an index file; None of one that is too short for a header."""
+    try:
+        return decode_header(store.read(file, 0, HEADER.size))
+    except FormatError:
+        return None
 
 
 def _reading(opened: Callable[[str], Reader], location: str) -> Callable[[int, int], Buffer]:

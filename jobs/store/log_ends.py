@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from jobs.store.epochs import promotion_of
+from jobs.store.index_files import header_of
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import newest_segment
 from jobs.store.record_places import find_record, record_places, segment_bytes
@@ -17,8 +18,6 @@ from jobs.store.store import Store, StoredFile
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.segment import is_settled
 from rmq_formats.consumequeue.unit import BatchUnit, Unit
-from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.layout import HEADER, decode_header
 
 FARTHEST = 1 << 30  # bytes after the log's end that a unit may lead to and still say something about it
 _MOST_QUEUES = 256  # that are asked where nobody has read all of them
@@ -126,9 +125,10 @@ def _index_files(store: Store) -> Iterator[UndeletedFile]:
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:
     try:
-        return decode_header(store.read(file, 0, HEADER.size)).end_physical_offset
-    except (FormatError, FileNotFoundError):
+        header = header_of(file, store)
+    except FileNotFoundError:
         return None
+    return None if header is None else header.end_physical_offset
 
 
 def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[UndeletedFile]:

@@ -192,29 +192,30 @@ def holes(segments: Sequence[Segment]) -> Iterator[Hole]:
             yield Hole(before, end, after.base_offset)
 
 
-def usual_size(segments: Sequence[Segment]) -> int:
+class UsualSize(NamedTuple):
+    """The size that segments should have; not told where only the length of a file that may have been cut says it."""
+
+    size: int
+    is_told: bool
+
+
+def told_size(segments: Sequence[Segment]) -> UsualSize:
     """Return the size that most segments have, or that their names say; 0 without any."""
     sizes = Counter(segment.size for segment in segments)
-    named = _named(segments)
+    # A broker names each segment by a multiple of its size.
+    names = [one.base_offset for one in segments if one.base_offset]
+    named = Counter(size for size in sizes for name in names if size and not name % size)
     steps = [after.base_offset - before.base_offset for before, after in pairwise(segments)]
     are_all_longer = bool(steps) and min(steps) < min(sizes) and not named
+    # Two files of one length are two witnesses, even against a name; of files that all differ only names are left.
+    is_none_right = 1 < len(segments) == len(sizes) and not named
     if steps and (min(steps) in sizes or are_all_longer):  # of two that are as frequent, names tell the right one
-        return min(steps)
-    if _is_none_right(segments) and (size := _size_by_names(segments)):
-        return size
-    return max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
-
-
-def _named(segments: Sequence[Segment]) -> Counter[int]:
-    """Count the names that agree with each of the sizes: a broker names each segment by a multiple of its size."""
-    names = [one.base_offset for one in segments if one.base_offset]
-    return Counter(size for size in {one.size for one in segments} for name in names if size and not name % size)
-
-
-def _is_none_right(segments: Sequence[Segment]) -> bool:
-    """Return whether each segment has a length of its own, and no name is a multiple of any."""
-    sizes = {one.size for one in segments}
-    return len(segments) > 1 and len(sizes) == len(segments) and not _named(segments)
+        size = min(steps)
+    else:
+        by_names = _size_by_names(segments) if is_none_right else None
+        size = by_names or max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
+    is_alone_and_odd = len(segments) == 1 and size % _BLOCK != 0  # no block of a disk is that long
+    return UsualSize(size, not (is_alone_and_odd or (is_none_right and size in sizes)))
 
 
 def _size_by_names(segments: Sequence[Segment]) -> int | None:
@@ -224,11 +225,9 @@ def _size_by_names(segments: Sequence[Segment]) -> int | None:
     return size if size // 2 < longest <= size and not size % _BLOCK else None
 
 
-def of_doubtful_length(segments: Sequence[Segment]) -> Segment | None:
-    """Return the last segment if it may have been cut, and neither its own length nor another one nor a name tells."""
-    if len(segments) == 1:
-        return segments[0] if segments[0].size % _BLOCK else None  # no block of a disk is that long
-    return segments[-1] if _is_none_right(segments) and usual_size(segments) in {one.size for one in segments} else None
+def usual_size(segments: Sequence[Segment]) -> int:
+    """Return the size that segments should have, told or not."""
+    return told_size(segments).size
 
 
 def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
@@ -237,9 +236,9 @@ def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
 
     Those up to 4.4.0, and 4.9.2, do. An empty newest one is no damage: every broker deletes it when it starts.
     """
-    usual = usual_size(segments) if of_doubtful_length(segments) is None else 0
+    usual, is_told = told_size(segments)
     for segment in segments:
-        if segment.size < usual and (segment.size or segment is not segments[-1]):
+        if is_told and segment.size < usual and (segment.size or segment is not segments[-1]):
             yield segment, usual
 
 

@@ -102,7 +102,7 @@ def _violations(one: Planted, options: frozenset[str]) -> Iterator[Violation]:
     yield from _of_files(one, after, options, accepted)
     yield from _of_harm(plan.found.start, done.start)
     left = {group.cause.file for group in done.left.groups} if done.left is not None else set()
-    if done.exit_code > plan.found.exit_code and not left <= one.changed:  # else it was hidden
+    if done.exit_code > plan.found.exit_code and not left <= one.changed:  # else what is left was hidden
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
     again = _repaired(one, options, "repair")  # what was undecided beside something wrong may be decided now
     yield from _of_files(one, content_of(one.root), options, accepted)

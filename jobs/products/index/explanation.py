@@ -203,12 +203,11 @@ def _are_exchanged(pairs: Sequence[tuple[Explained, Explained]], zone: tzinfo) -
 
     Nor long after it: a file whose name fits now gets no later one. Of two that are renamed one may be right as it is.
     """
-    begins = [name_of_time(one.real.header.begin_timestamp, zone) for one, _ in pairs]
-    fits_now = all(one.real.name >= begin for (one, _), begin in zip(pairs, begins, strict=True))
-    return not fits_now and all(
-        begin <= place.real.name and not begin <= one.real.name < place.real.name
-        for (one, place), begin in zip(pairs, begins, strict=True)
-    )
+    moves = [
+        (name_of_time(one.real.header.begin_timestamp, zone), one.real.name, place.real.name) for one, place in pairs
+    ]
+    fits_now = all(begin <= now for begin, now, _ in moves)
+    return not fits_now and all(begin <= then and not begin <= now < then for begin, now, then in moves)
 
 
 def _overlap(files: Sequence[Explained]) -> bool:
