@@ -21,7 +21,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
-_TIME = re.compile(r"in [\d.,]+ s\b")
+_TIME = re.compile(r"in (?:\d+ min )?[\d.,]+ s\b")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SECONDS = 900  # of a cell, on a busy machine
 

@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
-from tests.notebook import NOTEBOOK, cells
+import pytest
+
+from jobs.console.amounts import duration_text
+from tests.notebook import NOTEBOOK, cells, settled
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,3 +20,10 @@ def test_the_notebook_has_what_a_reader_expects() -> None:
 
     assert all(name in text for name in ('format(\\"rocketmq-store\\")', "duckdb", "polars", "Timeline", "verify"))
     assert (4, 5) == (json.loads(text)["nbformat"], json.loads(text)["nbformat_minor"])
+
+
+@pytest.mark.parametrize("seconds", [0.2, 59.0, 62.0, 3599.0])
+def test_what_a_slow_machine_shows_is_compared_without_its_time(seconds: float, tmp_path: Path) -> None:
+    line = "ingest: done: 65 messages, 56.2 KiB in {}"
+
+    assert line.format("… s") == settled(line.format(duration_text(seconds)), tmp_path)
