@@ -223,13 +223,14 @@ def _check_lake(lake: Lake, request: IngestRequest, manifest: dict[str, Any]) ->
 
 
 def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    from jobs.lake.snapshots import open_delta
 
     snapshot = None
     try:
         with suppress(TableNotFoundError):
-            snapshot = DeltaTable(lake.locate(table))
+            snapshot = open_delta(lake.locate(table), lake.options)
     except DeltaError as error:
         raise _Doubt from error
     return [(snapshot.transaction_version(name) or 0) if snapshot else 0 for name in applications]

@@ -27,7 +27,7 @@ from pyarrow import fs
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import Selection, StoredFile, files, select
-from jobs.lake.snapshots import newest, own
+from jobs.lake.snapshots import newest, open_delta, own
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
@@ -90,11 +90,10 @@ def _if_there(lake: Lake, name: str, opened: Callable[[], DeltaTable]) -> DeltaT
 
 def _opened(lake: Lake, name: str) -> DeltaTable:
     location = lake.locate(name)
-    options = delta_options(location, lake.options)
 
     def opened() -> DeltaTable:
         with _failing_as_files_do(lake, location, "read"):
-            return DeltaTable(delta_location(location), storage_options=options)
+            return open_delta(location, lake.options)
 
     return persistently(opened)
 

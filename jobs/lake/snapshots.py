@@ -1,6 +1,7 @@
-"""Snapshots that a process which follows a store keeps and updates, instead of opening tables again and again."""
+"""Snapshots of tables; a process that follows a store keeps and updates them, instead of opening tables again."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,8 +12,20 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.s3 import delta_location, delta_options
 
 _Mark: TypeAlias = tuple[int, int]
+_LOG = "_delta_log"
+
+
+def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
+    """Open a table at its newest version; `OSError` where a pipe is in its log: reading it would wait for ever."""
+    if is_local(location):
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(Path(local_path(location)) / _LOG) as entries:
+            for entry in entries:
+                if not (entry.is_file() or entry.is_dir()):
+                    raise OSError(f"{entry.path}: no regular file, so this Delta log is not read; move it away")
+    return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
 
 
 @dataclass(slots=True)
@@ -102,7 +115,7 @@ def own(location: str, opened: Callable[[], DeltaTable]) -> DeltaTable:
 
 def _there(location: str) -> Path:
     table = Path(local_path(location))
-    if not (table / "_delta_log").is_dir():
+    if not (table / _LOG).is_dir():
         raise TableNotFoundError(location)
     return table
 
@@ -110,7 +123,7 @@ def _there(location: str) -> Path:
 def _mark(table: Path, version: int) -> _Mark | None:
     """Return the identity of a commit's file among those of its name; None where there is no such file."""
     try:
-        status = (table / "_delta_log" / f"{version:020d}.json").stat()
+        status = (table / _LOG / f"{version:020d}.json").stat()
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns

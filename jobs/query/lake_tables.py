@@ -16,8 +16,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
+from jobs.lake.snapshots import open_delta
 from jobs.storage.locations import join, normalise
-from jobs.storage.s3 import delta_location, delta_options
 from jobs.store.selection import CHOSEN, TopicChoices
 from rmq_formats.arrow import plain_type
 from rmq_formats.commitlog.schema import SCHEMA
@@ -61,7 +61,7 @@ class LakeTables:
     def _table(self, name: str) -> DeltaTable:
         location = join(self._lake, name)
         try:
-            table = DeltaTable(delta_location(location), storage_options=delta_options(location, self._options))
+            table = open_delta(location, self._options)
         except TableNotFoundError as error:
             reason = f"no lake: it has no table {name}"
             raise NotAStore(reason, None, self._lake) from error

@@ -143,3 +143,26 @@ def test_a_query_names_the_column_that_another_engine_dropped(
 
     done = run("query", "by-key", "--lake", lake, "-t", "T1", "-k", "k1")
     assert (done.code, f"table messages has no column {column}" in done.err) == (ExitCode.FAILED, True)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ingest STORE --lake LAKE",
+        "ingest STORE --lake LAKE --follow",
+        "diff STORE LAKE",
+        "optimize LAKE",
+        "query by-key --lake LAKE -t T1 -k k0",
+    ],
+)
+def test_a_pipe_in_the_log_of_a_table_is_named_not_waited_for(line: str, store: Path, tmp_path: Path, run: Run) -> None:
+    lake = tmp_path / "lake"
+    run("ingest", store, "--lake", lake)
+    pipe = lake / "messages/_delta_log" / f"{1:020d}.json"
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+
+    places = {"STORE": store, "LAKE": lake}
+    done = run(*(places.get(word, word) for word in line.split()))
+    assert (done.code, f"{pipe}: no regular file" in done.err) == (ExitCode.FAILED, True), done.out + done.err
