@@ -77,11 +77,13 @@ class Stopwatch:
         return round(monotonic() - self._began, 3)
 
 
-def typed(*more: str, besides: str = "") -> str:
-    """Return the command as it was typed, with more words and without one, to be pasted."""
+def typed(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
+    """Return the command as it was typed, with more words, without one, and with another value of one, to be pasted."""
     context = click.get_current_context()
     words = [word for word in context.meta.get(TYPED, [context.info_name or ""]) if word != besides]
-    return " ".join([program(), *map(quote, (*words, *more))])
+    old, new = renamed
+    values = {old: new, f"--out={old}": f"--out={new}"}
+    return " ".join([program(), *map(quote, (*(values.get(word, word) for word in words), *more))])
 
 
 def _coloured(line: str) -> str:

@@ -286,8 +286,9 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
         text = f"A line of mqadmin is answered so:\n{program()} query mqadmin --store STORE {line}"
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
         text = "No such option '--store': give STORE without it."
-    elif stores and isinstance(stores[0], click.Option) and "unexpected extra argument" in error.message:
-        text = f"{error.message}: a store is given with --store"
+    elif stores and "unexpected extra argument" in error.message:
+        is_option = isinstance(stores[0], click.Option)
+        text = f"{error.message}: {'a store is given with --store' if is_option else 'a command reads one STORE'}"
     return click.UsageError(text, context) if text else error
 
 

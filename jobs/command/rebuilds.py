@@ -81,11 +81,11 @@ def next_after_install(store: str) -> Iterator[str]:
     yield f"             {program()} verify {quote(store)}"
 
 
-def next_after_build(out: str) -> Iterator[str]:
-    """Yield the lines that say how files that are only in *out* come into the store."""
+def next_after_build(out: str, *more: str) -> Iterator[str]:
+    """Yield the lines that say how files that are only in *out* come into the store: the same command, and *more*."""
     yield "  NEXT       # have them put into the store, with the broker stopped"
     new = out.rstrip("/") + "-2"
-    yield f"             {typed('--install').replace(quote(out), quote(new))}"
+    yield f"             {typed(*more, '--install', renamed=(out, new))}"
 
 
 def replaced_lines(places: Iterable[str], *, installed: bool) -> Iterator[str]:

@@ -25,13 +25,18 @@ NOT_DONE = "PLAN, of which nothing is done yet"
 
 
 def headed(heading: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield a heading and the lines below it; of many with the same first word the first ones, and how many more."""
+    """Yield a heading and the lines below it; of many with the same label the first ones, and how many more."""
     yield f"  {heading}"
-    for word, alike in groupby(lines, lambda line: line.partition(" ")[0]):
+    for label, alike in groupby(lines, _label):
         found = list(alike)
         yield from (f"    {line}" for line in found[:_ALIKE])
         if found[_ALIKE:]:
-            yield f"    {word} {len(found) - _ALIKE:,} more"
+            yield f"    {label} {len(found) - _ALIKE:,} more"
+
+
+def _label(line: str) -> str:
+    label, colon, _ = line.partition(": ")
+    return f"{label}:" if colon else line.partition(" ")[0]
 
 
 def width_of(stream: TextIO) -> int | None:

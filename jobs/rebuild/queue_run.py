@@ -88,6 +88,7 @@ class Summary(Judged):
     log_bytes: int = 0  # that were read
     to: str = Target.FILES.value
     folder: str = ""  # of the database, below `out`
+    has_place: bool = True  # for these files in the store: its own queues are not in RocksDB
 
     @property
     def severity(self) -> Severity:
@@ -127,6 +128,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         store.end_offset,
         to=request.to.value,
         log_bytes=sum(segment.size for segment in store.segments),
+        has_place=request.to is Target.FILES and features_of(store).queues is not QueueStorage.ROCKSDB,
     )
     with scratch_beside(str(out), {}) as scratch:
         recipe = QueueRecipe(

@@ -267,6 +267,9 @@ class _Repair:
         log = list_store(self.request.store, commitlog=self.log, options=self.workers.options)
         made = list(bridged(log, self.summary.found, verdict, self.segments, self.work / "log"))
         if not made:
+            self.summary.notes.append(
+                "no bridge is made: no place is known where this broker would cut the log and delete whole messages"
+            )
             return verdict
         bases = {segment.base_offset for segment, _ in made}
         others = [one for one in self.segments if one.base_offset not in bases]

@@ -16,6 +16,7 @@ from jobs.command.options import StoreForm, StorePlace, bundled, read_options, s
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
     RebuildForm,
+    next_after_build,
     next_after_install,
     put_in_place,
     rebuild_options,
@@ -129,6 +130,8 @@ def command(  # noqa: PLR0913 - one argument an option
     result = summary.result(watch.seconds, installed=installed)
     told = {"installed": installed, "severity": result.severity.value, "seconds": result.seconds}
     lines = [*replaced_lines(summary.replaced, installed=installed), *(next_after_install(root) if installed else ())]
+    if summary.files and summary.has_place and not how.wants_install:
+        lines += next_after_build(out, *(() if how.lost_only else ("--lost-only",)))
     answer.give({**asdict(summary), **told}, lines, result)
     return result.severity.exit_code
 

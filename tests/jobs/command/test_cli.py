@@ -425,6 +425,7 @@ def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp
         ("mqadmin topicList", "query mqadmin --store STORE mqadmin topicList"),
         ("verify --store x", "No such option '--store': give STORE without it."),
         ("query by-key x -t T -k k", "a store is given with --store"),
+        ("verify A B", "extra argument (B): a command reads one STORE"),
     ],
 )
 def test_words_of_mqadmin_and_of_other_verbs_are_answered_with_what_to_type(

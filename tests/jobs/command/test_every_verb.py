@@ -138,6 +138,18 @@ def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(words: Callab
     assert "undone" in json.loads(run(*after, "--json").out)
 
 
+@pytest.mark.parametrize("line", ["rebuild-index {bad} --out=i", "rebuild-consumequeue {bad} --out e/"])
+def test_what_a_rebuild_names_next_puts_its_files_in_place(
+    line: str, words: Callable[[str], list[str]], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever letters the directory's name shares with the rest of the line."""
+    monkeypatch.chdir(tmp_path)
+    built = run(*words(line), "--lost-only")
+    installed = run(*_next_of(built.out))
+
+    assert [line.partition(" ")[0], True] == [_next_of(built.out)[0], "installed" in installed.out]
+
+
 def _next_of(text: str) -> list[str]:
     _, _, named = text.partition("  NEXT ")
     return shlex.split(named.splitlines()[1])[1:]

@@ -57,8 +57,8 @@ def test_what_a_column_of_a_table_has_stays_together() -> None:
 
 
 def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
-    plan = ["into /store", *(f"new: {number}" for number in range(5000)), "kept: 3 files"]
+    plan = ["into /store", *(f"set aside in old: {number}" for number in range(5000)), "kept: 3 files"]
     lines = list(headed("PLAN", plan))
 
-    assert lines[:3] == ["  PLAN", "    into /store", "    new: 0"]
-    assert lines[-3:] == ["    new: 11", "    new: 4,988 more", "    kept: 3 files"]
+    assert lines[:3] == ["  PLAN", "    into /store", "    set aside in old: 0"]
+    assert lines[-3:] == ["    set aside in old: 11", "    set aside in old: 4,988 more", "    kept: 3 files"]

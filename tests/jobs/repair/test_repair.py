@@ -216,8 +216,10 @@ def test_a_healthy_store_needs_nothing(store: Path, lake: Path) -> None:
     before = tree_state(store)
 
     summary = repaired(store, lake)
+    bridged = repaired(store, bridge=True)
 
     assert (0, [], before) == (summary.exit_code, summary.plan, tree_state(store))
+    assert ["no bridge is made"] == [note.partition(":")[0] for note in bridged.notes]
 
 
 def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Path, lake: Path) -> None:
