@@ -115,6 +115,10 @@ PAST = (
     "b533-crash-before bit-queue-offset:978718",
     "b514-timer break-off-segment:765263 break-off-queue:344913",
     "b470-crash-after rename-index:818493 swap-index:964985",
+    "b498-cqext copy-index:209763",
+    "b551-types-crc delete-indexes:841235",
+    "b551-types-crc delete-queues:969105",
+    "b498-crash-before delete-queues:930268",
 )
 PAST_REPAIRS = (
     "- b533-types-crc cut-queue:32399 bit-body:656520",

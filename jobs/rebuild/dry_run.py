@@ -107,7 +107,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
 def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str]) -> DryRun:
     """Return the dry run of the queues; the log is not read, and nothing is written."""
     store, settings = queue_run.look(request, options)
-    sizes = ", ".join(f"{size:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
+    sizes = ", ".join(f"{size.value:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
     written = f"the files of every queue that the log has messages of: {sizes}"
     if request.to is Target.ROCKSDB:
         written = "a RocksDB database with a row for each unit that the log gives"

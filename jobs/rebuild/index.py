@@ -42,12 +42,13 @@ from jobs.storage.locations import is_local, join, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.epochs import takeovers
+from jobs.store.known import ASSUMED, AssumedError
 from jobs.store.ranges import plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import OneByOne, Workers
-from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Content
 
 MANIFEST = "MANIFEST.json"
@@ -102,7 +103,7 @@ class ComparedSurvivor:
 
     name: str
     verdict: Verdict
-    role: str  # kept, lost or contradicts
+    role: str  # kept, lost, contradicts, or stays: a copy, which keeps no other file from being made
     detail: str
     differences: Sequence[str]
 
@@ -239,7 +240,14 @@ def look(request: RebuildIndexRequest, options: Mapping[str, str], readers: int 
     store.require_log()
     check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)
-    return Before(store, files, settle(store, files, request.wanted))
+    settings = settle(store, files, request.wanted)
+    if request.proven_only and settings.geometry.origin == ASSUMED:
+        slots, entries = map(str, DEFAULT_GEOMETRY)
+        raise AssumedError(
+            "how many slots and entries the broker's index files have",
+            ("--hash-slots", slots, "--index-num", entries),
+        )
+    return Before(store, files, settings)
 
 
 class _Plan(NamedTuple):
@@ -351,7 +359,7 @@ def _fits_between(explained: Explained, files: Sequence[Explained]) -> bool:
 def _may_be_right(explained: Explained, row: KeyRow, store: Store, geometry: Geometry, *, fits: bool) -> bool:
     """Return whether a file that contradicts the log may be right: entries are keys of the log, or it is in place."""
     verdict, survivor = explained.verdict, explained.survivor
-    if verdict.is_explained or verdict.is_damage or survivor is None:
+    if verdict.is_explained or verdict.is_damage or verdict is Verdict.REPEATED or survivor is None:
         return False
     return verdict is not Verdict.FOREIGN or has_keys_of(explained.real, row, geometry, store) or fits
 
@@ -392,7 +400,7 @@ def _undecided(plan: "_Plan", replaced: Sequence[str]) -> list[str]:
     return [
         f"index/{one.real.name}"
         for one in plan.explained
-        if not one.verdict.is_explained and one.real.name not in replaced
+        if not one.verdict.is_explained and one.verdict is not Verdict.REPEATED and one.real.name not in replaced
     ]
 
 
@@ -581,5 +589,6 @@ def _written(
 def _survivor(explained: Explained) -> ComparedSurvivor:
     verdict = explained.verdict
     role = "kept" if verdict.is_explained else "lost" if verdict.is_damage else "contradicts"
+    role = "stays" if verdict is Verdict.REPEATED else role
     differences = explained.compared.differences if explained.compared else ()
     return ComparedSurvivor(explained.real.name, verdict, role, explained.detail, list(map(str, differences)))

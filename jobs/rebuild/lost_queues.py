@@ -350,7 +350,7 @@ def _wrong_units(joined: JoinResult, settings: QueueSettings) -> dict[str, list[
 def _files_of(difference: Difference, settings: QueueSettings) -> Iterator[str]:
     """Yield the files, by their paths in the output, that a difference is in."""
     name = difference.queue
-    size, unit = settings.file_sizes[name.kind], name.kind.layout.size
+    size, unit = settings.file_sizes[name.kind].value, name.kind.layout.size
     first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
     yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
 

@@ -32,6 +32,7 @@ from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.features import QueueStorage, features_of
+from jobs.store.known import ASSUMED
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog, read_from, read_what_stays
@@ -56,6 +57,7 @@ class RebuildQueuesRequest(StoreRequest):
     release: str | None = None
     groups: int = _GROUPS
     lost_only: bool = False
+    proven_only: bool = False  # no file whose size is only assumed
     accepted: frozenset[str] = frozenset()  # files that a user has decided: the log is right
     to: Target = Target.FILES
     seen: SeenQueues = NOTHING_SEEN
@@ -124,16 +126,17 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         str(request.out),
         settings.release,
         settings.release_origin,
-        settings.file_sizes[QueueKind.PLAIN],
+        settings.file_sizes[QueueKind.PLAIN].value,
         store.end_offset,
         to=request.to.value,
         log_bytes=sum(segment.size for segment in store.segments),
         has_place=request.to is Target.FILES and features_of(store).queues is not QueueStorage.ROCKSDB,
     )
+    sizes = {kind: known.value for kind, known in settings.file_sizes.items()}
     with scratch_beside(str(out), {}) as scratch:
         recipe = QueueRecipe(
             replace(settings.rules, in_rocksdb=request.to is Target.ROCKSDB),
-            *(dict(settings.file_sizes), settings.ext_file_size, request.groups, str(out), scratch),
+            *(sizes, settings.ext_file_size, request.groups, str(out), scratch),
         )
         files, recipe = _read_log(request, workers, recipe, store, summary)
         if request.to is Target.ROCKSDB:
@@ -148,7 +151,10 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     summary.units, summary.queues = sum(queue.units for queue in queues), len(queues)
     summary.files = sum(len(queue.files) for queue in queues)
     summary.blanks = sum(queue.blanks for queue in queues)
-    summary.notes = [*_notes(store, recipe, queues, summary), *_notes_of_log(summary, _lasts(queues))]
+    plain = settings.file_sizes[QueueKind.PLAIN]
+    if plain.origin == ASSUMED and not request.seen.sizes:
+        summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.how})")
+    summary.notes += [*_notes(store, recipe, queues, summary), *_notes_of_log(summary, _lasts(queues))]
     _check(request.out, queues)
     if request.lost_only:
         lost = select_lost(workers, store, settings, queues, request.out, request.accepted)
@@ -210,7 +216,10 @@ def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int
     store = request.listed(options, readers)
     store.require_log()
     check_room(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
-    return store, settle_queues(store, request.conf, request.release, request.file_size, request.seen)
+    settings = settle_queues(store, request.conf, request.release, request.file_size, request.seen)
+    if request.proven_only:
+        settings.require_known_size()
+    return store, settings
 
 
 def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:

@@ -9,6 +9,7 @@ done, and verify again.
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from jobs.lake.findings import INDEX, LOG, LOST_START, NOT_INDEXED, QUEUES
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues.settings import NOTHING_SEEN
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
@@ -40,12 +42,13 @@ from jobs.rebuild.owner import acting_as
 from jobs.repair.before_start import bridged, withheld
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, BrokenJournalError, Journal
 from jobs.repair.segments import Doubts, MendedSegment, Source, complete, damaged_bases, link_log, lost_bases, mend
+from jobs.restore.forms import Forms
 from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
-from jobs.store.index_files import header_of
-from jobs.store.known import ASSUMED, UndecidedError
+from jobs.store.index_files import geometry_of_index, header_of
+from jobs.store.known import ASSUMED, GIVEN, AssumedError, UndecidedError
 from jobs.store.request import StoreRequest
 from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
@@ -89,6 +92,7 @@ class RepairSummary(Judged):
     files: int = 0  # of the plan, new ones and those that are replaced
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
+    defaults: list[str] = field(default_factory=list)  # options that give RocketMQ's, where nothing shows the broker's
     withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
     left: Verdict | None = None  # after it has been done
 
@@ -209,6 +213,7 @@ class _Repair:
     index: Path | None = None
     checkpoint: Path | None = None
     accepted: set[str] = field(default_factory=set)  # that were made
+    forms: Forms | None = None  # of queue and index files, as the lake has seen them
 
     @property
     def root(self) -> Path:
@@ -289,6 +294,8 @@ class _Repair:
         except NotInLakeError as error:
             notes.append(str(error))
             return
+        in_lake = find_store(lake, found.store_id)
+        self.forms = Forms.of(in_lake, request.wanted, request.consume_queue_size)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
@@ -299,7 +306,7 @@ class _Repair:
             return
         store = request.listed(self.workers.options)
         doubts = Doubts.of(self.summary.found.findings)
-        source = Source(lake, find_store(lake, found.store_id), store, doubts)
+        source = Source(lake, in_lake, store, doubts)
         plan = plan_log(source.lake, source.known)
         lost = next((one for one in self.summary.found.findings if one.kind == LOST_START), None)
         lost_from = None if lost is None else lost.log_offset
@@ -346,33 +353,50 @@ class _Repair:
         out = self.work / "queues"
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, request.consume_queue_size, wanted.release,
-            lost_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
+            lost_only=True, proven_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
+            seen=self.forms.queues if self.forms else NOTHING_SEEN,
         )  # fmt: skip
-        try:
+        with self._saying_what_is_unknown("queue"):
             built = queue_builder.rebuild(asked, self.workers)
-        except UndecidedError as error:
-            notes.append(f"no queue file is changed: {error}")
-            return
-        notes += built.notes
-        self._leave("queue file", [path_in_store(path) for path in built.contradictions])
-        self.accepted |= {name for name in request.accepted if (out / path_in_output(name)).is_file()}
-        self.queues = out
+            notes += built.notes
+            self._leave("queue file", [path_in_store(path) for path in built.contradictions])
+            self.accepted |= {name for name in request.accepted if (out / path_in_output(name)).is_file()}
+            self.queues = out
 
     def _make_index(self) -> None:
         """Make the index files that are lost or proven wrong."""
         out, request = self.work / "index", self.request
         asked = index_builder.RebuildIndexRequest(
-            request.store, str(out), request.wanted, lost_only=True, proven_only=True, commitlog=self.log,
+            request.store, str(out), self._wanted_index(), lost_only=True, proven_only=True, commitlog=self.log,
             care=request.care,
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip
-        built = index_builder.rebuild(asked, self.workers)
-        geometry = built.settings.geometry
-        if built.files and geometry.origin == ASSUMED:
-            self.summary.notes.append(f"index files of {geometry.value} ({geometry.how})")
-        self._leave("index file", built.undecided)
-        self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
-        self.index = out
+        with self._saying_what_is_unknown("index"):
+            built = index_builder.rebuild(asked, self.workers)
+            self._leave("index file", built.undecided)
+            self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
+            self.index = out
+
+    def _wanted_index(self) -> Wanted:
+        """Return the settings of index files: as given; where no file of the store shows its geometry, the lake's."""
+        wanted, forms = self.request.wanted, self.forms
+        if forms is None or forms.index_files.how == GIVEN or forms.index_files.origin == ASSUMED:
+            return wanted
+        if geometry_of_index(self.store) is not None:
+            return wanted
+        self.summary.notes.append(f"index files of {forms.index_files.value} ({forms.index_files.how})")
+        return wanted._replace(
+            hash_slots=forms.index_files.value.hash_slots, index_num=forms.index_files.value.index_num
+        )
+
+    @contextmanager
+    def _saying_what_is_unknown(self, what: str) -> Iterator[None]:
+        """Note why no file of a kind is changed; the other kinds do not wait for it."""
+        try:
+            yield
+        except UndecidedError as error:
+            self.summary.notes.append(f"no {what} file is made: {error}")
+            self.summary.defaults += error.defaults if isinstance(error, AssumedError) else ()
 
     def _leave(self, what: str, names: Sequence[str]) -> None:
         self.summary.undecided += names

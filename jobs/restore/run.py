@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from jobs.console.amounts import counted
 from jobs.console.result import Result
@@ -20,21 +20,18 @@ from jobs.console.severity import Judged, Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
-from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import index_header
 from jobs.restore.config import write_config
 from jobs.restore.coverage import Interval
+from jobs.restore.forms import Forms
 from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp, plan_log
 from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, sha256_of
-from jobs.store.known import ASSUMED, GIVEN, Known
 from jobs.store.workers import Workers
-from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
-from rmq_formats.store import INDEX_FOLDER, Checkpoint, FileKind, encode_checkpoint
+from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 
 MANIFEST = "MANIFEST.json"
 UNFINISHED = ".restore"
@@ -176,7 +173,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     summary.config, summary.notes = [*config.names], [*summary.notes, *config.notes]
     summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
     summary.notes += _of_gaps(plan, summary.missing)
-    _build_rest(request, Forms.of(request, known), summary, workers)
+    _build_rest(request, Forms.of(known, request.wanted, request.consume_queue_size), summary, workers)
     _write_checkpoint(request.out, last_store_timestamp(request.lake, known, plan.end))
     _write_manifest(request.out, summary, {paths[result.base_offset]: result.sha256 for result in results})
     shutil.rmtree(unfinished)
@@ -298,39 +295,6 @@ def _of_gaps(plan: Plan, gaps: Sequence[Interval]) -> list[str]:
         return []
     why = "5.3.3 and 5.5.0 walk the newest file, releases up to 5.1 the three newest"
     return [f"a broker that starts on this log cuts it off at the gap at {first}, if it walks that file ({why})"]
-
-
-class Forms(NamedTuple):
-    """The geometry of what is made of the log: given, else as runs have seen it, else RocketMQ's defaults."""
-
-    index_files: Known[Geometry]
-    queues: SeenQueues
-
-    @classmethod
-    def of(cls, request: RestoreRequest, known: KnownStore) -> Self:
-        """Find out what was given, and what the lake has noted."""
-        state = known.newest.state if known.newest else {}
-        wanted = request.wanted
-        slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
-        noted = state.get("index") or {}
-        index = Known(DEFAULT_GEOMETRY, ASSUMED, "no run has seen an index file that tells")
-        if noted and noted["geometry_origin"] != ASSUMED:
-            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "a run saw the files")
-        if slots or entries:
-            value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
-            index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.how}")
-        queues = SeenQueues.of(state.get(SEEN_QUEUES, {}))
-        given = request.consume_queue_size or wanted.conf.consume_queue_size
-        default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
-        plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
-        plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
-        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}))
-
-    def lines(self) -> Iterator[str]:
-        """Yield each figure, and how it is known."""
-        for kind, size in self.queues.sizes.items():
-            yield f"{kind.value}s of {size.value:,} bytes ({size.how})"
-        yield f"index files of {self.index_files.value} ({self.index_files.how})"
 
 
 def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers: Workers) -> None:

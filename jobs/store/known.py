@@ -11,6 +11,16 @@ class UndecidedError(ValueError):
     """Something that changes bytes is not known and must be given."""
 
 
+class AssumedError(UndecidedError):
+    """Nothing shows a number of the broker's, and RocketMQ's default is not enough to make a broker's files by."""
+
+    def __init__(self, missing: str, defaults: tuple[str, ...]) -> None:
+        """*defaults*: the options that give the default."""
+        options = " and ".join(defaults[::2])
+        super().__init__(f"nothing shows {missing}: give {options}, --broker-conf, or a lake that has seen them")
+        self.defaults = defaults
+
+
 @dataclass(frozen=True, slots=True)
 class Known(Generic[Value]):
     """A value, how it is known, and why."""

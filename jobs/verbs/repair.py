@@ -1,6 +1,6 @@
 """`repair`: what is wrong with a store, made right beside it, and put in place if asked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -122,6 +122,8 @@ def command(  # noqa: PLR0913 - one argument an option
     lines = [*summary.lines(_SHOWN)]
     if summary.withheld is not None:
         lines += _to_safety(place.store)
+    elif summary.defaults:
+        lines += _next_with(summary.defaults)
     elif summary.files:
         lines += _next(applied=applies)
     else:
@@ -135,6 +137,11 @@ def _to_safety(store: str) -> Iterator[str]:
     yield f"             {program()} ingest {quote(store)} --lake LAKE"
     yield "             # or have marked records written over what is lost, so that the broker keeps the rest"
     yield f"             {typed('--bridge')}"
+
+
+def _next_with(defaults: Sequence[str]) -> Iterator[str]:
+    yield "  NEXT       # if the broker has RocketMQ's defaults; else with its own numbers"
+    yield f"             {typed(*defaults)}"
 
 
 def _next(*, applied: bool) -> Iterator[str]:

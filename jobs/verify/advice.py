@@ -1,6 +1,7 @@
 """The steps that follow from the findings: one step a cause, the log first, with commands to paste."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from jobs.lake.findings import (
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.compaction import KINDS as COMPACTED
 from jobs.verify.findings import Group, PartReport
+from jobs.verify.index import REPEATED
 from jobs.verify.rocksdb_index import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})
@@ -63,7 +65,7 @@ def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group])
     made = (
         *_of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT}),
         *(() if rows else _of(groups, QUEUES, besides=_NOT_MADE)),
-        *(() if keys else _of(groups, INDEX, besides={NOT_INDEXED, *_IN_ROCKSDB})),
+        *(() if keys else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED, *_IN_ROCKSDB})),
     )
     open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
     of_sizes = tuple(one for one in open_ones if one.cause.kind == WRONG_FILE_SIZE)
@@ -164,6 +166,10 @@ def _of_index(store: str, groups: Sequence[Group], only_of_a_broker: Step | None
         ),
         _of(groups, INDEX, {NOT_INDEXED}),
     )
+    copies = _of(groups, INDEX, {REPEATED})
+    words = "An index file is a copy of one before it. With the broker stopped, take it out of the folder:"
+    local = [one.cause.file for one in copies if "://" not in store]
+    yield Advice(Step(words, tuple(f"mv -n {store}/{file} {store}/{Path(file).name}.copy" for file in local)), copies)
     yield Advice(
         Step(
             "The index in RocksDB is not what the log says, and only a broker makes its rows. Until then, keys are in "

@@ -38,6 +38,7 @@ from rmq_formats.indexfile.compare import Part
 LOST_MESSAGES = "entries_of_lost_messages"
 _KEYS_CHANGED = "undecided: keys of the record changed, which no checksum covers, or "
 CHECKPOINT_TIME = "checkpoint_index_time"
+REPEATED = Verdict.REPEATED.name.lower()
 STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20
@@ -55,6 +56,7 @@ _CAUSES = {
     Verdict.OUT_OF_ORDER: "undecided: a file was renamed, or files were exchanged: the broker looks keys up in the "
     "wrong order of time",
     Verdict.MISNAMED: "files were exchanged: the broker looks keys up in the wrong order of time",
+    Verdict.REPEATED: "somebody copied the file, or gave an old copy another name: the broker finds its messages twice",
     Verdict.FOREIGN: "undecided: the file belongs to another log, or the log beside it does",
     Verdict.CONTRADICTION: "undecided: the file was overwritten, or keys of a record that no checksum covers",
 }

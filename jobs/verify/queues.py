@@ -10,7 +10,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
+from jobs.console.moments import time_text
 from jobs.diagnosis.broker_start import QueueStop
+from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.undispatched import out_of_sequence
@@ -75,6 +77,9 @@ _CAUSES = {
     DifferenceKind.DROPPED: "the broker dropped the record silently, for its queue offset is below the queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
 }
+_ALL_LOST = (
+    "the folders of all queues were deleted; a broker of 4.7.1 or later makes them again from the log when it starts"
+)
 _UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
 _NOT_DISPATCHED = (
     "undecided: topic, queue id or queue offset of this record, or of one before it, changed, or the queue lost its "
@@ -135,6 +140,7 @@ def compare_queues(
         [
             *files,
             *_damaged_configuration(store),
+            *_all_missing(joined, store),
             *_missing_folders([finding for finding in missing if finding.kind != DELETED_TOPIC], joined),
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind != DELETED_TOPIC),
             *tails,
@@ -278,9 +284,21 @@ def _missing_queues(joined: JoinResult, topics: TopicTable, left_out: Collection
             "files",
             "none",
             f"{count} units, the first of offset {first}",
-            _DELETED if is_deleted else _CAUSES[DifferenceKind.MISSING_QUEUE],
+            _DELETED if is_deleted else _CAUSES[DifferenceKind.MISSING_QUEUE] if joined.queues else _ALL_LOST,
             count if is_deleted else 1,
             first if count == 1 else None,
+        )
+
+
+def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
+    """Yield that a killed broker's queues are gone: without any, none of its records counts as dispatched."""
+    checkpoint = None if joined.queues or store.is_closed else checkpoint_of(store)
+    if checkpoint is None or checkpoint.logic_timestamp <= 0 or joined.log_end <= store.start_offset:
+        return
+    if features_of(store).queue_database is None:
+        noted = f"queues up to store time {time_text(checkpoint.logic_timestamp)}, which the checkpoint has noted down"
+        yield Finding(
+            QUEUES, DifferenceKind.MISSING_QUEUE.value, "consumequeue", None, "files", "none", noted, _ALL_LOST
         )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 from typing import Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
@@ -37,7 +37,7 @@ from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from rmq_formats.commitlog.layout import BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError, NotAStore
@@ -57,6 +57,7 @@ _DONORS = ("b514-base", "b470-base")  # whose files are foreign elsewhere
 _TIMER_DONOR = "b551-timer"
 NO_PLACE = (IndexError, KeyError, ValueError, struct.error, FileNotFoundError)  # raised by a fault that has none
 _MOST = 4
+_SEGMENT = 16384  # bytes of a segment in the golden stores
 _LONGEST = 120  # seconds of CPU a draw: the first one compiles
 Files = dict[str, bytes]
 
@@ -200,7 +201,7 @@ def _lose_property_crc(target: Target) -> None:
 
 def _rename_segment(target: Target) -> None:
     path = target.one(LOG)
-    free = path.with_name(f"{int(path.name) + target.random.choice((1, 7, 10**9)) * 16384:020d}")
+    free = path.with_name(f"{int(path.name) + target.random.choice((1, 7, 10**9)) * _SEGMENT:020d}")
     if free.exists():
         raise IndexError
     path.rename(free)
@@ -330,6 +331,83 @@ def _other_timer(target: Target) -> None:
     target.foreign(target.one(_TIMER), _TIMER, golden(_TIMER_DONOR))
 
 
+def _misdirected(pattern: str) -> Callable[[Target], None]:
+    """Return a fault that writes a page of a file over another one, as a disk does that misses the place."""
+
+    def plant(target: Target) -> None:
+        path, page = target.one(pattern), target.random.choice((512, 4096))
+        data = path.read_bytes()
+        source, place = target.random.sample(range(0, len(data), page), 2)
+        target.write(path, place, data[source : source + page][: len(data) - place])
+
+    return plant
+
+
+def _random_page_of(pattern: str) -> Callable[[Target], None]:
+    def plant(target: Target) -> None:
+        path, page = target.one(pattern), target.random.choice((512, 4096))
+        size = path.stat().st_size
+        at = target.random.randrange(0, size, page)
+        target.write(path, at, target.random.randbytes(min(page, size - at)))
+
+    return plant
+
+
+def _shifted(pattern: str) -> Callable[[Target], None]:
+    """Return a fault that puts some bytes into a file, whose length stays."""
+
+    def plant(target: Target) -> None:
+        path = target.one(pattern)
+        data, at = path.read_bytes(), target.random.randrange(path.stat().st_size)
+        new = target.random.randbytes(target.random.choice((1, 4, 20)))
+        path.write_bytes((data[:at] + new + data[at:])[: len(data)])
+
+    return plant
+
+
+def _emptied(pattern: str) -> Callable[[Target], None]:
+    """Return a fault that leaves nothing of a file but its name, or its name and its length."""
+
+    def plant(target: Target) -> None:
+        path = target.one(pattern)
+        path.write_bytes(bytes(target.random.choice((0, path.stat().st_size))))
+
+    return plant
+
+
+def _copied(pattern: str, step: int) -> Callable[[Target], None]:
+    """Return a fault that leaves a second copy of a file, under another name of its kind."""
+
+    def plant(target: Target) -> None:
+        path = target.one(pattern)
+        size = path.stat().st_size if step == 0 else step
+        if not any(path.read_bytes()):
+            raise IndexError
+        free = path.with_name(str(int(path.name) + target.random.choice((1, 2)) * size).zfill(len(path.name)))
+        if free.exists():
+            raise IndexError
+        shutil.copyfile(path, free)
+
+    return plant
+
+
+def _delete_folder(pattern: str) -> Callable[[Target], None]:
+    return lambda target: shutil.rmtree(target.random.choice(sorted(target.root.glob(pattern))))
+
+
+def _slot_bit(target: Target) -> None:
+    target.flip(target.one(INDEX), HEADER.size + target.random.randrange(GEOMETRY.hash_slots * 4))
+
+
+def _double_unit(target: Target) -> None:
+    path = target.one(QUEUE)
+    data = path.read_bytes()
+    end = -(-len(data.rstrip(b"\0")) // UNIT.size) * UNIT.size
+    if not UNIT.size <= end < len(data):
+        raise IndexError
+    target.write(path, end, data[end - UNIT.size : end])
+
+
 def _break_positions(target: Target) -> None:
     path = target.one(target.random.choice(("config/consumerOffset.json", "config/topics.json")))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -355,6 +433,15 @@ KINDS: dict[str, Callable[[Target], None]] = {
     "zero-index-page": _zero_page_of(INDEX), "rename-queue": _rename(QUEUE, 100), "rename-index": _rename(INDEX, 10),
     "break-off-segment": _broken_off(LOG), "break-off-queue": _broken_off(QUEUE), "break-off-index": _broken_off(INDEX),
     "abort": lambda target: (target.root / "abort").touch(),
+    "misdirected-log": _misdirected(LOG), "misdirected-queue": _misdirected(QUEUE),
+    "misdirected-index": _misdirected(INDEX), "random-page": _random_page_of(LOG),
+    "random-queue-page": _random_page_of(QUEUE), "random-index-page": _random_page_of(INDEX),
+    "shift-segment": _shifted(LOG), "shift-queue": _shifted(QUEUE), "shift-index": _shifted(INDEX),
+    "empty-segment": _emptied(LOG), "empty-queue": _emptied(QUEUE), "empty-index": _emptied(INDEX),
+    "copy-segment": _copied(LOG, 0), "copy-queue": _copied(QUEUE, 0), "copy-index": _copied(INDEX, 1),
+    "delete-queue-folder": _delete_folder("consumequeue/*/*"), "delete-topic": _delete_folder("consumequeue/*"),
+    "delete-queues": _delete_folder("consumequeue"), "delete-indexes": _delete_folder("index"),
+    "slot-bit": _slot_bit, "double-unit": _double_unit,
 }  # fmt: skip
 
 # What no witness contradicts where it is planted: a free field without a checksum, bytes after the log's end, a name
@@ -363,8 +450,11 @@ _MAY_BE_UNSEEN = frozenset({
     "bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags", "random-tail",
     "bit-checkpoint", "foreign-checkpoint", "abort", "rename-index",
 })  # fmt: skip
-_IN_RECORDS = frozenset(kind for kind in KINDS if kind.startswith(("bit-", "zero-", "random-", "lose-"))) - {
-    "bit-checkpoint", "zero-queue-page", "zero-index-page",
+_IN_RECORDS = frozenset(
+    kind for kind in KINDS if kind.startswith(("bit-", "zero-", "random-", "lose-", "shift-", "misdirected-"))
+) - {
+    "bit-checkpoint", "zero-queue-page", "zero-index-page", "random-queue-page", "random-index-page", "shift-queue",
+    "shift-index", "misdirected-queue", "misdirected-index",
 }  # fmt: skip
 _CRC_COVERS = frozenset({"bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags"})
 
@@ -510,12 +600,9 @@ def _unseen(one: Planted) -> frozenset[str]:
         unseen |= {"lengthen-segment"}  # nothing says how long the only one was
     if one.is_killed and _are_newest_changed(one, 5):
         unseen |= {"zero-page"}  # as a power cut leaves the newest records
-    if _are_newest_changed(one, 0):
-        unseen |= _IN_RECORDS  # of what lies after the log's end
-    newest = max(name for name in one.pristine if name.startswith("index/"))
-    if one.is_killed and newest in one.changed:
-        unseen |= {"delete-index", "break-off-index"}  # the next start indexes again what was lost with a newest file
-        unseen |= set() if any(one.damaged.get(newest, b"")) else {"zero-index-page"}  # and with all of its bytes
+    if _are_newest_changed(one, 0) or _is_filler_changed(one):
+        unseen |= _IN_RECORDS  # of what lies after the log's end, or after the last record of a segment
+    unseen |= _unseen_of_newest_index(one) if one.is_killed else set()
     if not _is_newest_named(one):
         unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
@@ -527,6 +614,16 @@ def _unseen(one: Planted) -> frozenset[str]:
     if any(kind == "zero-newest" for kind, _ in one.draw.faults):
         unseen |= {"index-bit"}  # an entry of a message that no record and no unit knows any more
     return unseen
+
+
+def _unseen_of_newest_index(one: Planted) -> frozenset[str]:
+    """Return the kinds that a killed broker's next start mends: it indexes again what was lost with a newest file."""
+    changed = sorted(name for name in one.changed & set(one.pristine) if name.startswith("index/"))
+    newest = max(name for name in one.pristine if name.startswith("index/"))
+    if newest not in changed:
+        return frozenset()
+    is_all = changed == [newest] and not any(one.damaged.get(newest, b""))
+    return frozenset(kind for kind in KINDS if is_all and "index" in kind) | {"delete-index", "break-off-index"}
 
 
 def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
@@ -598,15 +695,32 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
 
 def _are_newest_changed(one: Planted, newest: int) -> bool:
     """Return whether of the log only so many of the *newest* records have changed, or what comes after them."""
-    offsets = [
+    offsets = _changed_offsets(one)
+    return bool(offsets) and min(offsets) >= _ends(one)[-1 - newest]
+
+
+def _is_filler_changed(one: Planted) -> bool:
+    """Return whether of the log only bytes have changed that nobody reads: those of blanks, but for their heads."""
+    offsets, ends = _changed_offsets(one), _ends(one)
+    starts = [after for after, following in pairwise(ends) if following // _SEGMENT > after // _SEGMENT]
+    return bool(offsets) and all(
+        any(start + BLANK.size <= at < (start // _SEGMENT + 1) * _SEGMENT for start in starts) for at in offsets
+    )
+
+
+def _changed_offsets(one: Planted) -> list[int]:
+    return [
         int(Path(name).name) + at
         for name in one.changed if name.startswith("commitlog/")
         for at, (was, now) in enumerate(zip(one.pristine.get(name, b""), one.damaged.get(name, b""), strict=False))
         if was != now
     ]  # fmt: skip
-    records = [record for _, _, record in Target(golden(one.draw.store), Random(0), one.root).records()]
-    ends = [record.physical_offset + record.total_size for record in records]
-    return bool(offsets) and min(offsets) >= ends[-1 - newest]
+
+
+def _ends(one: Planted) -> list[int]:
+    """Return where each record of the healthy log ended."""
+    records = (record for _, _, record in Target(golden(one.draw.store), Random(0), one.root).records())
+    return [record.physical_offset + record.total_size for record in records]
 
 
 def _is_newest_named(one: Planted) -> bool:

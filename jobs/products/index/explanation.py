@@ -12,6 +12,7 @@ from enum import StrEnum, unique
 from itertools import pairwise
 from typing import NamedTuple
 
+from jobs.console.amounts import counted
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
 from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import KeyRow, collect_keys
@@ -56,6 +57,7 @@ class Verdict(StrEnum):
     HEADER_DAMAGE = "header damaged"
     MISNAMED = "under the name of another file"
     OUT_OF_ORDER = "in another order than their messages"
+    REPEATED = "a copy of a file before it"
     FOREIGN = "foreign file"
     CONTRADICTION = "contradiction"
 
@@ -159,7 +161,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
         verdict, detail = _judge(survivor, result, before, recipe, row)
         judged[survivor.real.name] = Explained(survivor.real, verdict, survivor, result, detail)
-        before = survivor
+        before = before if survivor.relation is Relation.REPEATED else survivor
     for name, other in _misnamed([one for one in judged.values() if one.verdict.is_explained]):
         verdict, detail = Verdict.MISNAMED, f"its content is that of {other}"
         if other is None:
@@ -252,6 +254,8 @@ def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
     placed = [(one.survivor.start, one.survivor.end) for one in files if one.survivor is not None]
     for explained in files:
         survivor = explained.survivor
+        if explained.verdict is Verdict.REPEATED:
+            continue
         if survivor is None or not explained.verdict.is_explained:
             known = False
             continue
@@ -299,6 +303,9 @@ def _other_slots(real: RealFile, recipe: IndexRecipe) -> int | None:
 
 
 def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
+    if survivor.relation is Relation.REPEATED:
+        entries = counted(survivor.real.header.entry_count, "entry")
+        return Verdict.REPEATED, f"all its {entries} are in a file before it, too"
     lost = f"{survivor.lost} entries are of messages"
     if survivor.lost and _is_taken_back(survivor, row):
         return Verdict.TAKEN_BACK, f"{lost} that a promotion took back; the others are equal"

@@ -34,6 +34,7 @@ class Relation(StrEnum):
     FIRST = "first"  # nothing is known before it
     CONTINUED = "continued"
     RESTARTED = "restarted"  # the last message of the file before it is indexed again
+    REPEATED = "repeated"  # an earlier file has all its keys, and no start of a broker explains it
     BEHIND_GAP = "after a gap"
     BEFORE_LOG = "before the log"  # all its messages are deleted
 
@@ -243,9 +244,28 @@ class Placing:
     def place_all(self, files: Sequence[RealFile]) -> list[Survivor]:
         """Return the files with their places, in the order of their names."""
         placed: list[Survivor] = []
+        before: Survivor | None = None
         for file in files:
-            placed.append(self._place(file, placed[-1] if placed else None))
+            found = self._place(file, before)
+            if before is not None and self._is_repeated(found, before, placed):
+                found = replace(found, relation=Relation.REPEATED)
+            else:
+                before = found
+            placed.append(found)
         return placed
+
+    def _is_repeated(self, found: Survivor, before: Survivor, placed: Sequence[Survivor]) -> bool:
+        """
+        Return whether an earlier file has all keys of a file: somebody has copied it.
+
+        A start indexes no message again that is before the last one of the newest file (FORMATS.md 4.2): a broker
+        skips what has a lower offset than that file's end.
+        """
+        again = self._row.find(before.real.header.end_physical_offset)
+        return found.relation is not Relation.BEFORE_LOG and found.start < min(found.end, again) and any(
+            one.relation is not Relation.BEFORE_LOG and one.start <= found.start and found.end <= one.end
+            for one in placed
+        )  # fmt: skip
 
     def _place(self, real: RealFile, before: Survivor | None) -> Survivor:
         with self._store.open(real) as file:

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, objects, read_config
-from jobs.store.known import DETECTED, GIVEN, Known, UndecidedError
+from jobs.store.known import ASSUMED, DETECTED, GIVEN, AssumedError, Known, UndecidedError
 from jobs.store.queue_files import file_sizes, undecided_sizes
 from jobs.store.release import Writers, known_writers
 from jobs.store.store import Store
@@ -58,7 +58,7 @@ class QueueSettings(NamedTuple):
 
     releases: Known[Writers]
     rules: QueueRules
-    file_sizes: Mapping[QueueKind, int]
+    file_sizes: Mapping[QueueKind, Known[int]]
     ext_file_size: int | None  # None: no ConsumeQueueExt
 
     @property
@@ -71,12 +71,19 @@ class QueueSettings(NamedTuple):
         """How that is known."""
         return self.releases.how
 
+    def require_known_size(self) -> None:
+        """Refuse to go by a default: a broker whose queue files are of another size does not start."""
+        if self.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
+            raise AssumedError(
+                "how long the broker's queue files are", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
+            )
+
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
         return {
             "release": self.release,
             "release_origin": self.release_origin,
-            "file_size": {kind.value: size for kind, size in self.file_sizes.items()},
+            "file_size": {kind.value: size.value for kind, size in self.file_sizes.items()},
             "ext_file_size": self.ext_file_size,
         }
 
@@ -94,7 +101,8 @@ def settle_queues(
     `UndecidedError` where the files are of several sizes, and nothing tells which of them is the broker's.
     """
     releases = known_releases(store, release)
-    sizes = {**{kind: known.value for kind, known in seen.sizes.items()}, **file_sizes(store)}
+    shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in file_sizes(store).items()}
+    sizes = {**seen.sizes, **shown}
     given = file_size or conf.consume_queue_size
     for kind, found in undecided_sizes(store).items():
         if kind is not FileKind.CONSUME_QUEUE or not given:
@@ -103,14 +111,16 @@ def settle_queues(
             raise UndecidedError(
                 f"{kind.value} files of {these} bytes: nothing tells which size the broker's are{option}"
             )
-    plain = file_size_of(given or sizes.get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE)
-    batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or DEFAULT_BATCH_FILE_SIZE
+    assumed = "RocketMQ's default, for no queue file shows the broker's; --consume-queue-size gives another"
+    plain = sizes.get(FileKind.CONSUME_QUEUE) or Known(DEFAULT_FILE_SIZE, ASSUMED, assumed)
+    plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
+    batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or Known(DEFAULT_BATCH_FILE_SIZE, ASSUMED, assumed)
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,
         queue_rules(store, releases.value.rules, conf, seen.batch_topics),
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
-        extension or (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
+        extension.value if extension else (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )
 
 

@@ -16,7 +16,6 @@ from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
-from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf, unpack
 from tests.support.commands import overwrite
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, hit_record, without_rights
@@ -247,14 +246,26 @@ def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Pat
     assert healthy == content_of(store)
 
 
-def test_numbers_of_slots_and_entries_that_nothing_shows_are_said(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.products.index.settings.DEFAULT_GEOMETRY", Geometry(1_000, 2_000))
-    shutil.rmtree(store / "index")
+@pytest.mark.parametrize(
+    ("folder", "options"),
+    [
+        ("index", ["--hash-slots", "5000000", "--index-num", "20000000"]),
+        ("consumequeue", ["--consume-queue-size", "6000000"]),
+    ],
+)
+def test_sizes_that_nothing_in_the_store_shows_are_asked_for_or_the_lakes(
+    folder: str, options: list[str], store: Path, lake: Path
+) -> None:
+    """A broker whose files are of other sizes refuses such ones, or misreads them."""
+    healthy = content_of(store)
+    shutil.rmtree(store / folder)
 
-    (note,) = repair(RepairRequest(str(store), store.parent / "repair"), OneByOne()).notes
+    alone = repair(RepairRequest(str(store), store.parent / "alone"), OneByOne())
+    assert ([], options) == (alone.plan, alone.defaults)
+    assert any(note.startswith(("no index file is made", "no queue file is made")) for note in alone.notes)
 
-    assert note.startswith("index files of 1,000 slots, 2,000 entries (assumed: RocketMQ's defaults")
-    assert "--hash-slots" in note
+    repair(RepairRequest(str(store), store.parent / "repair", Lake(str(lake)), apply=True), OneByOne())
+    assert sorted(healthy.values()) == sorted(content_of(store).values())  # an index file has the name of its moment
 
 
 def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> None:

@@ -1,0 +1,44 @@
+"""The sizes of queue and index files as runs of `ingest` have seen them: what is made from a lake gets the same."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from jobs.lake.runs import KnownStore
+from jobs.products.index.settings import Wanted
+from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
+from jobs.store.known import ASSUMED, GIVEN, Known
+from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
+from rmq_formats.store import FileKind
+
+
+class Forms(NamedTuple):
+    """The geometry of what is made of the log: given, else as runs have seen it, else RocketMQ's defaults."""
+
+    index_files: Known[Geometry]
+    queues: SeenQueues
+
+    @classmethod
+    def of(cls, known: KnownStore, wanted: Wanted, consume_queue_size: int | None) -> Self:
+        """Find out what was given, and what the lake has noted."""
+        state = known.newest.state if known.newest else {}
+        slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
+        noted = state.get("index") or {}
+        index = Known(DEFAULT_GEOMETRY, ASSUMED, "no run has seen an index file that tells")
+        if noted and noted["geometry_origin"] != ASSUMED:
+            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "a run saw the files")
+        if slots or entries:
+            value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
+            index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.how}")
+        queues = SeenQueues.of(state.get(SEEN_QUEUES, {}))
+        given = consume_queue_size or wanted.conf.consume_queue_size
+        default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
+        plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
+        plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
+        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}))
+
+    def lines(self) -> Iterator[str]:
+        """Yield each figure, and how it is known."""
+        for kind, size in self.queues.sizes.items():
+            yield f"{kind.value}s of {size.value:,} bytes ({size.how})"
+        yield f"index files of {self.index_files.value} ({self.index_files.how})"
