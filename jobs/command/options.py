@@ -11,6 +11,7 @@ the environment, the environment over the file. `--show-config` prints what came
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -195,9 +196,11 @@ class StoreForm(NamedTuple):
     max_rate: int | None = None
 
     def wanted(self, conf: BrokerConf) -> "Wanted":
-        """Return the settings of index files that the user gave."""
+        """Return the settings that the user gave; an option counts more than the broker's configuration."""
         from jobs.products.index.settings import Wanted
 
+        size = self.consume_queue_size or conf.consume_queue_size
+        conf = replace(conf, consume_queue_size=size)
         return Wanted(self.hash_slots, self.index_num, self.release, self.time_zone, conf)
 
 

@@ -19,7 +19,10 @@ _GAP = re.compile(
 _WIDEST_HEAD = 16
 _ALIKE = 12
 _NARROWEST = 40  # a terminal that is narrower breaks lines as it likes
-_COMMAND = re.compile(r"( *)((?:\./)?(?:spark-submit\.sh|rmq-lake|\S*/rmq-lake|\S*/spark-submit\.sh|spark-submit) .*)")
+_COMMAND = re.compile(
+    r"( *)((?:(?:\S*/)?(?:spark-submit\.sh|rmq-lake|spark-submit|python[\d.]* -m jobs\.main)|mv|mkdir|cp) .*)"
+)
+_COMMENT = re.compile(r"( *(?:NEXT +)?)# ")
 
 NOT_DONE = "PLAN, of which nothing is done yet"
 
@@ -53,6 +56,10 @@ def fitted(line: str, width: int | None) -> Iterator[str]:
     found = _COMMAND.fullmatch(plain)
     if found:
         yield from _command(*found.groups(), width=width)
+        return
+    comment = _COMMENT.match(plain)
+    if comment:
+        yield from _broken(line, width, " " * len(comment[1]) + "# ")
         return
     head = _HEAD.match(plain)
     indent = len(head[0]) if head else 0

@@ -20,7 +20,20 @@ from jobs.console.severity import Judged, Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.diagnosis.checkpoint import checkpoint_file, checkpoint_of
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
-from jobs.lake.findings import INDEX, LOG, LOST_START, NOT_INDEXED, QUEUES
+from jobs.lake.findings import (
+    DAMAGED_RANGE,
+    GAP,
+    INDEX,
+    LOG,
+    LOST_END,
+    LOST_START,
+    MISSING_INDEX_ENTRIES,
+    NOT_INDEXED,
+    QUEUES,
+    WRONG_BODY,
+    WRONG_RECORD,
+    ZEROED_PROPERTIES,
+)
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.differences import DifferenceKind
@@ -54,7 +67,7 @@ from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.databases import is_of_rows, rows_to_come, steps_for_rows
-from jobs.verify.index import CHECKPOINT_TIME
+from jobs.verify.index import CHECKPOINT_TIME, REPEATED
 from jobs.verify.log import doubted_end, lost_end
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_start import StartOutcome
@@ -62,6 +75,12 @@ from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
 _SHOWN = 4
+_LOST = frozenset({DAMAGED_RANGE, GAP, LOST_END, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES})
+_NONE_PROVEN = (
+    "no index file is made: it would be the newest one, which a start after a crash deletes, or one that a restart may "
+    "have cut elsewhere; it is made all the same by `rebuild-index STORE --out NEW --lost-only --install "
+    "--advance-checkpoint`"
+)
 
 
 class NotRepairableError(ValueError):
@@ -154,7 +173,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     """Verify the store, make right files, and put them in place if that is asked for."""
     if not is_local(request.store):
         raise NotRepairableError("a store on this machine can be repaired")
-    work = _claimed(request.out) / _WORK
+    work = _claimed(request) / _WORK
     found = _verified(request, request.commitlog, workers)
     story = _Repair(request, workers, work, RepairSummary(normalise(request.store), found), tuple(request.commitlog))
     story.run()
@@ -166,12 +185,10 @@ def undo(store: str, out: Path) -> list[str]:
     journal = _journal(out)
     if journal is None or not journal.entries:
         raise NotRepairableError(f"{out}: no repair was applied from here")
-    root = Path(local_path(store))
-    if Path(journal.store) != root.absolute():
-        raise NotRepairableError(f"{out}: this repair was of {journal.store}")
+    _refuse_other_store(journal, store, out)
     with broker_kept_out(store):
         try:
-            return journal.undo(acting=lambda: acting_as(*user_of(root)))
+            return journal.undo(acting=lambda: acting_as(*user_of(Path(local_path(store)))))
         except BrokenJournalError as error:
             raise NotRepairableError(str(error)) from error
 
@@ -183,8 +200,17 @@ def _journal(out: Path) -> Journal | None:
         raise NotRepairableError(str(error)) from error
 
 
-def _claimed(out: Path) -> Path:
-    """Return the directory to work in: a new one, an empty one, or that of an earlier repair."""
+def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
+    if Path(journal.store) != Path(local_path(store)).absolute():
+        raise NotRepairableError(f"{out}: this repair was of {journal.store}, and is what takes it back")
+
+
+def _claimed(request: RepairRequest) -> Path:
+    """Return the directory to work in: a new one, an empty one, or that of an earlier repair of the same store."""
+    out = request.out
+    journal = _journal(out)
+    if journal is not None and journal.entries:
+        _refuse_other_store(journal, request.store, out)
     if out.exists() and not (out / JOURNAL).exists() and any(out.iterdir()):
         raise NotRepairableError(f"{out}: the directory is not empty")
     out.mkdir(parents=True, exist_ok=True)
@@ -316,6 +342,8 @@ class _Repair:
         if walked is not None and ahead is not None:  # a row of the lake is one more witness of that record
             known.append(lost_end(walked.end, ahead, store))
         bases = sorted({*damaged_bases(found, plan, known), *lost_bases(lost_from, store.start_offset, plan)})
+        if not bases and any(one.kind in _LOST for one in known):
+            notes.append(f"{lake.location} has none of the bytes that the log has lost")
         if bases:
             self.segments, changed = mend(source, plan, bases, self.work / "log", self.workers)
             notes += _left_out(changed)
@@ -329,7 +357,7 @@ class _Repair:
         own = [one for one in own if not is_of_rows(one, store)]
         if any(one.part == QUEUES for one in own):
             self._make_queues()
-        if {one.kind for one in own if one.part == INDEX} - {CHECKPOINT_TIME, NOT_INDEXED}:
+        if {one.kind for one in own if one.part == INDEX} - {CHECKPOINT_TIME, NOT_INDEXED, REPEATED}:
             self._make_index()
         of_checkpoint = {CHECKPOINT_TIME, CHECKPOINT_AHEAD}
         times = {one.field: int(one.expected) for one in own if one.kind in of_checkpoint}
@@ -374,6 +402,9 @@ class _Repair:
         with self._saying_what_is_unknown("index"):
             built = index_builder.rebuild(asked, self.workers)
             self._leave("index file", built.undecided)
+            is_lost = any(one.kind == MISSING_INDEX_ENTRIES for one in self.summary.found.findings)
+            if is_lost and not built.files and not built.undecided:
+                self.summary.notes.append(_NONE_PROVEN)
             self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
             self.index = out
 

@@ -288,9 +288,14 @@ def _summary(
 
 
 def _of_gaps(plan: Plan, gaps: Sequence[Interval]) -> list[str]:
-    """Note how a broker starts on such a log: it walks its newest files."""
-    walked = plan.segments[-_WALKED_AT_START:][0].base_offset
-    first = min((start for start, end in gaps if end > walked), default=None)
+    """Note how a broker starts on such a log: it walks its newest files, and passes over those that are not there."""
+    places = (
+        max(start, one.base_offset)
+        for one in plan.segments[-_WALKED_AT_START:]
+        for start, end in gaps
+        if start < one.base_offset + plan.size.value and end > one.base_offset
+    )
+    first = min(places, default=None)
     if first is None:
         return []
     why = "5.3.3 and 5.5.0 walk the newest file, releases up to 5.1 the three newest"

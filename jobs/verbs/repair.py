@@ -121,20 +121,23 @@ def command(  # noqa: PLR0913 - one argument an option
     result = summary.result(watch.seconds)
     lines = [*summary.lines(_SHOWN)]
     if summary.withheld is not None:
-        lines += _to_safety(place.store)
+        lines += _to_safety(place.store, has_lake=lake is not None)
     elif summary.defaults:
         lines += _next_with(summary.defaults)
     elif summary.files:
         lines += _next(applied=applies)
     else:
-        lines += _by_hand(summary.found)
+        lines += _by_hand(summary.found, has_lake=lake is not None)
     answer.give({**summary.describe(), "seconds": result.seconds}, lines, result)
     return summary.exit_code
 
 
-def _to_safety(store: str) -> Iterator[str]:
-    yield "  NEXT       # bring the messages to safety; a lake that has the lost ones gives them back (--lake)"
-    yield f"             {program()} ingest {quote(store)} --lake LAKE"
+def _to_safety(store: str, *, has_lake: bool) -> Iterator[str]:
+    if has_lake:
+        yield "  NEXT       # another lake may have the lost ones, or a slave, by a lake of it"
+    else:
+        yield "  NEXT       # bring the messages to safety; a lake that has the lost ones gives them back (--lake)"
+        yield f"             {program()} ingest {quote(store)} --lake LAKE"
     yield "             # or have marked records written over what is lost, so that the broker keeps the rest"
     yield f"             {typed('--bridge')}"
 
@@ -153,11 +156,12 @@ def _next(*, applied: bool) -> Iterator[str]:
         yield f"             {typed('--apply')}"
 
 
-def _by_hand(found: "Verdict") -> Iterator[str]:
+def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
     from jobs.verify.advice import advice
 
     for step, _ in advice(found.store, found.parts, found.groups):
-        commands = [one for one in step.commands if not one.startswith(f"{program()} repair ")]
+        repair = f"{program()} repair "
+        commands = [one for one in step.commands if not one.startswith(repair) or ("--lake" in one and not has_lake)]
         if commands:
             yield f"  NEXT       # {step.words}"
             yield from (f"             {one}" for one in commands)

@@ -101,9 +101,13 @@ def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
     )
     missing, before = _of(groups, LOG, {GAP, LOST_END}), _of(groups, LOG, {LOST_START})
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
+    ends = [group.cause.found.rpartition(" ")[2].replace(",", "") for group in missing if group.cause.kind == GAP]
+    wanted = f">= {start}"
+    if len(ends) == len(missing) and all(map(str.isdigit, ends)):
+        wanted += f" AND physical_offset < {max(map(int, ends), default=0)}"
     words = f"Part of the log is missing. Put the segment back {copy} its messages, for repair or export:"
     repair = f"{program()} repair {store} --out {_REPAIR} --lake LAKE"
-    yield Advice(Step(words, (repair, export.format(f">= {start}"))), missing)
+    yield Advice(Step(words, (repair, export.format(wanted))), missing)
     end = "".join(group.cause.found.rpartition(" ")[2] for group in before)
     words = f"The first segments are missing. Put them back {copy} their messages:"
     yield Advice(Step(words, (export.format(f"< {end}"),)), before)

@@ -16,6 +16,7 @@ from jobs.command.options import StoreForm, StorePlace, form_options, json_optio
 from jobs.command.times import LogPlaceType, TimeType
 from jobs.console.verbs import VERBS
 from jobs.launch.places import CONF
+from rmq_formats.broker_conf import BrokerConf
 
 
 @click.group()
@@ -175,3 +176,13 @@ def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.Captur
     Answer(verbose=True).add([line])
 
     assert ["  read as written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
+
+
+def test_an_option_counts_more_than_the_brokers_configuration() -> None:
+    form = StoreForm(None, None, 200, None, None)
+
+    sizes = [form.wanted(BrokerConf(consume_queue_size=given)).conf.consume_queue_size for given in (None, 6_000_000)]
+    assert sizes == [200, 200]
+    assert (
+        form._replace(consume_queue_size=None).wanted(BrokerConf(consume_queue_size=60)).conf.consume_queue_size == 60
+    )

@@ -62,3 +62,21 @@ def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
 
     assert lines[:3] == ["  PLAN", "    into /store", "    set aside in old: 0"]
     assert lines[-3:] == ["    set aside in old: 11", "    set aside in old: 4,988 more", "    kept: 3 files"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "             rmq-lake repair /data/rocketmq/store --out /data/repair --lake /data/lake0 --apply",
+        "             python -m jobs.main repair /data/rocketmq/store --out /data/repair --lake /data/lake0 --apply",
+        "    mv -T NEW/consumequeue /data/store/consumequeue && chown -R --reference=/data/store /data/consumequeue",
+        "  NEXT       # or have marked records written over what is lost, so that the broker keeps the rest",
+    ],
+)
+def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
+    broken = list(fitted(line, 80))
+    first, *others = "\n".join(broken).replace("NEXT", "    ").replace("\\\n", " ").splitlines()
+
+    assert len(broken) > 1
+    assert all(one.lstrip().startswith("# ") for one in (first, *others) if others)
+    assert shlex.split(line) == shlex.split(" ".join(broken).replace("\\ ", " ")) or others

@@ -268,6 +268,29 @@ def test_sizes_that_nothing_in_the_store_shows_are_asked_for_or_the_lakes(
     assert sorted(healthy.values()) == sorted(content_of(store).values())  # an index file has the name of its moment
 
 
+def test_a_repair_keeps_out_of_the_directory_that_takes_another_one_back(store: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(store, tmp_path / "other"))
+    for one in (store, other):
+        sorted((one / "index").iterdir())[2].unlink()
+    repaired(store)
+    before = content_of(store), content_of(other)
+
+    for apply in (False, True):
+        with pytest.raises(NotRepairableError, match=f"this repair was of {store}"):
+            repair(RepairRequest(str(other), tmp_path / "repair", wanted=WANTED, apply=apply), OneByOne())
+    assert before == (content_of(store), content_of(other))
+    assert undo(str(store), tmp_path / "repair")
+
+
+def test_a_lost_index_that_the_next_start_would_delete_again_is_not_made_in_silence(store: Path) -> None:
+    shutil.rmtree(store / "index")
+    (store / "abort").touch()
+
+    large = Wanted(hash_slots=1000, index_num=2000)
+    (note,) = repair(RepairRequest(str(store), store.parent / "repair", wanted=large), OneByOne()).notes
+    assert "--lost-only --install --advance-checkpoint" in note
+
+
 def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> None:
     queue = store / "consumequeue/T1/0" / f"{200:020d}"
     queue.write_bytes(queue.read_bytes()[:-40])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.lake.findings import LOG
+from jobs.lake.findings import LOG, QUEUES
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
@@ -103,7 +103,8 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(kind: Kind, 
 
     assert summary.left is not None
     left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
-    assert left == ({LOG} if fault in _OF_THE_LOG else set())
+    assert left == ({LOG} if fault in _OF_THE_LOG else {QUEUES} if fault == "queues missing" else set())
+    assert bool(summary.defaults) == (fault == "queues missing")  # nothing shows how long they were
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
     assert content_of(kind.store) == damaged
