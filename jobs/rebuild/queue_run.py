@@ -202,7 +202,7 @@ def _note_of_deleted(store: Store, names: Sequence[QueueName]) -> list[str]:
 def _take(summary: Summary, lost: LostQueues) -> None:
     """Note the figures of the selected files."""
     summary.lost_only = True
-    summary.queues = len(lost.queues)
+    summary.queues, summary.units = len(lost.queues), sum(queue.units for queue in lost.queues)
     summary.files = sum(len(queue.files) for queue in lost.queues)
     summary.kept, summary.replaced = len(lost.kept), lost.replaced
     summary.contradictions, summary.proof = lost.undecided, lost.proof

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from jobs.console.amounts import counted
 from jobs.rebuild.install import Installation, remove_empty, sweep
 from jobs.storage.local import LocalStorage, flush_directory, sha256_of
 
@@ -154,7 +155,7 @@ def _undo(entry: Entry) -> list[str]:
     remove_empty(aside)
     if entry.inode is None and entry.is_exchange:
         remove_empty(folder)
-    return [f"{entry.part}: {len(entry.set_aside)} files put back, {len(entry.new)} taken out"]
+    return [f"{entry.part}: {counted(len(entry.set_aside), 'file')} put back, {len(entry.new)} taken out"]
 
 
 def _was_done(entry: Entry) -> bool:

@@ -184,7 +184,7 @@ def undo(store: str, out: Path) -> list[str]:
     """Put back what repairs with this directory have replaced; return what was done."""
     journal = _journal(out)
     if journal is None or not journal.entries:
-        raise NotRepairableError(f"{out}: no repair was applied from here")
+        raise NotRepairableError(f"{out}: no repair from here is in place")
     _refuse_other_store(journal, store, out)
     with broker_kept_out(store):
         try:

@@ -315,7 +315,7 @@ def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> 
 
 
 def test_there_is_nothing_to_undo_before_something_is_applied(store: Path) -> None:
-    with pytest.raises(NotRepairableError, match="no repair was applied"):
+    with pytest.raises(NotRepairableError, match="no repair from here is in place"):
         undo(str(store), store.parent / "repair")
 
 
