@@ -62,7 +62,7 @@ class RocketmqDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of the table `messages`, but for those of inflated bodies."""
+        """Return the columns of the table `messages`, but for those of inflated bodies and the CRC of a record."""
         return from_arrow_schema(STORED_MESSAGES.plain_schema)
 
     def reader(self, schema: StructType) -> RocketmqReader:

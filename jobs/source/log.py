@@ -40,8 +40,8 @@ class DataLossError(FormatError):
 def data_loss(start: int, end: int, location: str) -> DataLossError:
     """Return the error that names these offsets and the remedy."""
     reason = (
-        f"offsets {start} to {end} were deleted, as a rule by retention, before they were read; "
-        "with option failOnDataLoss=false they are left out"
+        f"offsets {start} to {end} are in no file of the log: retention deleted them before they were read, or a "
+        "segment is missing; with option failOnDataLoss=false they are left out"
     )
     return DataLossError(reason, start, location)
 

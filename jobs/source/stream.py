@@ -45,7 +45,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the start of a query without a checkpoint."""
         if self._wanted.after is None and self._wanted.starting == LATEST:
             return self._end_of_log(self._listed()).to_json()
-        store = self._listed()
+        store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place = self._known_start(store).place
         lose(lost_ends(store), place.offset, MAX, fails=self._fails)
         return place.to_json()
@@ -133,10 +133,12 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return begun_again(store, look)
 
-    def _listed(self) -> Store:
+    def _listed(self, *, whole: bool = False) -> Store:
         """List the store: all of it at first, then its log alone, for there may be very many queues."""
         wanted = self._wanted
-        root, folders = (self._folders[0], self._folders) if self._folders else (wanted.path, wanted.commitlog)
+        root, folders = wanted.path, wanted.commitlog
+        if self._folders and not whole:
+            root, folders = self._folders[0], self._folders
         store = list_store(root, commitlog=folders, options=wanted.file_system)
         store.require_log()
         if not self._folders and store.segments:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.golden import StoreOf
+from tests.documentation import ROOT
+from tests.golden import SITUATIONS, StoreOf
 from tests.support.lakes import ingest_store
 from tests.support.recipe_data import make_recipe_data
 from tests.support.recipes import RECIPES, TEXT, show_tables
@@ -107,3 +108,32 @@ def test_no_recipe_reads_files_that_the_table_may_no_longer_have() -> None:
     """After a merge a folder holds the small files and the large one: a reader of `*.parquet` counts rows twice."""
     assert "*.parquet" not in TEXT
     assert "read_parquet" not in TEXT
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["b551-types", "b514-types"])
+def test_no_queue_offset_of_a_healthy_store_is_missing(
+    golden: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
+) -> None:
+    """A batch in one record has several of them."""
+    ingest_store(golden(name), tmp_path / "lake")
+    own_session.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
+    (recipe,) = (one for one in RECIPES if "AS missing" in one.text)
+
+    assert recipe.answer(own_session, tmp_path) == []
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["b551-transrocks", "b551-base"])
+def test_transactions_that_were_never_committed_are_those_of_the_view(
+    situation: StoreOf, golden: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
+) -> None:
+    ingest_store(situation(name) / "store" if name in SITUATIONS else golden(name), tmp_path / "lake")
+    own_session.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
+    (recipe,) = (one for one in RECIPES if "never committed" in one.text)
+    view = (ROOT / "jobs/lake/views/transactions.sql").read_text(encoding="utf-8")
+    states = own_session.sql(view).where("state IN ('open', 'rolled back')")
+
+    found = {row.uniq_key for row in own_session.sql(recipe.text).collect()}
+    assert found
+    assert found == {row.uniq_key for row in states.collect()}

@@ -145,8 +145,9 @@ def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
     for options in ({}, {"mode": "failfast", "failOnDataLoss": "false"}):
         with pytest.raises(DataLossError) if is_lost else nullcontext():
             assert RocketmqReader(Wanted.of({**path, **options})).partitions()
-        with pytest.raises(DataLossError) if is_lost else nullcontext():
-            assert _streamed(RocketmqStreamReader(Wanted.of({**path, **options})))
+        for available_now in (False, True):
+            with pytest.raises(DataLossError) if is_lost else nullcontext():
+                assert _streamed(RocketmqStreamReader(Wanted.of({**path, **options})), available_now=available_now)
     lenient = Wanted.of({**path, "failOnDataLoss": "false"})
     assert _streamed(RocketmqStreamReader(lenient)) == _rows(
         RocketmqReader(lenient), RocketmqReader(lenient).partitions()
@@ -158,8 +159,10 @@ def _rows(reader: RocketmqReader | RocketmqStreamReader, partitions: Sequence[In
     return [offset for batch in batches for offset in batch.column("physical_offset").to_pylist()]
 
 
-def _streamed(reader: RocketmqStreamReader) -> list[int]:
-    """Return the offsets of all batches of a stream, to where nothing is new."""
+def _streamed(reader: RocketmqStreamReader, *, available_now: bool = False) -> list[int]:
+    """Return the offsets of all batches of a stream, to where nothing is new; Spark prepares that trigger first."""
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
     start, found = reader.initialOffset(), list[int]()
     while (end := reader.latestOffset(start, ReadMaxBytes(5000))) != start:
         found += _rows(reader, reader.partitions(start, end))
