@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MIN_TIME = 0
 MAX_TIME = (1 << 63) - 1
+EXPLAINED_BY = 20  # this many messages under a text are enough to explain an empty answer
 
 
 @unique
