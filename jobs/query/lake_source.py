@@ -335,6 +335,18 @@ class LakeSource:
         )[0]
         return Coverage(row["first"] or 0, row["last"] or 0, row["oldest"], row["newest"])
 
+    @property
+    def other_broker(self) -> str | None:
+        """The brokers that the lake has, in words, where the one that is asked for is none of them; else None."""
+        if self._broker is None:
+            return None
+        brokers = sorted(self.tables.values("broker", _OURS))
+        if self._broker in brokers or not brokers:
+            return None
+        return (
+            f"the lake has messages of the broker{'s' * (len(brokers) > 1)} {', '.join(brokers)}, not of {self._broker}"
+        )
+
     def _say(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)

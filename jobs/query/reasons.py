@@ -32,8 +32,10 @@ _ONLY = {
 }
 
 
-def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end: int) -> Reason:  # noqa: PLR0913, PLR0917 - the question
+def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end: int) -> Reason:  # noqa: PLR0911, PLR0913, PLR0917 - the question
     """Explain why no message of *topic* was found under *key*."""
+    if source.other_broker is not None:
+        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
     seen = sorted(source.occurrences(key), key=_age)
     is_part = len(seen) >= EXPLAINED_BY or not source.searches_all
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
@@ -53,7 +55,7 @@ def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end:
         names = sorted({occurrence.message.topic for occurrence in seen})
         places = _places(seen, is_part=is_part)
         return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {_names(names)}, not under {topic} ({places})")
-    return _nowhere(source, key, kind)
+    return nowhere(source, key, kind)
 
 
 def _unknown_topic_of(source: Source, topic: str, key: str, seen: list[Occurrence]) -> Reason:
@@ -100,7 +102,8 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {message.topic}, not under {topic} ({_place(message)})")
 
 
-def _nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
+def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
+    """Explain that no message of any topic has *key*."""
     if kind is KeyKind.UNIQUE and _is_offset_id(source, key):
         text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
@@ -139,6 +142,8 @@ def unknown_topic(source: Source, topic: str) -> Reason:
     """Explain that a topic was deleted, or never seen, and which names are like it."""
     from difflib import get_close_matches
 
+    if source.other_broker is not None:
+        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
     stored = source.stored_of(topic)
     if stored is not None and source.knows_topics:
         first, last = stored

@@ -46,6 +46,8 @@ class ReasonKind(StrEnum):
     OFFSET_BELOW_MIN = "offset_below_min"
     OFFSET_ABOVE_MAX = "offset_above_max"
     UNIT_DANGLES = "unit_dangles"
+    NO_MATCH = "no_match"
+    NOT_ALL_SEARCHED = "not_all_searched"
     MQADMIN_CANNOT = "mqadmin_cannot"
 
 

@@ -99,6 +99,11 @@ class StoreSource(StoreKeys, StoreQueues):
         """Return None: damage in the log itself is seen where it is read."""
         return None
 
+    @property
+    def other_broker(self) -> None:
+        """None: a store is one broker's."""
+        return None
+
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of *topic* in the log; None without one, or in too long a log."""
         if not self.searches_all:
