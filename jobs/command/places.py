@@ -320,6 +320,7 @@ STORED = StoreType()
 STORE = StoreType(_lacks_store)
 LOG_DIRECTORY = StoreType(_lacks_nothing)
 LAKE = StoreType(_lacks_tables)
+READ_LAKE = LocationType(_lacks_tables)  # an answer may be written into a folder of it
 STORE_OR_LAKE = StoreType(_lacks_both)
 CHANGED_LAKE = OutputLocationType(_lacks_tables)
 WRITTEN = OutputLocationType()

@@ -2,7 +2,7 @@
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 import click
 
@@ -25,6 +25,13 @@ class TimeType(click.ParamType[GivenTime]):
             return GivenTime(str(value))
         except (ValueError, OverflowError):
             self.fail(f"{str(value)[:60]!r} is no time (examples: {EXAMPLES})", param, ctx)
+
+
+def refuse_reversed(since: GivenTime | None, until: GivenTime | None, zone: tzinfo | None = None) -> None:
+    """Refuse a window that ends before it begins: nothing can be in it."""
+    if since is not None and until is not None and since.milliseconds(zone) > until.milliseconds(zone):
+        reason = f"--until {until} is before --since {since}: the window ends before it begins"
+        raise click.UsageError(reason)
 
 
 class LogPlace:

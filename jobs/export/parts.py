@@ -207,9 +207,15 @@ def _part(kind: Format, path: Path, release: Release) -> _LinesPart | _ParquetPa
 
 
 def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
-    """Make one file of all parts, in their order, and return its size; a part is deleted as soon as it is copied."""
+    """
+    Make one file of all parts, in their order, and return its size; a part is deleted as soon as it is copied.
+
+    Without a message there is no file: a corrected command can then use its name.
+    """
     attempt = out.with_name(f".{out.name}.attempt-{uuid4()}")
     files = [folder / part.name for part in parts if part.messages]
+    if not files:
+        return 0
     size = sum(path.stat().st_size for path in files)
     try:
         with room_for(str(out), size):
@@ -235,11 +241,9 @@ def _merge_text(files: Sequence[Path], attempt: Path, kind: Format) -> None:
                     whole.write(chunk)
             path.unlink()
         if kind is Format.JSON:
-            if files:
-                whole.seek(-2, os.SEEK_END)  # the last comma
-                whole.truncate()
-                whole.write(b"\n")
-            whole.write(b"]\n")
+            whole.seek(-2, os.SEEK_END)  # the last comma
+            whole.truncate()
+            whole.write(b"\n]\n")
 
 
 def _merge_parquet(files: Sequence[Path], attempt: Path) -> None:

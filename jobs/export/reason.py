@@ -17,6 +17,8 @@ def why_nothing(asked: Source, *, has_times: bool, has_condition: bool) -> Reaso
             source, _ = stack.enter_context(open_place(place))
         except FormatError as error:  # a broker that the lake does not know
             return Reason(ReasonKind.NO_RECORD, str(error))
+        if source.other_broker is not None:
+            return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
         unknown = [unknown_topic(source, topic) for topic in asked.topics if not source.has_topic(topic)]
         if unknown:
             return Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown))

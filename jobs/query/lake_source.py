@@ -9,7 +9,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, SUPERSEDED, LakeTables, one_of, text
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
-from jobs.query.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
+from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
 from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import entries_under, has_key, says, times_indexed
 from jobs.store.selection import TopicChoices
@@ -25,7 +25,6 @@ from rmq_formats.release import Release
 _TOGETHER = 64  # messages that are read with one query
 _SAMPLED = 200  # of the newest messages, which tell the release
 _SAMPLED_BYTES = 1 << 20
-_EXPLAINED_BY = 20
 _PLACE = "store_id, physical_offset"
 _OURS = "total_size IS NOT NULL"  # another engine's own rows lack it
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
@@ -162,7 +161,8 @@ class LakeSource:
         """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
         quoted = text(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
-        for message in self._messages(condition, rest=f"LIMIT {_EXPLAINED_BY}"):
+        oldest_first = "ORDER BY store_timestamp, physical_offset"
+        for message in self._messages(condition, rest=f"{oldest_first} LIMIT {EXPLAINED_BY}"):
             for kind in KeyKind:
                 if says(message, kind, text_):
                     yield Occurrence(message, kind, self._is_indexed(message, kind, text_))
@@ -170,6 +170,11 @@ class LakeSource:
     def _is_indexed(self, message: Message, kind: KeyKind, key: str) -> bool:
         found = self.find(kind, message.topic, key, MIN_TIME, MAX_TIME)
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
+
+    @property
+    def searches_all(self) -> bool:
+        """Whether `occurrences` looks at every message."""
+        return True
 
     # places
 
@@ -329,6 +334,18 @@ class LakeSource:
             MESSAGES,
         )[0]
         return Coverage(row["first"] or 0, row["last"] or 0, row["oldest"], row["newest"])
+
+    @property
+    def other_broker(self) -> str | None:
+        """The brokers that the lake has, in words, where the one that is asked for is none of them; else None."""
+        if self._broker is None:
+            return None
+        brokers = sorted(self.tables.values("broker", _OURS))
+        if self._broker in brokers or not brokers:
+            return None
+        return (
+            f"the lake has messages of the broker{'s' * (len(brokers) > 1)} {', '.join(brokers)}, not of {self._broker}"
+        )
 
     def _say(self, note: str) -> None:
         if note not in self.notes:

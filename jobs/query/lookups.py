@@ -121,6 +121,8 @@ def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
         named = decode_offset_id(text)
     except FormatError:
         return reasons.no_id(text)
+    if source.other_broker is not None:
+        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
     message = None if any_host else source.at(named.physical_offset, named.host)
     if not any_host and not _is_this_broker(source, named, message):
         return reasons.other_broker(source, text, named, _known_hosts(source, message))

@@ -10,7 +10,7 @@ from datetime import UTC
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
-from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind, Source
+from jobs.query.source import EXPLAINED_BY, Coverage, Occurrence, Reason, ReasonKind, Source
 from jobs.query.transactions import half_end
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
@@ -32,17 +32,20 @@ _ONLY = {
 }
 
 
-def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end: int) -> Reason:  # noqa: PLR0913, PLR0917 - the question
+def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end: int) -> Reason:  # noqa: PLR0911, PLR0913, PLR0917 - the question
     """Explain why no message of *topic* was found under *key*."""
-    seen = list(source.occurrences(key))
+    if source.other_broker is not None:
+        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
+    seen = sorted(source.occurrences(key), key=_age)
+    is_part = len(seen) >= EXPLAINED_BY or not source.searches_all
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
     same_kind = [occurrence for occurrence in here if occurrence.kind is kind]
     if same_kind:
-        return _same_kind(same_kind, key, begin, end)
+        return _same_kind(same_kind, key, begin, end, is_part=is_part)
     if here:
         kinds = {occurrence.kind for occurrence in here}
         only, sentence = next(words for kind, words in _ONLY.items() if kind in kinds)  # not whichever was read first
-        return Reason(only, f"{key!r} {sentence} ({_places(here)})")
+        return Reason(only, f"{key!r} {sentence} ({_places(here, is_part=is_part)})")
     if not source.has_topic(topic):
         return _unknown_topic_of(source, topic, key, seen)
     waiting = next((one for one in seen if one.message.properties.get(REAL_TOPIC) == topic), None)
@@ -50,8 +53,9 @@ def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end:
         return _waiting(source, waiting.message, topic, key)
     if seen:
         names = sorted({occurrence.message.topic for occurrence in seen})
-        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {_names(names)}, not under {topic} ({_places(seen)})")
-    return _nowhere(source, key, kind)
+        places = _places(seen, is_part=is_part)
+        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {_names(names)}, not under {topic} ({places})")
+    return nowhere(source, key, kind)
 
 
 def _unknown_topic_of(source: Source, topic: str, key: str, seen: list[Occurrence]) -> Reason:
@@ -60,7 +64,7 @@ def _unknown_topic_of(source: Source, topic: str, key: str, seen: list[Occurrenc
     return Reason(reason.kind, f"{reason.text}; {key!r} is under {names}") if seen else reason
 
 
-def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int) -> Reason:
+def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int, *, is_part: bool) -> Reason:
     if all(one.is_shadowed for one in seen):
         message = seen[0].message
         text = (
@@ -70,13 +74,14 @@ def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int) -> Reason
         return Reason(ReasonKind.SHADOWED, text)
     rolled_back = [one for one in seen if one.message.transaction is TransactionType.ROLLBACK]
     if len(rolled_back) == len(seen):
-        return Reason(ReasonKind.ROLLED_BACK, f"the transaction of {key!r} was rolled back ({_places(seen)})")
+        places = _places(seen, is_part=is_part)
+        return Reason(ReasonKind.ROLLED_BACK, f"the transaction of {key!r} was rolled back ({places})")
     inside = [one for one in seen if begin <= one.message.record.store_timestamp <= end]
     unindexed = [one for one in inside or seen if not one.is_indexed]
     if unindexed and len(unindexed) == len(inside or seen):
         text = (
             f"{key!r} is in the log but not in the index, so mqadmin would have found nothing; "
-            f"verify says why, --through-log shows it ({_places(unindexed)})"
+            f"verify says why, --through-log shows it ({_places(unindexed, is_part=is_part)})"
         )
         return Reason(ReasonKind.NOT_INDEXED, text)
     times = [one.message.record.store_timestamp for one in seen]
@@ -97,7 +102,8 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {message.topic}, not under {topic} ({_place(message)})")
 
 
-def _nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
+def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
+    """Explain that no message of any topic has *key*."""
     if kind is KeyKind.UNIQUE and _is_offset_id(source, key):
         text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
@@ -136,6 +142,8 @@ def unknown_topic(source: Source, topic: str) -> Reason:
     """Explain that a topic was deleted, or never seen, and which names are like it."""
     from difflib import get_close_matches
 
+    if source.other_broker is not None:
+        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
     stored = source.stored_of(topic)
     if stored is not None and source.knows_topics:
         first, last = stored
@@ -238,8 +246,15 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
-def _places(seen: list[Occurrence]) -> str:
-    return f"{len(seen)} seen, the first: {_place(seen[0].message)}"
+def _age(one: Occurrence) -> tuple[int, int]:
+    return one.message.record.store_timestamp, one.message.record.physical_offset
+
+
+def _places(seen: list[Occurrence], *, is_part: bool) -> str:
+    """Name how many messages were seen, each once whatever its keys, and the oldest; of a part, one of them."""
+    count = len({(one.message.store_id, one.message.record.physical_offset) for one in seen})
+    number, which = (f"at least {min(count, EXPLAINED_BY)}", "one of them") if is_part else (f"{count}", "the first")
+    return f"{number} seen, {which}: {_place(seen[0].message)}"
 
 
 def _place(message: Message) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MIN_TIME = 0
 MAX_TIME = (1 << 63) - 1
+EXPLAINED_BY = 20  # this many messages under a text are enough to explain an empty answer
 
 
 @unique
@@ -45,6 +46,8 @@ class ReasonKind(StrEnum):
     OFFSET_BELOW_MIN = "offset_below_min"
     OFFSET_ABOVE_MAX = "offset_above_max"
     UNIT_DANGLES = "unit_dangles"
+    NO_MATCH = "no_match"
+    NOT_ALL_SEARCHED = "not_all_searched"
     MQADMIN_CANNOT = "mqadmin_cannot"
 
 

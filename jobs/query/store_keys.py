@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jobs.query.index_coverage import CoveredSpan, UncoveredSpan, covered, index_parts
 from jobs.query.log_search import Span, few_records, holding
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME, Occurrence
+from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Occurrence
 from jobs.query.store_view import StoreView
 from jobs.store.rocksdb import Database
 from jobs.store.rocksdb_keys import rows_under
@@ -20,7 +20,6 @@ from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
 from rmq_formats.properties import UNIQ_KEY, property_items
 from rmq_formats.rocksdb.index import IndexRow
 
-_EXPLAINED_BY = 20  # this many occurrences explain enough
 _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
 
 
@@ -253,7 +252,7 @@ class StoreKeys(StoreView):
         found = (
             occurrence for message in self.search(holding(text)) for occurrence in self._occurrences_in(message, text)
         )
-        yield from islice(found, _EXPLAINED_BY)
+        yield from islice(found, EXPLAINED_BY)
 
     def _occurrences_in(self, message: Message, text: str) -> Iterator[Occurrence]:
         for kind in KeyKind:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from jobs.query.log_search import holding
 from jobs.query.message import Message
@@ -14,6 +15,7 @@ from jobs.query.store_view import LOG_SEARCHED_UNASKED
 from jobs.store.broker_config import BrokerConfig, broker_config
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 
@@ -32,14 +34,19 @@ class StoreSource(StoreKeys, StoreQueues):
 
         A log of more than *searched* bytes is not searched for those that no index file leads to.
         """
-        yield from self._indexed(text, self.topics())
-        if self.through_log or self.reader.log_size <= searched:
-            yield from self._logged(text)
-        else:
+        given: set[tuple[int, KeyKind, bool]] = set()
+        is_searched = self.through_log or self.reader.log_size <= searched
+        for one in chain(self._indexed(text, self.topics()), self._logged(text) if is_searched else ()):
+            place = (one.message.record.physical_offset, one.kind, one.is_shadowed)
+            if place not in given:  # the log has what the index has led to
+                given.add(place)
+                yield one
+        if not is_searched:
             self.say("only index files were asked, not the log itself; --through-log searches it")
 
     @property
-    def _log_is_searched(self) -> bool:
+    def searches_all(self) -> bool:
+        """Whether `occurrences` looks at every message, not only at those that index files lead to."""
         return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
 
     def place(self, physical_offset: int) -> Reason:
@@ -78,7 +85,7 @@ class StoreSource(StoreKeys, StoreQueues):
     def _topics(self) -> frozenset[str]:
         known = {topic for topic, _ in self.reader.queues} | set(self.reader.topic_config)
         is_complete = bool(known) and not self.through_log and self.reader.why_not_in_rocksdb is None
-        if is_complete or not self._log_is_searched:
+        if is_complete or not self.searches_all:
             return frozenset(known)
         return frozenset(known) | {message.topic for message in self.search(holding(""))}
 
@@ -92,9 +99,14 @@ class StoreSource(StoreKeys, StoreQueues):
         """Return None: damage in the log itself is seen where it is read."""
         return None
 
+    @property
+    def other_broker(self) -> None:
+        """None: a store is one broker's."""
+        return None
+
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of *topic* in the log; None without one, or in too long a log."""
-        if not self._log_is_searched:
+        if not self.searches_all:
             return None
         stored = [message for message in self.search(holding(topic)) if message.topic == topic]
         return (stored[0], stored[-1]) if stored else None

@@ -10,8 +10,8 @@ import click
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import commitlog_option, one_release_option
-from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE, STORE
-from jobs.command.times import TimeType
+from jobs.command.places import OUTPUT_FILE, READ_LAKE, STORE
+from jobs.command.times import TimeType, refuse_reversed
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
@@ -40,7 +40,7 @@ _SHOWN = 5
     "  rmq-lake export --lake LAKE --where \"get_json_object(body_text, '$.id') = '7'\" --format parquet --out 7.parq"
 )
 @click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
-@click.option("--lake", type=CHANGED_LAKE, metavar="LAKE", help="The lake, instead of a store.")
+@click.option("--lake", type=READ_LAKE, metavar="LAKE", help="The lake, instead of a store.")
 @commitlog_option
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
 @one_release_option
@@ -113,6 +113,7 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--out -: an export is one whole file or none, and needs a name; then `cat FILE`")
     if out.exists():
         raise click.UsageError(f"--out {out}: is there already")
+    refuse_reversed(since, until)
     if is_verified and lake is None:
         raise click.UsageError("--verify checks rows of a lake: records of a store are always checked")
     if where is not None and engine == Engine.HERE.value:
@@ -155,7 +156,8 @@ def command(  # noqa: PLR0913 - one argument an option
         "seconds": result.seconds,
     }
     said = [*planned.notes, *([reason.text] if reason else [])]
-    lines = [f"{store or lake} → {out}", *(f"  {text}" for text in said), *_left_out(summary)]
+    target = out if summary.messages else f"{out}: no file is written"
+    lines = [f"{store or lake} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
     answer.give(described, lines, result, indent=None)
     if summary.damaged or summary.gaps:
         return ExitCode.DAMAGE

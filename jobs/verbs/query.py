@@ -22,8 +22,8 @@ from jobs.command.options import (
     one_release_option,
     quiet_option,
 )
-from jobs.command.places import CHANGED_LAKE, OUTPUT_DIRECTORY, STORE
-from jobs.command.times import TimeType
+from jobs.command.places import OUTPUT_DIRECTORY, READ_LAKE, STORE
+from jobs.command.times import TimeType, refuse_reversed
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime
 from jobs.console.progress import LateProgress
@@ -98,8 +98,9 @@ class QueryOptions(NamedTuple):
         return Geometry(self.hash_slots, self.index_num) if self.hash_slots and self.index_num else None
 
     def window(self, begin: GivenTime | None, end: GivenTime | None) -> TimeWindow:
-        """Return the times that are asked for."""
+        """Return the times that are asked for; a window that ends before it begins is refused."""
         zone = self.time_zone
+        refuse_reversed(begin, end, zone)
         return TimeWindow(
             MIN_TIME if begin is None else begin.milliseconds(zone), MAX_TIME if end is None else end.milliseconds(zone)
         )
@@ -121,7 +122,7 @@ _place_options = bundled(
     "options",
     QueryOptions,
     click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
-    click.option("--lake", type=CHANGED_LAKE, metavar="LAKE", help="The lake, instead of a store."),
+    click.option("--lake", type=READ_LAKE, metavar="LAKE", help="The lake, instead of a store."),
     commitlog_option,
     broker_conf_option,
     click.option("--broker", metavar="NAME", help="The broker's name; in a lake, only its messages."),
@@ -238,10 +239,9 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
 
     A time without a zone is in --time-zone, by default this machine's.
     """
+    window = options.window(begin, end)
     with _opened(options) as (source, _):
-        answer = lookups.by_key(
-            source, topic, key, kind=_KINDS[key_type], window=options.window(begin, end), limit=limit or None
-        )
+        answer = lookups.by_key(source, topic, key, kind=_KINDS[key_type], window=window, limit=limit or None)
         printer = options.printer
         for given in (begin, end):
             sentence = given.explained(options.time_zone) if given is not None else None
@@ -347,21 +347,23 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     seconds: float,
 ) -> ExitCode:
     """List messages, the newest first: of a store by their offsets, of a lake by their store times."""
+    from jobs.query.listing.empty import why_empty
     from jobs.query.listing.model import Deadline, Wanted
     from jobs.query.listing.of_source import listing_of
 
+    wanted = Wanted(topic, key, tag, words, *options.window(since, until))
     with _opened(options) as (source, _):
-        page = listing_of(source).page(
-            Wanted(topic, key, tag, words, *options.window(since, until)), before, limit, Deadline(seconds)
-        )
+        listing = listing_of(source)
+        page = listing.page(wanted, before, limit, Deadline(seconds))
         printer = options.printer
         answer = Answer([found.message for found in page.messages])
         printer.rows(answer, topic or "", "K", key or "", has_index_key=False)
-        if page.next is not None:
+        if not page.messages:
+            answer.reason = why_empty(listing, wanted, page, before, seconds)
+        elif page.next is not None:
             stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
             printer.note(f"{stopped}the next page: the same command with --before {page.next}")
-        outcome = printer.finish(answer, source)
-        return outcome if page.messages else max(outcome, ExitCode.NOT_FOUND)
+        return printer.finish(answer, source)
 
 
 @command.command("story", short_help="All that happened to a message, each line with its origin.")

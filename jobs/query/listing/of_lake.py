@@ -148,6 +148,13 @@ class LakeListing:
                 return Page(found, str(position), was_cut_short=True)
         return Page(found, None)
 
+    def number_of_messages(self, wanted: Wanted) -> int | None:
+        """Return how many messages of a topic, or of all, were stored in the times that are asked for."""
+        of_topic = [] if wanted.topic is None else [f"topic = {text(wanted.topic)}"]
+        times = (f"store_timestamp >= {wanted.begin}", f"store_timestamp <= {wanted.end}")
+        rows = self.source.select("count(*) AS messages", MESSAGES, "total_size IS NOT NULL", *of_topic, *times)
+        return int(rows[0]["messages"])
+
     def _candidates(
         self, wanted: Wanted, before: _Position | None, limit: int
     ) -> Iterator[tuple[list[_Position], _Position | None]]:

@@ -27,7 +27,7 @@ from jobs.query.listing.model import (
     rate,
     slots_of,
 )
-from jobs.query.log_search import Span, holding, search, silent
+from jobs.query.log_search import COMPILED_FROM, Span, holding, search, silent
 from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME
 from jobs.query.store_source import StoreSource
@@ -84,6 +84,26 @@ class StoreListing:
                 return Page(found, str(last), was_cut_short=True)
         return Page(found, None)
 
+    def number_of_messages(self, wanted: Wanted) -> int | None:
+        """
+        Return how many messages of a topic, or of all, were stored in the times that are asked for.
+
+        None where only a search of a large log would tell.
+        """
+        queues = [] if wanted.topic is None else self._queues(wanted.topic)
+        if queues:
+            return sum(len(self._numbers(queue, wanted, self._reader.store.end_offset)) for queue in queues)
+        if self._reader.log_size > COMPILED_FROM:
+            return None
+        times = Wanted(begin=wanted.begin, end=wanted.end)
+        stored = search(self._reader, holding(wanted.topic or ""), silent)
+        return sum(
+            wanted.topic in {None, message.topic}
+            and times.takes(message)
+            and not self._is_left_over(message.record.physical_offset)
+            for message in (Message(record, self.source.release) for record in stored)
+        )
+
     def _candidates(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """Yield messages and their offsets, descending; an offset alone says how far it has looked."""
         queues = [] if wanted.topic is None else self._queues(wanted.topic)
@@ -108,12 +128,16 @@ class StoreListing:
 
     def _units(self, queue: StoredQueue, wanted: Wanted, before: int) -> Iterator[int]:
         """Yield the offsets that the units of a queue name, descending."""
+        yield from (self._named(queue, number) for number in reversed(self._numbers(queue, wanted, before)))
+
+    def _numbers(self, queue: StoredQueue, wanted: Wanted, before: int) -> range:
+        """Return the numbers of the units whose messages lie before an offset, and in the times that are asked for."""
         first, end = self._reader.unit_range(queue)
         end = bisect_left(range(end), before, first, key=partial(self._named, queue))
         if wanted.end < MAX_TIME:
             end = self._number_at(queue, wanted.end + 1, first, end)
         start = self._number_at(queue, wanted.begin, first, end) if wanted.begin > MIN_TIME else first
-        yield from (self._named(queue, number) for number in range(end - 1, start - 1, -1))
+        return range(start, end)
 
     @staticmethod
     def _named(queue: StoredQueue, number: int) -> int:

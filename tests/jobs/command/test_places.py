@@ -237,3 +237,26 @@ def test_a_store_a_lake_and_a_folder_around_a_store_are_told_apart(store: Path, 
     assert f"{lake}: is a lake, and a store is needed here" in said["lake"]
     assert said["store"].endswith(f"ingest {store} --lake LAKE ")
     assert f"; {store} is one" in said["around"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("query", "by-key", "-t", "T", "-k", "k"),
+        ("query", "list"),
+        ("query", "mqadmin", "queryMsgByKey", "-t", "T", "-k", "k"),
+        ("export", "--out", "out"),
+        ("restore", "--out", "out"),
+    ],
+)
+def test_a_store_where_a_lake_is_only_read_is_answered_with_what_makes_a_lake(
+    words: tuple[str, ...], store: Path, tmp_path: Path, run: Run
+) -> None:
+    words = tuple(str(tmp_path / "out") if word == "out" else word for word in words)
+    place = (store,) if words[0] == "restore" else ("--lake", store)
+    at = 2 if "mqadmin" in words else len(words)
+    outcome = run(*words[:at], *place, *words[at:])
+
+    assert outcome.code is ExitCode.USAGE
+    assert "is a store, and a lake is needed here; this makes one:" in outcome.err
+    assert "nothing is written" not in outcome.err

@@ -1,5 +1,6 @@
 """Times as people write them, in every option that takes one."""
 
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -59,3 +60,23 @@ def test_a_query_takes_times_and_says_their_zone(golden: StoreOf, run: Run) -> N
     assert every.out == some.out == as_mqadmin.out
     assert "'2026-11-20 15:42' is taken in Asia/Shanghai: 2026-11-20 07:42:00.000 UTC" in some.err
     assert run(*key, "--since", "soon").code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "--out", "out"),
+        ("query", "list"),
+        ("query", "list", "-t", "T1", "--time-zone", "UTC"),
+        ("query", "by-key", "-t", "T1", "-k", "k0"),
+    ],
+)
+def test_a_window_that_ends_before_it_begins_is_refused(
+    golden: StoreOf, words: tuple[str, ...], run: Run, tmp_path: Path
+) -> None:
+    words = tuple(str(tmp_path / "out") if word == "out" else word for word in words)
+    outcome = run(*words, "--store", golden("b551-base"), "--since", "2026-11-21", "--until", "2026-11-20")
+
+    assert outcome.code is ExitCode.USAGE
+    assert "--until 2026-11-20 is before --since 2026-11-21: the window ends before it begins" in outcome.err
+    assert not list(tmp_path.iterdir())

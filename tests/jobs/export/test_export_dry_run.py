@@ -68,3 +68,24 @@ def test_an_export_of_nothing_says_why(places: dict[str, Path], tmp_path: Path, 
             "no message of T1 in these times: the messages there were stored"
         )
         assert "needs a name" in stdout.err
+
+
+def test_an_export_of_nothing_leaves_no_file_in_the_way_of_the_corrected_command(
+    places: dict[str, Path], tmp_path: Path, run: Run
+) -> None:
+    for place, path in places.items():
+        for kind in ("ndjson", "json", "csv", "parquet"):
+            export = partial(run, "export", place, path, "--format", kind, "--out", tmp_path / f"{kind}{place}", "-t")
+            nothing = export("T_1")
+
+            assert nothing.code is ExitCode.NOT_FOUND
+            assert f"{kind}{place}: no file is written" in nothing.out
+            assert not (tmp_path / f"{kind}{place}").exists()
+            assert export("T1").code is ExitCode.CLEAN
+
+
+def test_a_broker_that_the_lake_does_not_have_is_told(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
+    outcome = run("export", "--lake", places["--lake"], "--out", tmp_path / "o", "--broker", "c", "-t", "T1")
+
+    assert outcome.code is ExitCode.NOT_FOUND
+    assert "the lake has messages of the broker b, not of c" in outcome.out

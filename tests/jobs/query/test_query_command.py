@@ -16,8 +16,10 @@ from jobs.query.mqadmin.unanswered import REASONS
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.flags import COMPRESSED
 from rmq_formats.release import Release
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.support.commands import Outcome, Run, packages_loaded_by
+from tests.support.lakes import ingest_store
 from tests.support.query_stores import Sent, stored, write_store
 
 
@@ -30,6 +32,13 @@ def run(run: Run) -> Run:
 def store(tmp_path: Path) -> str:
     messages = [Sent(keys=("order", f"k{n}"), unique_key=f"id{n}", tags="paid") for n in range(20)]
     return str(write_store(tmp_path / "store", stored(messages)))
+
+
+@pytest.fixture(scope="module")
+def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lake")
+    ingest_store(golden("b551-base"), folder, "b0")
+    return folder
 
 
 def test_json_is_one_object_a_line(run: Run, store: str) -> None:
@@ -312,3 +321,61 @@ def test_every_command_of_mqadmin_is_in_the_page_of_queries() -> None:
     assert [name for name in (*COMMANDS, *unanswered) if name not in page] == []
     assert [name for name in COMMANDS if name not in help_page] == []
     assert not set(COMMANDS) & set(unanswered)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("by-offset", "-t", "T1", "-i", "0", "-o", "1", "-b", "broker-x"),
+        ("by-offset", "-t", "T1", "-i", "0", "-o", "1", "--broker", "broker-x"),
+        ("by-key", "-t", "T1", "-k", "k0", "--broker", "broker-x"),
+        ("by-unique-key", "-t", "T1", "-i", "7F000001", "--broker", "broker-x"),
+        ("by-id", "-i", "7F000001000051AF0000000000000000", "--broker", "broker-x"),
+        ("list", "--broker", "broker-x"),
+    ],
+)
+def test_a_broker_that_a_lake_does_not_have_is_told_with_those_that_it_has(
+    run: Run, lake: Path, asked: tuple[str, ...]
+) -> None:
+    outcome = run(*asked, "--lake", lake)
+
+    assert outcome.code is ExitCode.NOT_FOUND
+    assert outcome.err == "rmq-lake: the lake has messages of the broker b0, not of broker-x\n"
+
+
+def test_an_empty_list_says_why(run: Run, lake: Path, golden: StoreOf) -> None:
+    for place in (("--store", golden("b551-base")), ("--lake", lake)):
+        for asked, kind, why in (
+            (("-t", "T_1"), "topic_unknown", "no topic T_1 was ever seen there; did you mean T1?"),
+            (("-k", "nokey"), "not_on_disk", "no message has the key 'nokey'; the messages there were stored from "),
+            (("-t", "T2", "-k", "k0"), "other_topic", "'k0' is under T1, not under T2 (15 seen"),
+            (
+                ("-t", "T1", "-k", "nokey", "--tag", "TagA"),
+                "no_match",
+                "none of the 49 messages of T1 has the key 'nokey' and the tag 'TagA'",
+            ),
+            (("--words", "zzz"), "no_match", "none of the 65 messages has 'zzz' in its body"),
+            (
+                ("-t", "T1", "--until", "2001-02-03", "--time-zone", "UTC"),
+                "outside_times",
+                "no message of T1 was stored in these times; the messages there were stored from 2026-11-20",
+            ),
+            (
+                ("--words", "zzz", "--seconds", "0", "--until", "2001-02-03"),
+                "outside_times",
+                "no message was stored in these times; the messages there were stored from 2026-11-20",
+            ),
+            (("--before", "0" if "--store" in place else "0.0."), "no_match", "there is no message before "),
+        ):
+            outcome = run("list", *place, *asked, "--json")
+
+            assert outcome.code is ExitCode.NOT_FOUND
+            assert why in outcome.err
+            assert json.loads(outcome.out)["reason"] == kind
+
+
+def test_an_empty_page_of_a_list_that_had_no_time_says_so(run: Run, golden: StoreOf) -> None:
+    outcome = run("list", "--store", golden("b551-base"), "-t", "T1", "--words", "zzz", "--seconds", "0", "--quiet")
+
+    assert outcome.code is ExitCode.NOT_FOUND
+    assert "nothing was found in 0 s, and not all was looked at; the next page: the same command with" in outcome.err

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobs.query import lookups
+from jobs.query.log_search import holding
 from jobs.query.lookups import TimeWindow
-from jobs.query.source import Answer, ReasonKind
+from jobs.query.source import EXPLAINED_BY, Answer, ReasonKind
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
@@ -247,3 +248,17 @@ def test_tags_of_a_release_that_does_not_index_them_are_found_in_the_log(opened:
 
     assert 1 == len(answer.messages)
     assert any("does not index tags" in note for note in source.notes)
+
+
+def test_a_message_that_index_and_log_lead_to_is_counted_once_and_the_first_is_the_oldest(opened: Opened) -> None:
+    source = opened([Sent(keys=("4711",), tags="4711"), Sent(keys=("4711",)), Sent(topic="Bills", tags="paid")])
+    first = next(iter(source.search(holding("4711")))).offset_id
+
+    _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, f"(2 seen, the first: offset id {first},")
+    _is(lookups.by_key(source, "Bills", "paid"), ReasonKind.ONLY_TAG, "(1 seen, the first: ")
+
+
+def test_where_not_every_message_is_looked_at_the_number_is_a_least_one(opened: Opened) -> None:
+    source = opened([*(Sent(keys=("4711",)) for _ in range(EXPLAINED_BY + 5)), Sent(topic="Bills")])
+
+    _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, "(at least 20 seen, one of them: offset id ")
