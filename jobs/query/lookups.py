@@ -41,7 +41,9 @@ def by_key(  # noqa: PLR0913 - the options of the query
     window: TimeWindow = ALL_TIMES,
     limit: int | None = KEY_LIMIT,
 ) -> Answer:
-    """Find the messages of *topic* under *key*, the newest *limit*, in the order of the log."""
+    """Find the messages of *topic* under *key*, the newest *limit*, or all for None, in the order of the log."""
+    _refuse_none(limit)
+    kind = KeyKind(kind)
     found = source.find(kind, topic, key, *window)
     newest = list(islice(found, limit))
     if not newest:
@@ -50,6 +52,11 @@ def by_key(  # noqa: PLR0913 - the options of the query
     if limit is not None and next(found, None) is not None:
         answer.notes.append(f"only the newest {limit} are shown, as a broker would; -m 0 shows all")
     return answer
+
+
+def _refuse_none(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}: give at least 1, or None for all messages")
 
 
 def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, limit: int) -> Answer:
@@ -89,6 +96,7 @@ def by_unique_key(
     limit: int | None = UNIQUE_KEY_LIMIT,
 ) -> Answer:
     """Find the message of *topic* with a producer's id: the one stored first, or all by their store times."""
+    _refuse_none(limit)
     found = _in_log_order(islice(source.find(KeyKind.UNIQUE, topic, unique_key, MIN_TIME, MAX_TIME), limit))
     if not found:
         return Answer(reason=reasons.no_key(source, topic, unique_key, KeyKind.UNIQUE, MIN_TIME, MAX_TIME))

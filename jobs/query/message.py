@@ -24,6 +24,11 @@ class Message:
         self.release = release
         self.store_id = store_id
 
+    def __repr__(self) -> str:
+        """Name its topic and its places, as an interactive session shows it."""
+        one = self.record
+        return f"<Message of {self.topic}, queue {one.queue_id} offset {one.queue_offset}, at {one.physical_offset}>"
+
     @property
     def origin(self) -> tuple[str, int]:
         """The store and the place in its log; no two messages of one source have the same."""

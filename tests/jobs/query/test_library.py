@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.query.library import Answer, ReasonKind, by_any_id, by_key, by_offset, open_source
+from jobs.query.library import Answer, ReasonKind, by_any_id, by_key, by_offset, by_unique_key, open_source
 from tests.support.query_lakes import write_entries, write_messages
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
 
@@ -30,6 +30,13 @@ def test_a_store_and_a_lake_are_asked_by_the_same_functions(tmp_path: Path) -> N
             nothing = by_key(source, "Orders", "none").reason
             assert nothing is not None
             assert nothing.kind is ReasonKind.NOT_ON_DISK
+            for wrong in ({"limit": 0}, {"kind": "banana"}):
+                with pytest.raises(ValueError, match=r"limit is 0|banana"):
+                    by_key(source, "Orders", "4711", **wrong)
+            with pytest.raises(ValueError, match="limit is 0"):
+                by_unique_key(source, "Orders", "ID1", limit=0)
+            (message,) = by_offset(source, "Orders", 0, 2).messages
+            assert repr(message).startswith("<Message of Orders, queue 0 offset 2, at ")
 
 
 def test_a_source_is_a_store_or_a_lake() -> None:
