@@ -55,7 +55,7 @@ def _of(wanted: Wanted) -> str:
 
 
 def _with(wanted: Wanted) -> str:
-    """Name what a message had to have, beside its topic and its time."""
+    """Name the conditions on a message, beside its topic and its time."""
     asked = (
         f"the key {wanted.key!r}" if wanted.key is not None else "",
         f"the tag {wanted.tag!r}" if wanted.tag is not None else "",
