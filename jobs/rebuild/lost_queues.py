@@ -45,6 +45,7 @@ _NOT_OF_THE_FILE = frozenset(
     {
         DifferenceKind.LOST_RECORD,
         DifferenceKind.DAMAGED_RECORD,
+        DifferenceKind.BLANK_OF_LOST,
         DifferenceKind.DELETED_TOPIC,
     }
 )
