@@ -45,6 +45,7 @@ _NOT_OF_THE_FILE = frozenset(
     {
         DifferenceKind.LOST_RECORD,
         DifferenceKind.DAMAGED_RECORD,
+        DifferenceKind.BLANK_OF_LOST,
         DifferenceKind.DELETED_TOPIC,
     }
 )
@@ -180,7 +181,7 @@ class _Judge:
             return _UNDECIDED if self._is_of_a_record(file, queue, content, own) else _WRONG
         if is_as_long and (_is_extension(file) or not self._differs_where_wrong(file, queue, content, own)):
             return _KEPT
-        if fault is not None:
+        if fault is not None or self._lacks_records_that_are_back(file, queue, content, own):
             return _WRONG
         is_foreign = self._is_foreign(queue.name, content, own)
         if is_foreign and queue.name.kind is QueueKind.PLAIN:
@@ -198,6 +199,25 @@ class _Judge:
         is_other = _units(content, queue.name) != _units(own, queue.name)
         places = (range(max(units.start - first, 0), units.stop - first) for units in self.wrong.get(file.path, ()))
         return any(is_other[units.start : units.stop].any() for units in places)
+
+    @staticmethod
+    def _lacks_records_that_are_back(file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bool:
+        """
+        Return whether nothing differs but blanks after other units: the log had lost their records, and has them again.
+
+        Repairs and rebuilds write such blanks. A broker writes some from the beginning of a file to the first message
+        of a queue that it starts again, in front of messages that may still be in the log: those stay. A queue of which
+        the log gives any unit another place than its queue offset proves no blank wrong.
+        """
+        if queue.name.kind is not QueueKind.PLAIN or queue.misplaced or queue.skipped or _is_extension(file):
+            return False
+        made, stored = (_units(data, queue.name) for data in (content, own))
+        if len(own) != len(content):
+            return False
+        is_blank = (stored["size"] == PRE_BLANK_SIZE) & (stored["tags_code"] == 0)
+        is_unit = (made["size"] > 0) & (made["size"] != PRE_BLANK_SIZE)
+        is_after_a_unit = ~np.logical_and.accumulate(is_blank)
+        return bool((is_blank & is_unit & is_after_a_unit)[made != stored].all())
 
     def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bytes:
         """Give a made file the units of the store's own that lead into lost bytes of the log: these cannot be made."""

@@ -111,6 +111,7 @@ class RepairSummary(Judged):
     files: int = 0  # of the plan, new ones and those that are replaced
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
+    blanks: list[str] = field(default_factory=list)  # those of them that differ in blanks for records of the log alone
     defaults: list[str] = field(default_factory=list)  # options that give RocketMQ's, where nothing shows the broker's
     withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
     left: Verdict | None = None  # after it has been done
@@ -356,7 +357,7 @@ class _Repair:
         own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         own = [one for one in own if not is_of_rows(one, store)]
         if any(one.part == QUEUES for one in own):
-            self._make_queues()
+            self._make_queues(verdict)
         if {one.kind for one in own if one.part == INDEX} - {CHECKPOINT_TIME, NOT_INDEXED, REPEATED}:
             self._make_index()
         of_checkpoint = {CHECKPOINT_TIME, CHECKPOINT_AHEAD}
@@ -376,7 +377,7 @@ class _Repair:
         findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, store)]
 
-    def _make_queues(self) -> None:
+    def _make_queues(self, verdict: Verdict) -> None:
         request, wanted, notes = self.request, self.request.wanted, self.summary.notes
         out = self.work / "queues"
         asked = queue_builder.RebuildQueuesRequest(
@@ -388,8 +389,19 @@ class _Repair:
             built = queue_builder.rebuild(asked, self.workers)
             notes += built.notes
             self._leave("queue file", [path_in_store(path) for path in built.contradictions])
+            self.summary.blanks += self._differing_in_blanks(verdict)
             self.accepted |= {name for name in request.accepted if (out / path_in_output(name)).is_file()}
             self.queues = out
+
+    def _differing_in_blanks(self, verdict: Verdict) -> Iterator[str]:
+        """Yield the undecided queue files that nothing is wrong with but blanks in place of records of the log."""
+        kinds: dict[str, set[str]] = {}
+        for one in verdict.findings:
+            if one.severity.is_alarm and not one.follows:
+                kinds.setdefault(one.file, set()).add(one.kind)
+        for name in self.summary.undecided:
+            if kinds.get(name) == {DifferenceKind.BLANK_INSIDE} and name not in self.request.accepted:
+                yield name
 
     def _make_index(self) -> None:
         """Make the index files that are lost or proven wrong."""

@@ -126,8 +126,10 @@ def command(  # noqa: PLR0913 - one argument an option
         lines += _next_with(summary.defaults)
     elif summary.files:
         lines += _next(applied=applies)
-    else:
+    elif not summary.blanks:
         lines += _by_hand(summary.found, has_lake=lake is not None)
+    if summary.blanks and summary.withheld is None and not summary.defaults:
+        lines += _next_accepted(summary.blanks)
     answer.give({**summary.describe(), "seconds": result.seconds}, lines, result)
     return summary.exit_code
 
@@ -154,6 +156,11 @@ def _next(*, applied: bool) -> Iterator[str]:
     else:
         yield "  NEXT       # put it into the store, with the broker stopped"
         yield f"             {typed('--apply')}"
+
+
+def _next_accepted(names: Sequence[str]) -> Iterator[str]:
+    yield "  NEXT       # if consumers shall get the messages of the log that blanks in a queue keep from them"
+    yield f"             {typed(*(word for name in names for word in ('--accept', name)))}"
 
 
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:

@@ -71,7 +71,9 @@ _CAUSES = {
     DifferenceKind.MISSING_QUEUE: "the folder was deleted; a broker does not make these units again, and consumers "
     "get none of these messages",
     DifferenceKind.HOLE: "bytes were lost inside the file; a broker that starts now takes the queue for ended here",
-    DifferenceKind.BLANK_INSIDE: "a queue was started again in front of messages that are still in the log",
+    DifferenceKind.BLANK_INSIDE: "a queue was started again in front of messages that are still in the log, or these "
+    "came back to a log that had lost them; they are never consumed",
+    DifferenceKind.BLANK_OF_LOST: "the log has lost the record there; a repair or a rebuild left its unit out",
     DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now takes the queue for ended here",
     DifferenceKind.RESTARTED: "the topic was deleted and made again: its queue offsets began at 0 once more",
     DifferenceKind.DROPPED: "the broker dropped the record silently, for its queue offset is below the queue's end",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.records_at import DAMAGED, DELETED, RecordAt
+from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
@@ -23,6 +24,7 @@ BAD_PLACES = frozenset(
         DifferenceKind.DUPLICATE,
         DifferenceKind.CORRUPT,
         DifferenceKind.BLANK_INSIDE,
+        DifferenceKind.BLANK_OF_LOST,
         DifferenceKind.HOLE,
         DifferenceKind.MISSING_FILE,
     }
@@ -101,6 +103,17 @@ def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> Answer:
         text = f"{unit.text}: the record of queue offset {own.queue_offset}"
         return Answer(DifferenceKind.DUPLICATE, text, ("queue_offset",))
     return Answer(None)
+
+
+def lost_between(end: int, start: int, count: int, lost: Sequence[tuple[int, int]]) -> int | None:
+    """
+    Return where the log has lost the records of *count* blanks; None where what it has lost explains no such number.
+
+    The record before the blanks has its *end* in the log, the one after them its *start*; *lost* are ranges.
+    """
+    inside = [(max(first, end), min(last, start)) for first, last in lost if max(first, end) < min(last, start)]
+    most = sum(last - first for first, last in inside) // MIN_RECORD_SIZE
+    return min(inside)[0] if 0 < count <= most else None
 
 
 class UnitPlace(NamedTuple):

@@ -28,6 +28,7 @@ class DifferenceKind(StrEnum):
     MISSING_QUEUE = "missing_queue"
     HOLE = "hole"
     BLANK_INSIDE = "blank_inside"
+    BLANK_OF_LOST = "blank_of_lost_record"  # no fault of the queue: a repair leaves out what the log has lost
     CORRUPT = "corrupt_unit"
     RESTARTED = "queue_restarted"
     DROPPED = "dropped_record"

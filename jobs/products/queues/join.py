@@ -140,7 +140,8 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
     gaps = tuple((start, end) for _, start, end in holes(store.segments))
-    bounds = Bounds(log.start, log.end, limit, store.is_final, tuple(log.deleted_meanwhile), gaps)
+    damaged = tuple(sorted((start, start + size) for start, size in joined.damaged))
+    bounds = Bounds(log.start, log.end, limit, store.is_final, tuple(log.deleted_meanwhile), gaps, damaged)
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [

@@ -29,10 +29,17 @@ from jobs.store.ranges import Range
 from jobs.store.retention import deleted_ranges
 from jobs.store.store import Store
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
+from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 
-_NOT_OF_QUEUES = frozenset({DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.DELETED_TOPIC})
+_NOT_OF_QUEUES = frozenset(
+    {
+        DifferenceKind.LOST_RECORD,
+        DifferenceKind.DAMAGED_RECORD,
+        DifferenceKind.BLANK_OF_LOST,
+        DifferenceKind.DELETED_TOPIC,
+    }
+)
 
 
 def start(run: Run, state: State | None) -> "StartedQueues":
@@ -118,15 +125,19 @@ class QueueCollector(Collector[RangeMatches]):
         self._output = output
         self._part = f"{range_.start_offset:020d}"
         self._matcher = Matcher(matching)
+        self._damaged: list[tuple[int, int]] = []
 
     def add(self, item: Records | Piece) -> None:
-        """Take some records."""
+        """Take some records, and note what is none."""
         if isinstance(item, Records):
             self._matcher.add(item)
+        elif item.kind is PieceKind.DAMAGE:
+            self._damaged.append((item.offset, item.size))
 
     def finish(self) -> Made[RangeMatches]:
         """Return the range's unmatched units."""
         matches, blocks, tags = self._matcher.finish()
+        matches.damaged = self._damaged
         action = self._output.write(CONSUME_QUEUE, self._part, batches_of(blocks, tags))
         return Made(matches, {CONSUME_QUEUE.name: action} if action else {})
 

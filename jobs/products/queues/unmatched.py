@@ -7,8 +7,10 @@ Records that still lack a unit at the end are missing one, unless the place wher
 each of them is, `classification` says.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from jobs.products.queues import classification
 from jobs.products.queues.classification import BAD_PLACES, Answer, OddUnit, UnitPlace
 from jobs.products.queues.differences import Difference, DifferenceKind, merged
+from jobs.products.queues.range_matcher import runs
 from jobs.products.queues.records_at import RecordAt, Resolved
 from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
 from jobs.store.queue_files import StoredQueue, chunks
@@ -28,6 +31,9 @@ from rmq_formats.consumequeue.unit import QueueKind
 _AT_ONCE = 1 << 16
 
 
+_start, _end = itemgetter(0), itemgetter(1)
+
+
 class Bounds(NamedTuple):
     """Which part of the log the join knows."""
 
@@ -37,11 +43,20 @@ class Bounds(NamedTuple):
     is_closed: bool
     deleted_meanwhile: tuple[tuple[int, int], ...] = ()  # ranges of the log that were deleted before they were read
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
+    damaged: tuple[tuple[int, int], ...] = ()  # ranges that hold no record, but for bridges over lost ones
 
     def are_gone(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which offsets lie in a range that was deleted."""
         bounds = np.array(self.deleted_meanwhile, np.int64).reshape(-1, 2)
         return np.searchsorted(bounds[:, 0], offsets, "right") > np.searchsorted(bounds[:, 1], offsets, "right")
+
+    def lost_within(self, start: int, end: int) -> Sequence[tuple[int, int]]:
+        """Return the ranges that have a part in [start, end) and hold no record any more."""
+        return [
+            one
+            for ranges in (self.gaps, self.damaged)
+            for one in ranges[bisect_right(ranges, start, key=_end) : bisect_left(ranges, end, key=_start)]
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +212,7 @@ class _Settling:
                 self._result.differences.append(replace(lost, times=part.places_without_file))
             for odd in part.odd:
                 self._explain(odd)
+        self._explain_blanks()
         for run in classification.displaced_runs(list(self._displaced)):
             log_offset = self._displaced[run[0]]
             differences = classification.of_displaced(self._name, run)
@@ -243,6 +259,44 @@ class _Settling:
         if answer is not None:
             self._differ(answer, unit, unit.physical_offset)
         self._row(odd, Status.EXPIRED if answer is None else Status.DANGLING)
+
+    def _explain_blanks(self) -> None:
+        """Tell blanks that stand for lost records from those that stand before records of the log."""
+        differences = self._result.differences
+        wanted = dict(zip(self._units["queue_offset"].tolist(), self._units, strict=True))
+        blanks = {
+            one.position: number
+            for number, one in enumerate(differences)
+            if one.kind is DifferenceKind.BLANK_INSIDE
+            and one.position not in wanted
+            and self._name.kind is QueueKind.PLAIN
+        }
+        for start, count in runs(np.array(sorted(blanks), np.int64)):
+            before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
+            if before is None or after is None:
+                continue
+            lost = classification.lost_between(
+                before[1], after[0], count, self._bounds.lost_within(before[1], after[0])
+            )
+            for number in (blanks[position] for position in range(start, start + count) if lost is not None):
+                differences[number] = replace(differences[number], kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
+
+    def _record_of(self, position: int, wanted: Mapping[int, np.void]) -> tuple[int, int] | None:
+        """Return from where to where the record of a position is, or was, in the log; None where nobody knows."""
+        if position in wanted:
+            unit = wanted[position]
+        elif position < self._queue.start:
+            return None
+        else:
+            unit = units_of(self._queue, position, position + 1)[0]
+            gap = bisect_right(self._remainder.gaps, position, key=_start) - 1
+            is_matched = gap < 0 or position >= self._remainder.gaps[gap][1]
+            at = int(unit["physical_offset"])
+            is_lost = bool(self._bounds.lost_within(at, at + 1))
+            if not (0 < unit["size"] < PRE_BLANK_SIZE and (is_matched or is_lost)):
+                return None
+        start = int(unit["physical_offset"])
+        return start, start + int(unit["size"])
 
     def _differ(self, answer: Answer, unit: OddUnit, log_offset: int | None = None) -> None:
         if answer.kind is not None:

@@ -9,6 +9,7 @@ from jobs.products.queues.classification import (
     by_record,
     displaced_runs,
     follows,
+    lost_between,
     of_displaced,
     of_missing,
     without_meaning,
@@ -57,6 +58,25 @@ def test_a_unit_that_leads_nowhere(odd: OddUnit, kind: DifferenceKind, *, has_fi
 def test_a_unit_that_leads_into_the_log_has_a_meaning() -> None:
     assert without_meaning(unit(), has_file=True) is None
     assert without_meaning(unit(0, 100, 0), has_file=True) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "start", "count", "lost", "found"),
+    [
+        (1_000, 4_000, 3, GAPS, 2_000),
+        (2_100, 2_500, 3, GAPS, 2_100),  # as far as the records around leave room
+        (1_000, 4_000, 100, GAPS, None),  # more than there is room for
+        (1_000, 2_000, 1, GAPS, None),
+        (3_000, 4_000, 1, GAPS, None),
+        (4_000, 1_000, 1, GAPS, None),
+        (1_000, 4_000, 8, ((1_500, 2_000), (3_000, 3_500)), 1_500),
+        (1_000, 4_000, 1, (), None),
+    ],
+)
+def test_blanks_stand_for_records_that_the_log_has_lost_between_those_around_them(
+    end: int, start: int, count: int, lost: tuple[tuple[int, int], ...], found: int | None
+) -> None:
+    assert lost_between(end, start, count, lost) == found
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_fo
         shutil.copytree(tmp_path / "files", store / "consumequeue", dirs_exist_ok=True)
     report = queues_compared(store)
 
-    assert {finding.kind for finding in report.findings} == {"blank_inside"}
+    assert {finding.kind for finding in report.findings} == {"blank_of_lost_record"}
     assert [note.rpartition(": ")[2] for note in report.notes] == ["switching to RocksDB is safe"] * beside_files
 
 

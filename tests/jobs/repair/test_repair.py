@@ -16,6 +16,8 @@ from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
+from rmq_formats.consumequeue.unit import walk_units
 from tests.golden import StoreOf, unpack
 from tests.support.commands import overwrite
 from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, hit_record, without_rights
@@ -244,6 +246,43 @@ def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Pat
 
     assert Severity.HEALTHY is repaired(store, lake).severity  # the lake's records take the place of a bridge
     assert healthy == content_of(store)
+
+
+def test_a_message_that_the_lake_gives_back_after_a_bridge_is_in_its_queue_again(store: Path, lake: Path) -> None:
+    """The unit of the lost record was lost, too: the bridged store has a blank in its place."""
+    healthy = content_of(store)
+    queue = store / "consumequeue/T1/0/00000000000000000400"
+    unit = next(unit for unit in list(walk_units(queue.read_bytes()))[1:] if unit.physical_offset)
+    segment = max(path for path in (store / "commitlog").iterdir() if int(path.name) <= unit.physical_offset)
+    overwrite(segment, unit.physical_offset - int(segment.name) + 60, bytes(100))
+    queue.unlink()
+
+    bridged = repaired(store, bridge=True)
+    assert bridged.left is not None
+    assert unit not in list(walk_units(queue.read_bytes()))
+    assert (Severity.DAMAGE, 1) == (bridged.severity, len(bridged.left.groups))
+
+    summary = repaired(store, lake)
+    assert ([], Severity.HEALTHY) == (summary.undecided, summary.severity)
+    assert healthy == content_of(store)
+
+
+@pytest.mark.parametrize(("first", "end", "stays"), [(12, 14, False), (10, 14, True), (10, 20, True)])
+def test_blanks_that_a_broker_may_have_written_stay(
+    store: Path, healthy: Path, first: int, end: int, *, stays: bool
+) -> None:
+    """It begins a queue whose files are gone with blanks, in front of messages that are still in the log."""
+    name = "consumequeue/T1/0/00000000000000000200"
+    overwrite(store / name, (first - 10) * UNIT.size, UNIT.pack(0, PRE_BLANK_SIZE, 0) * (end - first))
+    before = content_of(store)
+
+    summary = repaired(store)
+
+    assert (summary.undecided, summary.blanks) == (([name], [name]) if stays else ([], []))
+    assert content_of(store) == (before if stays else content_of(healthy))
+    if stays:
+        assert repaired(store, None, name).exit_code == 0
+        assert content_of(store) == content_of(healthy)
 
 
 @pytest.mark.parametrize(

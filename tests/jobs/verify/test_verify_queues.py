@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from jobs.console.severity import Severity
 from jobs.lake.findings import Finding
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import OUT_OF_SEQUENCE, compare_queues
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.consumequeue.layout import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
@@ -201,6 +203,69 @@ def test_a_hole_is_told(store: Store) -> None:
     """A broker that starts now takes the queue for ended there."""
     store.write(T1, 12, bytes(2 * UNIT.size))
     only(store, "hole", f"{T1}/{name_of_offset(200)}", 40, times=2)
+
+
+def blank(store: Store, *positions: int) -> None:
+    for position in positions:
+        store.write(T1, position, UNIT.pack(0, PRE_BLANK_SIZE, 0))
+
+
+def damage_record_of(store: Store, position: int) -> int:
+    """Overwrite the record that a unit of `T1/0` leads to; return its offset."""
+    at = decode_unit(store.unit(T1, position)).physical_offset
+    segment = max(path for path in segments_of(store.root) if int(path.name) <= at)
+    overwrite(segment, at - int(segment.name), b"U" * 30)
+    return at
+
+
+def test_a_blank_in_place_of_a_record_of_the_log_is_told(store: Store) -> None:
+    """Bytes that the log has lost elsewhere explain no blank."""
+    damage_record_of(store, 15)
+    blank(store, 12, 15)
+
+    found = [(one.kind, one.offset) for one in store.findings()]
+    assert found == [("blank_inside", 40), ("blank_of_lost_record", 100)]
+
+
+def test_a_blank_in_place_of_a_record_that_the_log_has_lost_follows_from_the_log(store: Store) -> None:
+    at = damage_record_of(store, 12)
+    blank(store, 12)
+
+    finding = only(store, "blank_of_lost_record", f"{T1}/{name_of_offset(200)}", 40)
+    assert finding.log_offset == at
+    verdict = verify(VerifyRequest(str(store.root)), OneByOne())
+    (damaged,) = verdict.parts["log"].findings
+    (follows,) = verdict.parts["queues"].findings
+    assert follows.follows == damaged.title
+    assert (verdict.severity, [group.cause for group in verdict.groups]) == (Severity.DAMAGE, [damaged])
+
+
+def test_blanks_over_a_gap_follow_from_it(store: Store) -> None:
+    """A restore from a lake with a gap leaves such a store."""
+    start, end = 16384, 32768
+    (store.root / "commitlog" / name_of_offset(start)).unlink()
+    queues = {path.parent for path in (store.root / "consumequeue").glob("*/*/*")}
+    for path in (path for queue in queues for path in queue.iterdir()):
+        data = path.read_bytes()
+        units = [data[at : at + UNIT.size] for at in range(0, len(data), UNIT.size)]
+        lost = [start <= decode_unit(unit).physical_offset < end for unit in units]
+        path.write_bytes(
+            b"".join(UNIT.pack(0, PRE_BLANK_SIZE, 0) if is_lost else u for u, is_lost in zip(units, lost, strict=True))
+        )
+    inside = [one for one in store.findings() if one.file.startswith(f"{T1}/")]
+    assert {one.kind for one in inside} == {"blank_of_lost_record"}
+    verdict = verify(VerifyRequest(str(store.root)), OneByOne())
+    blanks = [one for one in verdict.parts["queues"].findings if one.file.startswith(f"{T1}/")]
+    assert {one.follows.partition(" ")[0] for one in blanks} == {"gap"}
+
+
+def test_a_queue_that_was_started_again_is_told_where_the_log_has_lost_something_too(store: Store) -> None:
+    """A broker without the queue's files begins one with blanks; somebody put the file before it back."""
+    damage_record_of(store, 12)
+    blank(store, 10, 11, 12, 13)
+
+    found = [(one.kind, one.offset, one.times) for one in store.findings()]
+    assert found == [("blank_inside", 0, 2), ("blank_inside", 60, 1), ("blank_of_lost_record", 40, 1)]
 
 
 def test_a_unit_that_is_none_is_told(store: Store) -> None:
