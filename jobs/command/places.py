@@ -219,6 +219,12 @@ class StoreType(LocationType):
         return location
 
 
+class ReadLakeType(LocationType):
+    """A lake that is only read; the answer may be written into a folder of it."""
+
+    to_write = True  # where no lake can be written there is none
+
+
 class OutputLocationType(Output, LocationType):
     """A path or a URI to write: files that are there are ours."""
 
@@ -320,7 +326,7 @@ STORED = StoreType()
 STORE = StoreType(_lacks_store)
 LOG_DIRECTORY = StoreType(_lacks_nothing)
 LAKE = StoreType(_lacks_tables)
-READ_LAKE = LocationType(_lacks_tables)  # an answer may be written into a folder of it
+READ_LAKE = ReadLakeType(_lacks_tables)
 STORE_OR_LAKE = StoreType(_lacks_both)
 CHANGED_LAKE = OutputLocationType(_lacks_tables)
 WRITTEN = OutputLocationType()

@@ -528,7 +528,7 @@ def compile_everything(folder: Path) -> None:
         "refuse_features": Mock(),
         "refuse_lost_files": Mock(),
     }
-    with patch.multiple(commit, DeltaTable=missing, _write=written, **doubles):
+    with patch.multiple(commit, open_delta=missing, _write=written, **doubles):
         run(folder)
     assert written.called
 
