@@ -32,10 +32,8 @@ _ONLY = {
 }
 
 
-def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end: int) -> Reason:  # noqa: PLR0911, PLR0913, PLR0917 - the question
+def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end: int) -> Reason:  # noqa: PLR0913, PLR0917 - the question
     """Explain why no message of *topic* was found under *key*."""
-    if source.other_broker is not None:
-        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
     seen = sorted(source.occurrences(key), key=_age)
     is_part = len(seen) >= EXPLAINED_BY or not source.searches_all
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]

@@ -21,18 +21,14 @@ from jobs.diagnosis.broker_start import start_lines
 from jobs.diagnosis.checkpoint import checkpoint_file, checkpoint_of
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
 from jobs.lake.findings import (
-    DAMAGED_RANGE,
-    GAP,
+    DAMAGED_RECORDS,
     INDEX,
     LOG,
-    LOST_END,
     LOST_START,
     MISSING_INDEX_ENTRIES,
+    MISSING_RECORDS,
     NOT_INDEXED,
     QUEUES,
-    WRONG_BODY,
-    WRONG_RECORD,
-    ZEROED_PROPERTIES,
 )
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
@@ -75,7 +71,6 @@ from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
 _SHOWN = 4
-_LOST = frozenset({DAMAGED_RANGE, GAP, LOST_END, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES})
 _NONE_PROVEN = (
     "no index file is made: it would be the newest one, which a start after a crash deletes, or one that a restart may "
     "have cut elsewhere; it is made all the same by `rebuild-index STORE --out NEW --lost-only --install "
@@ -343,7 +338,7 @@ class _Repair:
         if walked is not None and ahead is not None:  # a row of the lake is one more witness of that record
             known.append(lost_end(walked.end, ahead, store))
         bases = sorted({*damaged_bases(found, plan, known), *lost_bases(lost_from, store.start_offset, plan)})
-        if not bases and any(one.kind in _LOST for one in known):
+        if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"{lake.location} has none of the bytes that the log has lost")
         if bases:
             self.segments, changed = mend(source, plan, bases, self.work / "log", self.workers)

@@ -9,21 +9,18 @@ from jobs.console.program import program
 from jobs.console.result import Step
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
-    DAMAGED_RANGE,
+    DAMAGED_RECORDS,
     GAP,
     INDEX,
     LOG,
-    LOST_END,
     LOST_START,
     MISNAMED_SEGMENT,
+    MISSING_RECORDS,
     NOT_INDEXED,
     QUEUES,
     UNREADABLE_DATABASE,
     UNREADABLE_RANGE,
-    WRONG_BODY,
     WRONG_FILE_SIZE,
-    WRONG_RECORD,
-    ZEROED_PROPERTIES,
     Finding,
 )
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
@@ -99,7 +96,7 @@ def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
         Step(words, tuple(_renaming(store, one.cause) for one in misnamed if "://" not in store + one.cause.file)),
         misnamed,
     )
-    missing, before = _of(groups, LOG, {GAP, LOST_END}), _of(groups, LOG, {LOST_START})
+    missing, before = _of(groups, LOG, MISSING_RECORDS), _of(groups, LOG, {LOST_START})
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
     ends = [group.cause.found.rpartition(" ")[2].replace(",", "") for group in missing if group.cause.kind == GAP]
     wanted = f">= {start}"
@@ -120,7 +117,7 @@ def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
             "Records of the log are damaged. repair --lake takes them from a lake that was filled before, or that a "
             "slave's store is ingested into now."
         ),
-        _of(groups, LOG, {DAMAGED_RANGE, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES}),
+        _of(groups, LOG, DAMAGED_RECORDS),
     )
     yield Advice(
         Step("A checkpoint matters after a crash only. A broker that is started and stopped writes it again."),

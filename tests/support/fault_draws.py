@@ -718,7 +718,7 @@ def _changed_offsets(one: Planted) -> list[int]:
 
 
 def _ends(one: Planted) -> list[int]:
-    """Return where each record of the healthy log ended."""
+    """Return the offset after each record of the healthy log."""
     records = (record for _, _, record in Target(golden(one.draw.store), Random(0), one.root).records())
     return [record.physical_offset + record.total_size for record in records]
 

@@ -149,7 +149,7 @@ class LakeListing:
         return Page(found, None)
 
     def number_of_messages(self, wanted: Wanted) -> int | None:
-        """Return how many messages of a topic, or of all, were stored in the times that are asked for."""
+        """Return the number of messages of a topic, or of all, that were stored in the times that are asked for."""
         of_topic = [] if wanted.topic is None else [f"topic = {text(wanted.topic)}"]
         times = (f"store_timestamp >= {wanted.begin}", f"store_timestamp <= {wanted.end}")
         rows = self.source.select("count(*) AS messages", MESSAGES, "total_size IS NOT NULL", *of_topic, *times)

@@ -86,7 +86,7 @@ class StoreListing:
 
     def number_of_messages(self, wanted: Wanted) -> int | None:
         """
-        Return how many messages of a topic, or of all, were stored in the times that are asked for.
+        Return the number of messages of a topic, or of all, that were stored in the times that are asked for.
 
         None where only a search of a large log would tell.
         """
