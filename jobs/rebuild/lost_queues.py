@@ -21,7 +21,7 @@ from jobs.diagnosis.log_check import LogWatch
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.records import may_be_other_tags
 from jobs.products.queues.classification import BAD_PLACES
-from jobs.products.queues.differences import Difference, DifferenceKind
+from jobs.products.queues.differences import NOT_OF_QUEUES, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
 from jobs.products.queues.settings import QueueSettings
 from jobs.products.queues.topics import topic_table
@@ -39,17 +39,6 @@ from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.layout import Content
 from rmq_formats.store import name_of_offset
-
-# What is no fault of a queue's file: its record is lost in the log, or its topic was deleted.
-_NOT_OF_THE_FILE = frozenset(
-    {
-        DifferenceKind.LOST_RECORD,
-        DifferenceKind.DAMAGED_RECORD,
-        DifferenceKind.BLANK_OF_LOST,
-        DifferenceKind.DELETED_TOPIC,
-    }
-)
-
 
 _FEW = 2  # units: more than one changed record explains
 
@@ -262,7 +251,7 @@ class _Judge:
         """Return the records that a unit contradicts which is in no file that is proven *wrong*."""
         against = [
             one for one in self.joined.differences
-            if one.kind not in _NOT_OF_THE_FILE and one.log_offset is not None
+            if one.kind not in NOT_OF_QUEUES and one.log_offset is not None
             and not wrong & set(_files_of(one, self.settings))
         ]  # fmt: skip
         records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_of_a_record}
@@ -360,7 +349,7 @@ def _wrong_units(joined: JoinResult, settings: QueueSettings) -> dict[str, list[
     found: dict[str, list[range]] = defaultdict(list)
     for difference in joined.differences:
         is_of_none = difference.kind is DifferenceKind.MISSING_FILE  # or of one whose length says it
-        if is_of_none or difference.kind in _NOT_OF_THE_FILE or _leads_beyond(difference, joined):
+        if is_of_none or difference.kind in NOT_OF_QUEUES or _leads_beyond(difference, joined):
             continue  # the log has lost what the unit leads to
         for path in _files_of(difference, settings):
             found[path].append(range(difference.position, difference.position + difference.times))

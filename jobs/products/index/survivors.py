@@ -258,8 +258,8 @@ class Placing:
         """
         Return whether an earlier file has all keys of a file: somebody has copied it.
 
-        A start indexes no message again that is before the last one of the newest file (FORMATS.md 4.2): a broker
-        skips what has a lower offset than that file's end.
+        A start indexes no message again that is before the last one of the newest file: a broker skips what has a lower
+        offset than that file's end.
         """
         again = self._row.find(before.real.header.end_physical_offset)
         return found.relation is not Relation.BEFORE_LOG and found.start < min(found.end, again) and any(

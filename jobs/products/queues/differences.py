@@ -28,13 +28,22 @@ class DifferenceKind(StrEnum):
     MISSING_QUEUE = "missing_queue"
     HOLE = "hole"
     BLANK_INSIDE = "blank_inside"
-    BLANK_OF_LOST = "blank_of_lost_record"  # no fault of the queue: a repair leaves out what the log has lost
+    BLANK_OF_LOST = "blank_of_lost_record"  # a repair leaves out what the log has lost
     CORRUPT = "corrupt_unit"
     RESTARTED = "queue_restarted"
     DROPPED = "dropped_record"
     DELETED_TOPIC = "deleted_topic"  # no fault: messages of a topic that was deleted and created again
 
 
+# No fault of a queue or its file: the record is lost in the log, or its topic was deleted.
+NOT_OF_QUEUES = frozenset(
+    {
+        DifferenceKind.LOST_RECORD,
+        DifferenceKind.DAMAGED_RECORD,
+        DifferenceKind.BLANK_OF_LOST,
+        DifferenceKind.DELETED_TOPIC,
+    }
+)
 # A unit leads to a record that says otherwise; where few units say so, one changed bit of the record explains it, too.
 _AGAINST_A_RECORD = frozenset(
     {

@@ -15,7 +15,7 @@ from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
-from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues.differences import NOT_OF_QUEUES
 from jobs.products.queues.join import JoinResult, LogExtent, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
@@ -31,15 +31,6 @@ from jobs.store.store import Store
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
-
-_NOT_OF_QUEUES = frozenset(
-    {
-        DifferenceKind.LOST_RECORD,
-        DifferenceKind.DAMAGED_RECORD,
-        DifferenceKind.BLANK_OF_LOST,
-        DifferenceKind.DELETED_TOPIC,
-    }
-)
 
 
 def start(run: Run, state: State | None) -> "StartedQueues":
@@ -174,7 +165,7 @@ def count_contradictions(joined: JoinResult, store: Store, topics: TopicTable) -
         if not topics.is_deleted(name.topic)
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
-    wrong = sum(one.times for one in joined.differences if one.kind not in _NOT_OF_QUEUES)
+    wrong = sum(one.times for one in joined.differences if one.kind not in NOT_OF_QUEUES)
     return wrong + sum(joined.without_queue[name] for name in missing)
 
 
