@@ -7,10 +7,9 @@ from itertools import islice
 
 from jobs.console.amounts import counted
 from jobs.console.terminal import printable
-from jobs.dump.file import DumpFile, open_file
-from jobs.dump.items import DumpRequest, Field, Item, counts_text, layout_fields, time_text
-from jobs.dump.siblings import Siblings, sibling_location, siblings_of
-from jobs.store.record_places import record_places
+from jobs.dump.file import DumpFile, Siblings, open_file, sibling_location, siblings_of
+from jobs.dump.items import DumpRequest, Field, Item, counts_text, damage, layout_fields, time_text
+from jobs.store.record_places import left_over_bytes, record_places
 from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -58,10 +57,11 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
         records += last.kind is PieceKind.RECORD
         damaged += item.is_damage
         position = last.end - segment.base_offset
+    # Only at the end of the file: a dump that --limit ends before it says nothing about how the file ends.
     cut = _cut(segment, siblings, last) if position >= segment.size else None
     if cut is not None:
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
-        yield Item(segment.base_offset + position, 0, "damage", cut, {"reason": cut}, is_damage=True)
+        yield damage(segment.base_offset + position, 0, cut)
     end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else ENDS[last.kind]
     at, is_whole = segment.base_offset + position, position >= segment.size
     counts = counts_text(counted(records, "record"), damaged, start)
@@ -74,17 +74,15 @@ def _explained(segment: SegmentBytes, piece: Piece) -> Piece:
     """Return a waiting piece with the reason, if complete records follow in it that the walk does not believe."""
     if piece.kind is not PieceKind.WAITING:
         return piece
-    older = segment.find_record(piece.offset - segment.base_offset, None)
-    if older is None:
-        return piece
-    *_, (_, end) = record_places(segment, older)
-    reason = f"{end - piece.offset} bytes are left over from before the log was cut back: older records are in them"
-    return piece._replace(reason=reason)
+    size = left_over_bytes(segment, piece.offset)
+    reason = f"{size} bytes are left over from before the log was cut back: older records are in them"
+    return piece._replace(reason=reason) if size else piece
 
 
 def _judged(segment: SegmentBytes, piece: Piece) -> Piece:
     """Return the last piece as damage where the file has no room for the rest of it: the file was cut short."""
     position = piece.offset - segment.base_offset
+    # The size and the magic that a record and a blank begin with: of both, the first 8 bytes mean the same.
     head = segment.read(position + segment.framing.header_size, BLANK.size)
     is_end = piece.kind in {PieceKind.WAITING, PieceKind.DAMAGE} and position + piece.size == segment.size
     if not is_end or len(head) < BLANK.size:

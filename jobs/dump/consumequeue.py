@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.dump.file import DumpFile
-from jobs.dump.items import DumpRequest, Item, counts_text, layout_fields, time_text
-from jobs.dump.siblings import siblings_of
+from jobs.dump.file import DumpFile, siblings_of
+from jobs.dump.items import DumpRequest, Item, counts_text, damage, layout_fields, time_text
 from rmq_formats.consumequeue.ext import ExtUnit, decode_ext_unit, offset_of_address
 from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
@@ -15,28 +13,20 @@ from rmq_formats.errors import FormatError
 from rmq_formats.layout import Layout
 from rmq_formats.store import FileKind, first_offset
 
-_READ_AT_ONCE = 1 << 16
 _HASH_BITS = 31
 
 
-class _Shape(NamedTuple):
-    """How units of one size are read and shown."""
-
-    layout: Layout
-    decode: Callable[[bytes], Unit | BatchUnit]
-
-
-_SHAPES: dict[FileKind, _Shape] = {
-    FileKind.CONSUME_QUEUE: _Shape(UNIT, decode_unit),
-    FileKind.BATCH_CONSUME_QUEUE: _Shape(BATCH_UNIT, decode_batch_unit),
-    FileKind.COMPACTION_QUEUE: _Shape(BATCH_UNIT, decode_batch_unit),
-    FileKind.TIERED_QUEUE: _Shape(UNIT, decode_unit),
+_SHAPES: dict[FileKind, tuple[Layout, Callable[[bytes], Unit | BatchUnit]]] = {
+    FileKind.CONSUME_QUEUE: (UNIT, decode_unit),
+    FileKind.BATCH_CONSUME_QUEUE: (BATCH_UNIT, decode_batch_unit),
+    FileKind.COMPACTION_QUEUE: (BATCH_UNIT, decode_batch_unit),
+    FileKind.TIERED_QUEUE: (UNIT, decode_unit),
 }
 
 
 def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield the units of a file, blanks and zeros as one; the last item says how it ends."""
-    items = _ext_items(file, request) if kind is FileKind.CONSUME_QUEUE_EXT else _items(file, _SHAPES[kind], request)
+    items = _ext_items(file, request) if kind is FileKind.CONSUME_QUEUE_EXT else _items(file, kind, request)
     end = min(request.start, file.size)
     units = damaged = 0
     is_open = False
@@ -52,7 +42,7 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
     siblings = siblings_of(file) if is_whole else None
     if siblings is not None and siblings.missing is not None:
         damaged += 1
-        yield Item(file.size, 0, "damage", siblings.missing, {"reason": siblings.missing}, is_damage=True)
+        yield damage(file.size, 0, siblings.missing)
     state = "not full: zeros follow" if is_open else "full" if is_whole else "more follows from here on"
     counts = counts_text(counted(units, "unit"), damaged, min(request.start, file.size))
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
@@ -60,48 +50,33 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
     yield Item(at, file.size - at if is_open else 0, "end", f"{state}; {counts}", values)
 
 
-def _items(file: DumpFile, shape: _Shape, request: DumpRequest) -> Iterator[Item]:
+def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield units one by one, and rows of blanks and of zeros as one item each."""
-    size = shape.layout.size
+    layout, decode = _SHAPES[kind]
+    size = layout.size
     base_offset = first_offset(file.name) or 0
     position = -(-request.start // size) * size
     while position + size <= file.size:
         raw = file.read(position, size)
-        unit = shape.decode(raw)
+        unit = decode(raw)
         if isinstance(unit, Unit) and unit.is_pre_blank:
-            end = _end_of_row(file, position, raw)
+            end = file.end_of_row(position, raw, file.size)
             yield Item(position, end - position, "blanks", f"{(end - position) // size} blank units", {})
         elif not any(raw):
-            end = _end_of_row(file, position, raw)
+            end = file.end_of_row(position, raw, file.size)
             is_hole = end < file.size
             text = f"{(end - position) // size} units of zeros"
             yield Item(position, end - position, "zeros", text, {"reason": text} if is_hole else {}, is_damage=is_hole)
         else:
             end = position + size
-            number = (base_offset + position) // size
-            yield _unit_item(shape, unit, position, number, request)
+            yield _unit_item(layout, unit, position, (base_offset + position) // size, request)
         position = end
     if position < file.size and file.size - position < size:
-        text = f"{file.size - position} bytes, less than a unit"
-        yield Item(position, file.size - position, "damage", text, {"reason": text}, is_damage=True)
+        yield damage(position, file.size - position, f"{file.size - position} bytes, less than a unit")
 
 
-def _end_of_row(file: DumpFile, position: int, raw: bytes) -> int:
-    """Return the end of a row of units that are all *raw*; zeros may end in part of one."""
-    size = len(raw)
-    while position < file.size:
-        data = file.read(position, min(_READ_AT_ONCE // size * size, file.size - position))
-        if data != (raw * (len(data) // size + 1))[: len(data)]:
-            break
-        position += len(data)
-    while position < file.size and file.read(position, size) == raw:
-        position += size
-    return position
-
-
-def _unit_item(shape: _Shape, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> Item:
-    size = shape.layout.size
-    fields = layout_fields(shape.layout, unit, position) if request.with_fields else []
+def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> Item:
+    fields = layout_fields(layout, unit, position) if request.with_fields else []
     # A unit has a size of its own: the record's.
     values = {"position_in_queue": number, "unit": unit._asdict()} if request.as_json else {}
     if isinstance(unit, BatchUnit):
@@ -110,8 +85,8 @@ def _unit_item(shape: _Shape, unit: Unit | BatchUnit, position: int, number: int
     else:
         text = f"#{number}  {_record(unit)}  {_tags(unit)}"
     if unit.is_written:
-        return Item(position, size, "unit", text, values, fields)
-    return Item(position, size, "damage", f"{text}  NO UNIT", values, fields, is_damage=True)
+        return Item(position, layout.size, "unit", text, values, fields)
+    return Item(position, layout.size, "damage", f"{text}  NO UNIT", values, fields, is_damage=True)
 
 
 def _record(unit: Unit | BatchUnit) -> str:
@@ -137,8 +112,7 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
         try:
             unit = decode_ext_unit(file.read(position, max(size, EXT_UNIT.size)))
         except FormatError as error:
-            text = error.reason
-            yield Item(position, file.size - position, "damage", text, {"reason": text}, is_damage=True)
+            yield damage(position, file.size - position, error.reason)
             return
         if position >= request.start:
             yield _ext_item(unit, position, request)
@@ -160,7 +134,7 @@ def _ext_end(file: DumpFile, position: int) -> Iterator[Item]:
     if rest == EXT_END_MARK:
         yield Item(position, file.size - position, "end mark", "the file is full", {})
     elif position < file.size:
-        is_zero = _end_of_row(file, position, b"\0") == file.size
+        is_zero = file.end_of_row(position, b"\0", file.size) == file.size
         text = "zeros" if is_zero else "neither a unit nor an end mark"
         kind = "zeros" if is_zero else "damage"
         yield Item(position, file.size - position, kind, text, {"reason": text}, is_damage=not is_zero)

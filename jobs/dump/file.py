@@ -1,5 +1,5 @@
 """
-One file that is dumped: read by position, a window at a time, past unreadable sectors.
+One file that is dumped, read by position, a window at a time, past unreadable sectors; and the files beside it.
 
 What cannot be read is taken for zeros, and noted: zeros are no record, so a walk finds the damage and what follows it.
 """
@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
-from jobs.storage.locations import is_local, normalise
+from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.model import Reader
+from rmq_formats.store import name_of_offset, offset_of_name
 
 _WINDOW = 1 << 20
 _SECTOR = 4096
+_AT_ONCE = 1 << 16
 
 
 class Unreadable(NamedTuple):
@@ -47,6 +49,19 @@ class DumpFile:
         if at < 0 or at + length > len(self._window):
             self._window, self._window_at, at = self._load(position, max(length, _WINDOW)), position, 0
         return self._window[at : at + length]
+
+    def end_of_row(self, position: int, unit: bytes, end: int) -> int:
+        """Return the end of a row of equal units that begins at *position*: at most *end*, even within a unit."""
+        while position < end:
+            size = min(_AT_ONCE // len(unit) * len(unit), end - position)
+            data = self.read(position, size).ljust(size, b"\0")  # after the end of a file that was cut off
+            if data != (unit * (size // len(unit) + 1))[:size]:
+                units = range(0, size, len(unit))
+                return position + next(at for at in units if data[at : at + len(unit)] != unit)
+            position += size
+            if position < end and not any(unit):  # a hole in the file is skipped unread
+                position += (min(self.next_written(position), end) - position) // len(unit) * len(unit)
+        return position
 
     def _load(self, position: int, length: int) -> bytes:
         try:
@@ -83,3 +98,53 @@ def open_file(location: str) -> Iterator[DumpFile]:
         raise OSError(errno.EINVAL, "is no regular file: dump prints single files, inspect shows a store", place)
     with storage_of(place, file_system_options()).open(place) as reader:
         yield DumpFile(place, reader)
+
+
+class Siblings(NamedTuple):
+    """The files beside one whose name is the offset of its first byte."""
+
+    base_offset: int
+    size: int
+    largest: int  # size of the largest file of the folder, this one included
+    next_offset: int | None  # of the file that follows
+
+    @property
+    def missing(self) -> str | None:
+        """Say how the file is cut short; None where nothing shows that it is."""
+        end = self.base_offset + self.size
+        if not self.size or self.size == self.largest or end == self.next_offset:
+            return None
+        following = "" if self.next_offset is None else f", and the next file begins at offset {self.next_offset}"
+        return f"the file is cut short: it has {self.size} bytes, others here have {self.largest}{following}"
+
+
+def siblings_of(file: DumpFile) -> Siblings | None:
+    """Return the files beside *file*; None where its name is no offset."""
+    base_offset = offset_of_name(file.name)
+    if base_offset is None:
+        return None
+    others = {int(name): size for name, size in listed(file) if offset_of_name(name) is not None}
+    return Siblings(
+        base_offset,
+        file.size,
+        max((file.size, *others.values())),
+        min((offset for offset in others if offset > base_offset), default=None),
+    )
+
+
+def sibling_location(file: DumpFile, offset: int) -> str:
+    """Return the location of the file of the same sequence that begins at *offset*."""
+    return f"{file.location.rpartition('/')[0]}/{name_of_offset(offset)}"
+
+
+def listed(file: DumpFile) -> list[tuple[str, int]]:
+    """Return name and size of every file in the folder of *file* whose name is a number."""
+    folder = file.location.rpartition("/")[0]
+    try:
+        if not is_local(folder):
+            found = storage_of(folder, file_system_options()).list_files(folder)
+            return [(info.name, info.size) for info in found if info.name.isdecimal()]
+        with os.scandir(local_path(folder) or "/") as entries:
+            return [(entry.name, entry.stat().st_size) for entry in entries if entry.name.isdecimal()]
+    except OSError:
+        return []

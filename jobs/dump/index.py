@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
 
-from jobs.dump.file import DumpFile, open_file
-from jobs.dump.items import DumpRequest, Item, layout_fields, time_text
-from jobs.dump.siblings import listed
+from jobs.dump.file import DumpFile, listed, open_file
+from jobs.dump.items import DumpRequest, Item, damage, layout_fields, time_text
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.geometry import find_geometries, stated_geometry
@@ -15,7 +14,6 @@ from rmq_formats.indexfile.lookup import Hop, IndexReader
 from rmq_formats.layout import Content
 from rmq_formats.store import FileKind, is_index_name
 
-_AT_ONCE = 1 << 16
 _BROKEN_SHOWN = 100
 _BESIDE = 20  # other index files that are asked for the geometry
 
@@ -24,10 +22,7 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
     """Yield the items of a file, or one chain of it; the last item counts the entries and has the verdict."""
     del kind
     reader = IndexReader(file.read, _geometry(file, request), file.location)
-    if request.chain is not None:
-        yield from _chain(reader, request.chain, request)
-        return
-    yield from _whole(file, reader, request)
+    return _whole(file, reader, request) if request.chain is None else _chain(reader, request.chain, request)
 
 
 def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
@@ -75,9 +70,8 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
             size = SLOT.size if link.part == "slot" else ENTRY.size
             yield Item(link.position, size, "broken", str(link), link._asdict(), is_damage=True)
             damaged += 1
-    state = (
-        "full" if header.index_count >= geometry.index_num else f"room for {geometry.index_num - header.index_count}"
-    )
+    room = geometry.index_num - header.index_count
+    state = f"room for {room}" if room > 0 else "full"
     text = f"{header.entry_count} entries of {geometry.capacity}, {state}; {damaged} damaged places"
     if not is_whole:
         text += " in the part that is shown; the rest was not read"
@@ -102,7 +96,7 @@ def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
     while position < geometry.entries_position:
         (newest,) = map(int, SLOT.unpack(file.read(position, SLOT.size).ljust(SLOT.size, b"\0")))
         if not newest:
-            end = _end_of_zeros(file, position, geometry.entries_position, SLOT.size)
+            end = file.end_of_row(position, bytes(SLOT.size), geometry.entries_position)
             yield Item(position, end - position, "empty", f"{(end - position) // SLOT.size} empty slots", {})
             position = end
             continue
@@ -125,16 +119,15 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
     position = max(geometry.entry_position(count + 1), request.start)
     end = min(file.size, geometry.file_size)
     if position < end:
-        zeros = _end_of_zeros(file, position, end, 1)
+        zeros = file.end_of_row(position, b"\0", end)
         if zeros < end:
-            text = f"{end - zeros} bytes after the last entry that the header counts"
-            yield Item(position, end - position, "damage", text, {"reason": text}, is_damage=True)
+            reason = f"{end - zeros} bytes after the last entry that the header counts"
+            yield damage(position, end - position, reason)
         else:
             yield Item(position, end - position, "free", f"room for {(end - position) // ENTRY.size} entries", {})
     if file.size != geometry.file_size:
-        text = f"{file.size} bytes, where {geometry.file_size} are {geometry}"
         at = min(file.size, geometry.file_size)
-        yield Item(at, max(file.size - at, 0), "damage", text, {"reason": text}, is_damage=True)
+        yield damage(at, file.size - at, f"{file.size} bytes, where {geometry.file_size} are {geometry}")
 
 
 def _entry(file: DumpFile, reader: IndexReader, number: int, header: IndexHeader, request: DumpRequest) -> Item:
@@ -166,8 +159,8 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
         for hop in islice(reader.chain(slot), request.limit):
             hops += 1
             yield _hop(reader, hop, key_hash)
-    except CorruptData as damage:
-        yield Item(damage.offset or 0, ENTRY.size, "damage", damage.reason, {"reason": damage.reason}, is_damage=True)
+    except CorruptData as error:
+        yield damage(error.offset or 0, ENTRY.size, error.reason)
     yield Item(position, 0, "end", f"{hops} entries in the chain", {"hops": hops})
 
 
@@ -179,13 +172,3 @@ def _hop(reader: IndexReader, hop: Hop, key_hash: int | None) -> Item:
     )
     values = {"entry": hop.number, **hop.entry._asdict(), "timestamp": hop.timestamp, "is_hit": is_hit}
     return Item(reader.geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
-
-
-def _end_of_zeros(file: DumpFile, position: int, end: int, unit: int) -> int:
-    """Return the end of a row of zero units that begins at *position*."""
-    start = position
-    while position < end and not any(file.read(position, min(_AT_ONCE, end - position))):
-        position = min(file.next_written(position + _AT_ONCE), end)
-    data = file.read(position, min(_AT_ONCE, end - position))
-    position += len(data) - len(data.lstrip(b"\0"))
-    return start + (position - start) // unit * unit

@@ -32,6 +32,11 @@ class Item(NamedTuple):
     is_damage: bool = False
 
 
+def damage(offset: int, size: int, reason: str) -> Item:
+    """Return the item for bytes that are not what a broker writes."""
+    return Item(offset, size, "damage", reason, {"reason": reason}, is_damage=True)
+
+
 class DumpRequest(NamedTuple):
     """
     The wanted part of a file: items from the offset *start* on, at most *limit*.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Protocol
 
 from jobs.dump.file import DumpFile
@@ -30,7 +29,8 @@ _MODULES = {
     FileKind.TIMER_WHEEL: "jobs.dump.timers",
     FileKind.TIMER_LOG: "jobs.dump.timers",
 }
-_NAMES = {
+# The kind that a user can say a file is of, by its name.
+NAMES = {
     "commitlog": FileKind.COMMITLOG,
     "consumequeue": FileKind.CONSUME_QUEUE,
     "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
@@ -41,8 +41,6 @@ _NAMES = {
     "timerlog": FileKind.TIMER_LOG,
     "timercheck": FileKind.TIMER_PROGRESS,
 }
-# What a user can say that a file is: the kinds that this installation reads.
-NAMES = {name: kind for name, kind in _NAMES.items() if find_spec(_MODULES[kind])}
 
 
 class Dumper(Protocol):
@@ -78,8 +76,7 @@ def _by_content(file: DumpFile) -> FileKind:
 def dumper_of(kind: FileKind, location: str) -> Dumper:
     """Load the module that dumps *kind*."""
     module = _MODULES.get(kind)
-    if module is None or find_spec(module) is None:
-        reason = f"recognised ({kind}), but not read"
-        raise UnsupportedFormat(reason, None, location)
+    if module is None:
+        raise UnsupportedFormat(f"recognised ({kind}), but not read", None, location)
     dumper: Dumper = import_module(module)
     return dumper

@@ -11,7 +11,7 @@ from itertools import islice
 
 from jobs.console.amounts import counted
 from jobs.dump.file import DumpFile
-from jobs.dump.items import DumpRequest, Item, layout_fields, time_text
+from jobs.dump.items import DumpRequest, Item, damage, layout_fields, time_text
 from rmq_formats.errors import CorruptData
 from rmq_formats.store import FileKind, offset_of_name
 from rmq_formats.timer.files import PRECISION_MS, Slot, TimerUnit, decode_timer_unit, written_slots
@@ -72,7 +72,7 @@ def _log_items(file: DumpFile, base: int, position: int, request: DumpRequest) -
         start = position
         unit, position, reason = _next_unit(file, base, position)
         if reason:
-            yield Item(base + start, position - start, "damage", reason, {"reason": reason}, is_damage=True)
+            yield damage(base + start, position - start, reason)
         if unit is None:
             break
         yield _unit(base + position, unit, request)
@@ -85,8 +85,8 @@ def _next_unit(file: DumpFile, base: int, position: int) -> tuple[TimerUnit | No
     while position < file.size:
         try:
             return decode_timer_unit(file.read(position, UNIT.size), base + position), position, reason
-        except CorruptData as damage:
-            reason = reason or damage.reason
+        except CorruptData as error:
+            reason = reason or error.reason
         position = min(position + UNIT.size, file.size)
     return None, position, reason
 

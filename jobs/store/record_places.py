@@ -69,6 +69,15 @@ def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]
         position += size + header
 
 
+def left_over_bytes(log: SegmentBytes, offset: int) -> int:
+    """Return the size of what follows *offset* up to the last of older records: the log was cut back before them."""
+    older = log.find_record(offset - log.base_offset, None)
+    if older is None:
+        return 0
+    *_, (_, end) = record_places(log, older)
+    return end - offset
+
+
 def segment_bytes(segment: Segment, reader: Reader) -> SegmentBytes:
     """Return the bytes of a segment, framed as its beginning shows."""
     framing = framing_of(reader.read, segment.readable, segment.base_offset)
