@@ -9,10 +9,11 @@ compares.
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.console.severity import Severity
-from jobs.inspect.index import IndexFileReport, IndexReport
+from jobs.inspect.index import IndexReport
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueueReport, QueuesReport
 from jobs.store.record_places import records_from, segment_bytes
@@ -53,12 +54,13 @@ class SampledQueues:
         if queues.in_rocksdb and not queues.queues:
             return  # after a kill: units were in memory
         known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
-        dispatched = max((queue.last_physical_offset or 0 for queue in queues.queues), default=0)
+        # Newer records may wait for their units; where no queue is left, none of them does.
+        newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
         for (topic, queue_id), ends in sorted(self._ends.items()):
             if topics is not None and topic not in topics and topic not in queues.topics:
                 queues.deleted_topics.add(topic)
                 continue
-            places = [place for place in ends if place.physical_offset <= dispatched]
+            places = [place for place in ends if newest is None or place.physical_offset <= newest]
             if places:
                 _compare_queue(f"consumequeue/{topic}/{queue_id}", known.get((topic, queue_id)), places, problems)
 
@@ -84,46 +86,30 @@ def _compare_queue(name: str, queue: QueueReport | None, places: list[RecordPlac
 
 def compare_index(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
     """Note the messages between and before the index files, and after them up to *end* where it is given."""
-    files = sorted((file for file in index.files if file.entries), key=_begin)
-    if not files:
-        return
-    first, last = files[0], files[-1]
-    found = _next_keyed(store, store.start_offset, first.begin_physical_offset)
-    if found is not None:
-        _note_gap(problems, first, found, f"up to offset {first.begin_physical_offset}, where the first one begins")
-    for before, after in pairwise(files):
-        found = _after(store, before, after.begin_physical_offset)
-        if found is not None:
-            _note_gap(problems, after, found, f"up to offset {after.begin_physical_offset}, where this one begins")
-    found = None if end is None else _after(store, last, end)
-    if found is not None:
-        _note_gap(problems, last, found, "to the end of the log")
+    files = sorted((file for file in index.files if file.entries), key=attrgetter("begin_physical_offset"))
+    for before, after in pairwise([None, *files, None] if files else []):
+        start = store.start_offset if before is None else before.end_physical_offset
+        limit = end if after is None else after.begin_physical_offset
+        found = None if limit is None else _first_keyed(store, start, limit, is_indexed=before is not None)
+        if found is None:
+            continue
+        which = "the first" if before is None else "this"
+        until = "to the end of the log" if after is None else f"up to offset {limit}, where {which} one begins"
+        text = (
+            f"no index file has the keys of messages from offset {found} {until}: a file is missing, or index was off"
+        )
+        beside = after or before
+        assert beside is not None  # noqa: S101 - there is a file
+        problems.gap(beside.file, text, found)
 
 
-def _begin(file: IndexFileReport) -> int:
-    return file.begin_physical_offset
-
-
-def _note_gap(problems: Problems, file: IndexFileReport, start: int, until: str) -> None:
-    text = f"no index file has the keys of messages from offset {start} {until}: a file is missing, or index was off"
-    problems.gap(file.file, text, start)
-
-
-def _after(store: Store, file: IndexFileReport, limit: int) -> int | None:
-    """Return the first message with a key after a file's last one, before *limit*."""
-    if limit <= file.end_physical_offset:
+def _first_keyed(store: Store, start: int, limit: int, *, is_indexed: bool) -> int | None:
+    """Return the first message with a key between two offsets; that at *start* is none where it *is_indexed*."""
+    if limit <= start:
         return None
-    records = _records(store, file.end_physical_offset)
-    if next(records, None) is None:  # the file's last message is not there any more
+    records = _records(store, start)
+    if is_indexed and next(records, None) is None:  # the last message of an index file is not in the log any more
         return None
-    return _first_keyed(records, limit)
-
-
-def _next_keyed(store: Store, start: int, limit: int) -> int | None:
-    return _first_keyed(_records(store, start), limit) if start < limit else None
-
-
-def _first_keyed(records: Iterator[MessageRecord], limit: int) -> int | None:
     for record in islice(records, _LOOKED_AT):
         if record.physical_offset >= limit:
             return None

@@ -29,12 +29,6 @@ def inspect_store(
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
     problems, marks, sampled = Problems(), Marks(), SampledQueues()
-    total, done = store.log_size if deep else 0, 0
-
-    def passed(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done, total)
 
     def see(record: MessageRecord) -> None:
         marks.see(record)
@@ -44,7 +38,7 @@ def inspect_store(
     queues = inspect_queues(store, problems)
     index = inspect_index(store, marks, problems)
     known = [*queues.known_records(), *(() if index.last_offset is None else (index.last_offset,))]
-    log = LogInspector(store, problems, known, see, passed, state.epochs).inspect(deep=deep)
+    log = LogInspector(store, problems, known, see, progress, state.epochs).inspect(deep=deep)
     report = StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
     if len(state.epochs) > 1:
         _note_left_over(store, report)

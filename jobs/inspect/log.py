@@ -14,7 +14,7 @@ from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import WalkedPiece, walk
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
-from jobs.store.record_places import record_places, records_from
+from jobs.store.record_places import left_over_bytes, records_from
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
@@ -26,8 +26,6 @@ from rmq_formats.store import name_of_offset
 _NEAR_END = 64 << 10
 _SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
 _FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a broker takes by default
-
-Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -60,56 +58,47 @@ class LogReport:
     topics: dict[str, int] = field(default_factory=dict)  # records by topic, where the log was walked
 
 
+@dataclass
 class LogInspector:
-    """
-    Looks at the segments of a store.
+    """Looks at the segments of a store."""
 
-    *known_records* are physical offsets of records that queues and index files name; *see* is given every record that
-    is met, *progress* the bytes that a walk has passed. *epochs* are those of a broker in controller mode.
-    """
+    store: Store
+    problems: Problems
+    known_records: Iterable[int]  # physical offsets of records that queues and index files name
+    see: Callable[[MessageRecord], None]  # is given every record that is met
+    progress: Callable[[int, int], None]  # is given how many bytes of how many were walked
+    epochs: Sequence[Epoch]  # of a broker in controller mode
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what is known of a store before its log is looked at
-        self,
-        store: Store,
-        problems: Problems,
-        known_records: Iterable[int],
-        see: Callable[[MessageRecord], None],
-        progress: Progress,
-        epochs: Sequence[Epoch] = (),
-    ) -> None:
-        self._epochs = epochs
-        self._store = store
-        self._problems = problems
-        self._known_records = sorted(known_records, reverse=True)
-        self._see = see
-        self._progress = progress
+    def __post_init__(self) -> None:
         self._topics: Counter[str] = Counter()
-        self._wrong_names = WrongNames(store)
-        self._report = LogReport(start_offset=store.start_offset)
+        self._walked = self._to_walk = 0
+        self._wrong_names = WrongNames(self.store)
+        self._report = LogReport(start_offset=self.store.start_offset)
 
     def inspect(self, *, deep: bool) -> LogReport:
         """Look at every segment; *deep* walks all of them."""
+        self._to_walk = self.store.log_size if deep else 0
         self._check_names()
         newest = self._newest()
-        for segment in self._store.segments:
+        for segment in self.store.segments:
             report = SegmentReport(segment.location, segment.base_offset, segment.size)
             self._report.segments.append(report)
             if newest is None or segment.base_offset > newest:
                 report.end = "made ahead of need"
                 continue
-            with self._problems.noted(segment.location):
+            with self.problems.noted(segment.location):
                 self._inspect_segment(segment, report, is_newest=segment.base_offset == newest, deep=deep)
         self._sum_up()
         return self._report
 
     def _newest(self) -> int | None:
         try:
-            return newest_written(self._store)
+            return newest_written(self.store)
         except OSError:  # said again, with its file, when that file is looked at
-            return self._store.segments[-1].base_offset
+            return self.store.segments[-1].base_offset
 
     def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:
-        with self._store.open(segment) as reader:
+        with self.store.open(segment) as reader:
             file = DumpFile(segment.location, reader)
             report.framing = framing_of(reader.read, segment.readable, segment.base_offset)
             log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing, reader.next_written)
@@ -117,7 +106,7 @@ class LogInspector:
             wrong_name = self._look_at_head(segment, log, report, is_walked=is_walked)
             if wrong_name is not None:
                 report.end = "misnamed"
-                self._problems.damage(report.file, wrong_name.text)
+                self.problems.damage(report.file, wrong_name.text)
             elif is_walked:
                 start = 0 if deep else self._newest_known_record(log)
                 self._walk(log, report, start, final=not is_newest)
@@ -125,14 +114,14 @@ class LogInspector:
                 self._find_seal(log, report)
             for place in file.unreadable:
                 text = f"{place.size} bytes cannot be read: {place.reason}"
-                self._problems.damage(report.file, text, segment.base_offset + place.position)
+                self.problems.damage(report.file, text, segment.base_offset + place.position)
 
     def _look_at_head(
         self, segment: Segment, log: SegmentBytes, report: SegmentReport, *, is_walked: bool
     ) -> Misnamed | None:
         """Look at the first records of a segment; return its right name if they are of another place."""
         if log.size == 0:
-            self._problems.note(report.file, "is empty")
+            self.problems.note(report.file, "is empty")
         elif log.stated_end(0) is None:
             try:
                 record = log.record_at(0)
@@ -142,22 +131,22 @@ class LogInspector:
                     return wrong_name
                 if _is_blank(log):
                     text = "zeros at start and end, though a later segment is written: lost, or that one is misnamed"
-                    self._problems.gap(report.file, text, log.base_offset)
+                    self.problems.gap(report.file, text, log.base_offset)
                 else:
-                    self._problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
+                    self.problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
                 for sampled in records_from(log._replace(size=min(log.size, _SAMPLED))):
-                    self._see(sampled)
+                    self.see(sampled)
         return None
 
     def _newest_known_record(self, log: SegmentBytes) -> int:
         """Return the position of the newest record of this segment that a queue or index file names, else 0."""
-        takeovers = [epoch.start_offset - log.base_offset for epoch in self._epochs[1:]]
+        takeovers = [epoch.start_offset - log.base_offset for epoch in self.epochs[1:]]
         takeover = max((position for position in takeovers if 0 <= position < log.size), default=None)
         if takeover is not None:  # queues and index may name what a promotion took back
             return takeover
-        for offset in self._known_records:
+        for offset in sorted(self.known_records, reverse=True):
             position = offset - log.base_offset - log.framing.header_size
             if 0 <= position < log.size:
                 try:
@@ -173,7 +162,7 @@ class LogInspector:
             if end is not None:
                 report.end, report.end_offset = "sealed", log.base_offset + end
                 return
-        self._problems.note(report.file, "no blank near its end names the bytes left; --deep walks it")
+        self.problems.note(report.file, "no blank near its end names the bytes left; --deep walks it")
 
     def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
@@ -182,7 +171,8 @@ class LogInspector:
             records += walked.records
             self._note(walked, report, log)
             report.end = str(ENDS[walked.piece.kind])
-            self._progress(walked.piece.size)
+            self._walked += walked.piece.size
+            self.progress(self._walked, self._to_walk)
         if start == 0:
             report.records = records
 
@@ -193,32 +183,29 @@ class LogInspector:
             report.last_store_timestamp = walked.shown[-1].store_timestamp
             self._topics.update(walked.topics)
             for record in walked.shown:
-                self._see(record)
+                self.see(record)
             for offset in walked.wrong:
-                self._problems.damage(report.file, "a record's body has another CRC", offset)
+                self.problems.damage(report.file, "a record's body has another CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
-            self._problems.damage(report.file, f"{piece.size} bytes are no record: {piece.reason}", piece.offset)
+            self.problems.damage(report.file, f"{piece.size} bytes are no record: {piece.reason}", piece.offset)
         elif piece.kind is PieceKind.WAITING:
-            left_over = log.find_record(piece.offset - log.base_offset, None)
-            if left_over is None:
-                self._report.waiting_bytes = piece.size
-            else:  # a complete record that the walk does not believe: the log was cut back, and continued before it
-                *_, (_, end) = record_places(log, left_over)
-                self._report.left_over_bytes = end - piece.offset
+            # Complete records that the walk does not believe: the log was cut back, and continued before them.
+            self._report.left_over_bytes = left_over_bytes(log, piece.offset)
+            self._report.waiting_bytes = 0 if self._report.left_over_bytes else piece.size
 
     def _check_names(self) -> None:
-        segments = self._store.segments
+        segments = self.store.segments
         usual, short = usual_size(segments), [segment for segment, _ in cut_short(segments)]
         for segment in segments:
             text = f"{segment.size} bytes long, the others {usual}: a broker would not load this log"
             if segment is segments[-1] and segment in short:
-                self._problems.damage(segment.location, f"cut short: {text}")
+                self.problems.damage(segment.location, f"cut short: {text}")
             elif segment.size != usual:
-                self._problems.note(segment.location, text)
+                self.problems.note(segment.location, text)
         for hole in holes(segments):
             location, position = hole.place(segments)
             why = f"no segment {name_of_offset(hole.start)}" if position is None else "the file was cut short"
-            self._problems.gap(location, f"the log lacks {hole.end - hole.start} bytes: {why}", hole.start)
+            self.problems.gap(location, f"the log lacks {hole.end - hole.start} bytes: {why}", hole.start)
 
     def _sum_up(self) -> None:
         report = self._report

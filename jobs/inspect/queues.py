@@ -12,7 +12,7 @@ from jobs.inspect.problems import Problems
 from jobs.store.features import features_of
 from jobs.store.queue_files import KINDS, StoredQueue, file_sizes, queues_of_files, stored_queues
 from jobs.store.store import Store
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, Unit
+from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError, UnsupportedFormat
 
 
@@ -27,6 +27,8 @@ class QueueReport:
     bytes: int
     first_unit: int = 0  # number of the first unit on disk
     next_unit: int = 0  # number of the unit that the broker writes next
+    min_offset: int = 0  # as mqadmin's topicStatus prints it: units of deleted segments are left out
+    max_offset: int = 0
     first_physical_offset: int | None = None
     last_physical_offset: int | None = None
     left_over: int = 0  # units at the end whose messages a promotion took back; not among the others
@@ -55,9 +57,8 @@ class QueuesReport:
     def known_records(self) -> Iterator[int]:
         """Yield the physical offsets of records that the ends of queues name."""
         for queue in self.queues:
-            yield from (
-                offset for offset in (queue.first_physical_offset, queue.last_physical_offset) if offset is not None
-            )
+            ends = (queue.first_physical_offset, queue.last_physical_offset)
+            yield from (offset for offset in ends if offset is not None)
 
 
 def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
@@ -87,7 +88,7 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
         if not queue.in_rocksdb:
             _check_files(queue, problems, sizes.get(queue.name.kind))
         with problems.noted(queue.files[0].location):
-            _find_ends(found, queue)
+            _find_ends(found, queue, store.start_offset)
     return report
 
 
@@ -115,11 +116,25 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
             problems.damage(file.location, text)
 
 
-def _find_ends(report: QueueReport, queue: StoredQueue) -> None:
+def _find_ends(report: QueueReport, queue: StoredQueue, log_start: int) -> None:
     report.first_unit, report.next_unit = queue.start, queue.written_end()
-    report.first_physical_offset = _first_real(queue)
+    first = queue.unit(queue.start)
+    if first is not None and not (isinstance(first, Unit) and first.is_pre_blank):  # units that fill up a first file
+        report.first_physical_offset = first.physical_offset
+    if first is not None and first.physical_offset < log_start:
+        report.min_offset = queue.first_from(log_start, report.next_unit)
+        first = queue.unit(report.min_offset)
+    else:
+        report.min_offset = queue.start
+    if queue.is_batch:
+        report.min_offset = first.base_offset if isinstance(first, BatchUnit) else 0
+    _find_last(report, queue)
+
+
+def _find_last(report: QueueReport, queue: StoredQueue) -> None:
     last = queue.unit(report.next_unit - 1) if report.units else None
     report.last_physical_offset = last.physical_offset if last else None
+    report.max_offset = last.base_offset + last.batch_count if isinstance(last, BatchUnit) else report.next_unit
 
 
 def drop_left_over(report: QueuesReport, store: Store, is_left_over: Callable[[int], bool]) -> int:
@@ -130,13 +145,5 @@ def drop_left_over(report: QueuesReport, store: Store, is_left_over: Callable[[i
         while found.last_physical_offset is not None and is_left_over(found.last_physical_offset):
             found.next_unit -= 1
             found.left_over += 1
-            last = queue.unit(found.next_unit - 1) if found.units else None
-            found.last_physical_offset = last.physical_offset if last else None
+            _find_last(found, queue)
     return sum(found.left_over for found in report.queues)
-
-
-def _first_real(queue: StoredQueue) -> int | None:
-    """Return the physical offset of the first unit that is none of those that fill up a queue's first file."""
-    unit = queue.unit(queue.start)
-    is_pre_blank = isinstance(unit, Unit) and unit.is_pre_blank
-    return unit.physical_offset if unit and not is_pre_blank else None

@@ -1,9 +1,8 @@
-"""The broker's own state: whether it runs, whether it was closed, and how far it had flushed."""
+"""The broker's own state: whether it runs, was closed, and how far it had flushed; and every file, by its folder."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from jobs.inspect.inventory import FolderReport, take_inventory
 from jobs.inspect.problems import Problems
 from jobs.store.beside_broker import broker_process
 from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE
@@ -15,10 +14,37 @@ from jobs.store.timers import timer_state
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.store import CHECKPOINT_SIZE, ROCKSDB_STORE_FOLDER, FileKind, decode_checkpoint, offset_of_name
+from rmq_formats.store import (
+    CHECKPOINT_SIZE,
+    ROCKSDB_STORE_FOLDER,
+    FileKind,
+    StoreFile,
+    decode_checkpoint,
+    offset_of_name,
+)
 
 _SMALL = 256
 _LARGEST_CONFIG = 64 << 20
+_DATABASES = {
+    "consumequeue": "queues in RocksDB",
+    "consumequeue_rocksdb": "queues in RocksDB",
+    "rocksdbstore": "index, timers and transactions in RocksDB (5.4.0+: in every store)",
+    "config/topics": "topics in RocksDB",
+    "config/subscriptionGroups": "consumer groups in RocksDB",
+    "config/consumerOffsets": "consumer offsets in RocksDB",
+    "config/metadata": "configuration in RocksDB",
+    "config/rdb": "configuration in RocksDB (configManagerVersion=v2)",
+}
+
+
+@dataclass(slots=True)
+class FolderReport:
+    """The files of one kind in one folder."""
+
+    folder: str  # below the store's root; "" is the root itself
+    kind: str
+    files: int = 0
+    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -62,7 +88,7 @@ class StateReport:
 
 def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport:
     """Read checkpoint and abort, and ask for the lock."""
-    report = StateReport(folders=take_inventory(store))
+    report = StateReport(folders=_folders(store))
     report.epochs = read_epochs(store)
     with problems.noted(store.root):
         report.process = broker_process(store.root)
@@ -135,3 +161,37 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     for file in unknown:
         if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
             problems.note(file.location, "no name that a broker gives: it does not read this")
+
+
+def _folders(store: Store) -> list[FolderReport]:
+    """Count every file of a store, by folder and kind."""
+    counted: dict[tuple[str, str], FolderReport] = {}
+    for about, size in _all_files(store):
+        folder = _folder(about)
+        kind = _DATABASES.get(folder, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
+        kind = "set aside by repair or --install" if REPLACED in about.path.partition("/")[0] else kind
+        report = counted.setdefault((folder, kind), FolderReport(folder, kind))
+        report.files += 1
+        report.bytes += size
+    return [counted[name] for name in sorted(counted)]
+
+
+def _all_files(store: Store) -> Iterable[tuple[StoreFile, int]]:
+    for segment in store.segments:
+        # A log in other folders is shown by the folder it is in.
+        folder = segment.location.rpartition("/")[0]
+        below = folder.removeprefix(f"{store.root}/")
+        kind = FileKind.DLEDGER_LOG if below.startswith("dledger-") else FileKind.COMMITLOG
+        yield StoreFile(f"{below}/{segment.base_offset:020d}", kind), segment.size
+    named = {segment.location for segment in store.segments}
+    for file in (*store.queue_files, *store.index_files, *store.other_files):
+        if file.location not in named:
+            yield file.about, file.size
+
+
+def _folder(about: StoreFile) -> str:
+    *folders, _ = about.path.split("/")
+    if about.kind in {FileKind.COMMITLOG, FileKind.DLEDGER_LOG}:
+        return "/".join(folders)
+    depth = 2 if folders[:1] == ["config"] else 1
+    return "/".join(folders[:depth])

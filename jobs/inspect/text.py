@@ -1,7 +1,6 @@
 """The dashboard: a store on one screen."""
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator
 
 from jobs.console.amounts import counted
 from jobs.console.program import program
@@ -10,6 +9,7 @@ from jobs.console.terminal import printable
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.items import time_text
 from jobs.inspect.log import SegmentReport
+from jobs.inspect.problems import Problem
 from jobs.inspect.queues import QueuesReport
 from jobs.inspect.report import StoreReport
 from jobs.store.known import DETECTED
@@ -18,26 +18,17 @@ from jobs.store.rocksdb_state import MOST_COUNTED
 from rmq_formats.store import FileKind
 
 _SHOWN = 6  # lines of a list, before its middle is left out
-_Thing = TypeVar("_Thing")
 
 
 def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     """Return the text for people; *verbose* also lists the marks that show the broker's release."""
     lines = [f"{report.health.styled('●')} {verdict(report)}  {printable(report.store)}"]
     lines += start_lines(report.start)
-    lines.append(_line("BROKER", report.state.broker))
-    if report.start is not None and report.start.unknown:
-        lines.append(_line("START", f"not known: {report.start.unknown}"))
-    lines += _replica(report)
-    lines += _log(report)
-    lines += _queues(report)
-    lines += _index(report)
-    lines += _rocksdb(report)
-    lines += _checkpoint(report)
+    for part in (_broker, _log, _queues, _index, _rocksdb, _checkpoint):
+        lines += part(report)
     lines += _releases(report, verbose=verbose)
-    lines += _other_folders(report)
-    lines += _problems(report)
-    lines += _next(report)
+    for part in (_other_folders, _problems, _next):
+        lines += part(report)
     return "\n".join(lines)
 
 
@@ -48,11 +39,13 @@ def verdict(report: StoreReport) -> str:
     return "worth a look; not verified" if report.problems else "nothing wrong seen; not verified"
 
 
-def _replica(report: StoreReport) -> Iterator[str]:
-    if report.state.replica is None:
-        return
-    epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in report.state.epochs)
-    yield _line("CONTROLLER", f"replica {printable(report.state.replica)}, epochs: {epochs or 'not known'}")
+def _broker(report: StoreReport) -> Iterator[str]:
+    yield _line("BROKER", report.state.broker)
+    if report.start is not None and report.start.unknown:
+        yield _line("START", f"not known: {report.start.unknown}")
+    if report.state.replica is not None:
+        epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in report.state.epochs)
+        yield _line("CONTROLLER", f"replica {printable(report.state.replica)}, epochs: {epochs or 'not known'}")
 
 
 _SHOWN_ABOVE = frozenset(
@@ -87,8 +80,8 @@ def _log(report: StoreReport) -> Iterator[str]:
         yield _line("", f"{log.waiting_bytes:,} bytes at the end are not a complete record yet: being written")
     if log.left_over_bytes:
         yield _line("", f"{log.left_over_bytes:,} bytes after the end are left over from before the log was cut back")
-    for segment in _shortened(log.segments):
-        yield _line("", segment if isinstance(segment, str) else _segment(segment, report.store))
+    for text in _shortened([_segment(segment, report.store) for segment in log.segments]):
+        yield _line("", text)
     for topic, records_of_topic in list(log.topics.items())[:_SHOWN]:
         yield _line("", f"{records_of_topic:>12,}  {printable(topic)}")
 
@@ -105,12 +98,8 @@ def _queues(report: StoreReport) -> Iterator[str]:
         yield _line("QUEUES", "in RocksDB, which holds no unit: after a kill the next start makes them from the log")
         return
     units = sum(queue.units for queue in queues.queues)
-    yield _line(
-        "QUEUES",
-        f"{counted(len(queues.topics), 'topic')}, {counted(len(queues.queues), 'queue')}, {units:,} units"
-        if queues.queues
-        else "none",
-    )
+    counts = f"{counted(len(queues.topics), 'topic')}, {counted(len(queues.queues), 'queue')}, {units:,} units"
+    yield _line("QUEUES", counts if queues.queues else "none")
     if queues.in_rocksdb:
         yield _line("", _in_rocksdb(queues))
     if queues.deleted_topics:
@@ -118,7 +107,7 @@ def _queues(report: StoreReport) -> Iterator[str]:
         yield _line("", f"deleted topics whose messages are still in the log: {names}")
     largest = sorted(queues.queues, key=lambda queue: -queue.units)
     for queue in largest[:3]:
-        numbers = f"{queue.first_unit:,} to {queue.next_unit:,}"
+        numbers = f"{queue.min_offset:,} to {queue.max_offset:,}"
         yield _line("", f"{queue.units:>12,}  {printable(queue.topic)}/{queue.queue_id}  {numbers}")
 
 
@@ -191,12 +180,12 @@ def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
 
 def _problems(report: StoreReport) -> Iterator[str]:
     ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
-    for problem in _shortened(ordered):
-        if isinstance(problem, str):
-            yield f"  {problem}"
-            continue
-        word = "LOOK" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
-        yield f"  {problem.severity.styled(f'{word:<10} ')}{printable(str(problem))}"
+    yield from (f"  {text}" for text in _shortened(list(map(_problem, ordered))))
+
+
+def _problem(problem: Problem) -> str:
+    word = "LOOK" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
+    return f"{problem.severity.styled(f'{word:<10} ')}{printable(str(problem))}"
 
 
 def _next(report: StoreReport) -> Iterator[str]:
@@ -207,15 +196,12 @@ def _next(report: StoreReport) -> Iterator[str]:
         title = ""
 
 
-def _shortened(things: Sequence[_Thing]) -> Iterator[_Thing | str]:
-    """Yield the ends of a long list, and between them how many were left out."""
-    if len(things) <= _SHOWN + 1:
-        yield from things
-        return
+def _shortened(texts: list[str]) -> list[str]:
+    """Return a long list without its middle: there is the number of those that were left out."""
+    if len(texts) <= _SHOWN + 1:
+        return texts
     half = _SHOWN // 2
-    yield from things[:half]
-    yield f"… {len(things) - 2 * half:,} more"
-    yield from things[-half:]
+    return [*texts[:half], f"… {len(texts) - 2 * half:,} more", *texts[-half:]]
 
 
 def _span(first: int | None, last: int | None) -> str:

@@ -4,7 +4,6 @@ Single reads in a store: the record at an offset, the unit of a queue, the index
 Nothing is read that is not needed for the answer: a record costs two reads, an index lookup some dozens of 20 bytes.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
@@ -209,14 +208,7 @@ class StoreReader:
     def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
         end = self._end_in_log(queue, queue.written_end())
-        start = self.store.start_offset
-
-        # As ConsumeQueue#correctMinOffset does, units of deleted segments are left out: offsets ascend in a queue.
-        def offset(number: int) -> int:
-            unit = queue.unit(number)
-            return start if unit is None else unit.physical_offset
-
-        return bisect_left(range(end), start, queue.start, key=offset), end
+        return queue.first_from(self.store.start_offset, end), end
 
     def _end_in_log(self, queue: StoredQueue, end: int) -> int:
         """Return the first unit at a queue's end that points at a leftover from another master's time."""

@@ -5,6 +5,7 @@ This is the one reader of queue files: `ingest`, `verify`, `query` and `inspect`
 compiled code; `jobs.store.units` gives the same units as arrays.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -130,6 +131,19 @@ class StoredQueue:
             if found < file.size:
                 return max((file.base_offset + found) // self.unit_size, position)
         return self.capacity
+
+    def first_from(self, physical_offset: int, end: int) -> int:
+        """
+        Return the number of the first unit before *end* that points to *physical_offset* or after it.
+
+        Units of deleted segments are left out by it, as by ConsumeQueue#correctMinOffset: offsets ascend in a queue.
+        """
+
+        def offset(number: int) -> int:
+            unit = self.unit(number)
+            return physical_offset if unit is None else unit.physical_offset
+
+        return bisect_left(range(end), physical_offset, self.start, key=offset)
 
     def file_at(self, position: int) -> QueueFile | None:
         """Return the file that holds the unit at *position*."""

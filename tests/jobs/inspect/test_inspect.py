@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -155,25 +155,33 @@ def test_a_damaged_head_of_a_segment_is_found_without_a_walk(store: Path, run: R
     assert outcome.code is ExitCode.DAMAGE
     assert outcome.document["health"] == "damage"
     assert problems(outcome) == [("damage", "00000000000000016384", 16384)]
+    assert [step["run"].split()[:2] for step in outcome.document["next"][:2]] == [
+        ["dump", "--from"],
+        ["inspect", "--deep"],  # damage after the first is found by a walk alone
+    ]
     assert outcome.document["next"][0]["run"].startswith("dump --from 16384 --limit 3 ")
 
 
-def test_a_missing_segment_is_a_hole_in_the_log(store: Path, run: Run) -> None:
-    (store / "commitlog" / "00000000000000016384").unlink()
-
-    assert ("gap", "00000000000000016384", 16384) in problems(inspected(run, store))
-
-
-def test_a_segment_of_odd_length_is_named(store: Path, run: Run) -> None:
-    """A broker refuses to start with one; its records are readable all the same."""
-    path = store / "commitlog" / "00000000000000049152"
-    os.truncate(path, 10_001)
+@pytest.mark.parametrize(
+    ("harm", "number", "severity", "offset", "text"),
+    [
+        (Path.unlink, 1, "gap", 16384, "no segment 00000000000000016384"),
+        # A broker refuses to start with one; its records are readable all the same.
+        (lambda path: os.truncate(path, 10_001), 3, "damage", None, "10001 bytes long, the others 16384"),
+    ],
+    ids=["missing", "of odd length"],
+)
+def test_a_harmed_segment_is_named(  # noqa: PLR0913, PLR0917 - a row of the table
+    store: Path, run: Run, harm: Callable[[Path], None], number: int, severity: str, offset: int | None, text: str
+) -> None:
+    name = f"{number * 16384:020d}"
+    harm(store / "commitlog" / name)
 
     outcome = inspected(run, store)
 
     assert outcome.code is ExitCode.DAMAGE
-    assert ("damage", path.name, None) in problems(outcome)
-    assert "10001 bytes long, the others 16384" in outcome.out
+    assert (severity, name, offset) in problems(outcome)
+    assert text in outcome.out
 
 
 def test_a_segment_that_nothing_seals_is_named(store: Path, run: Run) -> None:
@@ -234,14 +242,17 @@ def test_an_empty_queue_file_has_no_units(store: Path, run: Run) -> None:
     assert (queues["Zeros"]["next_unit"], queues["Zeros"]["first_physical_offset"]) == (0, None)
 
 
-def test_log_folders_that_nobody_named_are_pointed_out(golden: StoreOf, run: Run) -> None:
+def test_log_folders_that_nobody_named_are_pointed_out(golden: StoreOf, tmp_path: Path, run: Run) -> None:
     store = golden("b498-multipath")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathCommitLog={store}/commitlog-a,{store}/commitlog-b\n")
 
     outcome = run("inspect", "--json", store)
 
     assert outcome.document["log"]["segments"] == []
     assert outcome.document["next"][0]["run"] == f"inspect --commitlog {store}/commitlog-a,{store}/commitlog-b {store}"
     assert "LOG        none" in run("inspect", store).out
+    assert len(run("inspect", "--json", "--broker-conf", conf, store).document["log"]["segments"]) == 4
 
 
 def test_what_a_repair_set_aside_is_no_log_that_nobody_named(store: Path, run: Run) -> None:
@@ -287,14 +298,6 @@ def test_a_queue_that_nobody_may_read_is_not_called_lost(
     assert "Errno" not in outcome.out
 
 
-def test_a_broker_configuration_names_the_log_folders(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    store = golden("b498-multipath")
-    conf = tmp_path / "broker.conf"
-    conf.write_text(f"storePathCommitLog={store}/commitlog-a,{store}/commitlog-b\n")
-
-    assert len(run("inspect", "--json", "--broker-conf", conf, store).document["log"]["segments"]) == 4
-
-
 def test_a_single_index_file_that_is_not_full_tells_no_numbers(store: Path, run: Run) -> None:
     """One sum with two unknowns; a full file's count of entries is the other sum."""
     files = sorted((store / "index").iterdir())
@@ -318,17 +321,18 @@ with open(sys.argv[1], "r+") as file:
 """
 
 
-def test_a_crashed_store_says_so(golden: StoreOf, run: Run) -> None:
-    """`abort` is there, and nobody holds the lock."""
-    document = inspected(run, golden("b533-crash-before")).document
+@pytest.mark.parametrize(
+    ("name", "broker"),
+    [
+        ("b533-crash-before", "not closed: it crashed"),  # `abort` is there, and nobody holds the lock
+        ("b551-base", "closed cleanly"),  # 5.x leaves abort.bak after a clean stop
+    ],
+)
+def test_a_broker_was_closed_or_not(golden: StoreOf, run: Run, name: str, broker: str) -> None:
+    document = inspected(run, golden(name)).document
 
-    assert document["state"]["broker"].startswith("not closed")
+    assert document["state"]["broker"].startswith(broker)
     assert document["health"] == "not verified"
-
-
-def test_a_store_that_left_only_a_backup_of_abort_was_closed(golden: StoreOf, run: Run) -> None:
-    """5.x leaves abort.bak after a clean stop."""
-    assert inspected(run, golden("b551-base")).document["state"]["broker"] == "closed cleanly"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who holds a lock is asked as Linux answers it")
@@ -336,6 +340,8 @@ def test_a_running_broker_is_known_by_its_lock(store: Path, run: Run) -> None:
     """Another process holds a lock on the file `lock`, as a broker does; the file alone says nothing."""
     (store / "lock").write_text("lock")
     assert inspected(run, store).document["state"]["process"] is None
+    with (store / "lock").open("r+") as file:  # asking for the lock has not taken it
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     with subprocess.Popen(
         [sys.executable, "-c", HOLD_LOCK, store / "lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -347,14 +353,6 @@ def test_a_running_broker_is_known_by_its_lock(store: Path, run: Run) -> None:
 
     assert state["process"] == broker.pid
     assert state["broker"] == f"running: process {broker.pid} holds the lock"
-
-
-def test_asking_for_the_lock_does_not_take_it(store: Path, run: Run) -> None:
-    (store / "lock").write_text("lock")
-    inspected(run, store)
-
-    with (store / "lock").open("r+") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 # --- what is no store
@@ -443,6 +441,33 @@ def test_a_deleted_folder_of_a_queue_is_a_gap(golden: StoreOf, tmp_path: Path, r
     assert [(problem["severity"], problem["file"]) for problem in outcome.document["problems"]] == [
         ("gap", f"consumequeue/{queue}")
     ]
+
+
+def test_every_queue_is_named_when_all_of_them_are_deleted(store: Path, run: Run) -> None:
+    queues = {f"consumequeue/{path.parent.name}/{path.name}" for path in store.glob("consumequeue/*/*")}
+    shutil.rmtree(store / "consumequeue")
+
+    named = {one["file"] for one in inspected(run, store, "--deep").document["problems"] if one["severity"] == "gap"}
+
+    assert queues <= named
+
+
+@pytest.mark.parametrize("name", ["b420-expired", "b551-expired", "b551-types"])
+def test_the_range_of_a_queue_is_that_of_topic_status(golden: StoreOf, run: Run, name: str) -> None:
+    """Units of deleted segments are left out, as mqadmin leaves them out."""
+    store = golden(name)
+    queues = inspected(run, store).document["queues"]["queues"]
+    topics = sorted({queue["topic"] for queue in queues})
+    rows = [
+        row
+        for topic in topics
+        for row in run("query", "mqadmin", "--store", store, "--json", "topicStatus", "-t", topic).lines
+    ]
+
+    names = ("topic", "queue_id", "min_offset", "max_offset")
+    of_inspect, of_query = ({tuple(one[name] for name in names) for one in found} for found in (queues, rows))
+    assert of_inspect <= of_query  # which has queues without units, too
+    assert ("expired" in name) == any(queue["first_unit"] < queue["min_offset"] for queue in queues)
 
 
 @pytest.mark.parametrize("lost", [0, -1])
