@@ -52,51 +52,16 @@ class Step:
     act: Callable[[], str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Tour:
     """The tour in one directory."""
 
-    folder: Path
-
-    @property
-    def store(self) -> Path:
-        """The broker's store."""
-        return self.folder / "store"
-
-    @property
-    def lake(self) -> Path:
-        """The lake."""
-        return self.folder / "lake"
-
-    @property
-    def orders(self) -> Path:
-        """The store of another broker, whose bodies are JSON."""
-        return self.folder / "orders"
-
-    @property
-    def orders_lake(self) -> Path:
-        """The lake of that store."""
-        return self.folder / "orders-lake"
-
-    @property
-    def types(self) -> Path:
-        """The file that declares its types."""
-        return self.folder / "types.toml"
-
-    @property
-    def report(self) -> Path:
-        """The directory of the first run's report."""
-        return self.folder / "report"
-
-    @property
-    def rebuilt(self) -> Path:
-        """The directory of the rebuilt index file."""
-        return self.folder / "index"
-
-    @property
-    def aside(self) -> Path:
-        """The index file that gets lost, kept to compare."""
-        return self.folder / "lost"
+    def __init__(self, folder: Path) -> None:
+        self.store, self.lake = folder / "store", folder / "lake"
+        self.orders, self.orders_lake = folder / "orders", folder / "orders-lake"  # of a broker whose bodies are JSON
+        self.types = folder / "types.toml"  # declares the types of these
+        self.report = folder / "report"  # of the first run
+        self.rebuilt = folder / "index"  # directory of the rebuilt index file
+        self.aside = folder / "lost"  # directory of the index file that gets lost, kept to compare
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps in order."""
