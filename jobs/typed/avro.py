@@ -17,9 +17,9 @@ from fastavro.schema import parse_schema
 
 from jobs.typed import wire
 from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider, type_text
-from jobs.typed.refusal import RefusedBodyError
-from jobs.typed.values import Times, exactly, member
-from jobs.typed.wire import Read, WireReader, at_byte, sized, texts, then
+from jobs.typed.rows import BodyFormat, Reader
+from jobs.typed.values import RefusedBodyError, Times, exactly, member
+from jobs.typed.wire import Read, at_byte, reader_of, sized, texts, then
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and how many bytes of a schema's number follow: Confluent's, RocketMQ's
@@ -29,7 +29,7 @@ _FACTORS = {"millis": 1000, "micros": 1}
 
 
 @dataclass(frozen=True)
-class Avro:
+class Avro(BodyFormat):
     """The format: schemas by the numbers of a registry, or one under None of bodies without a number."""
 
     schemas: Mapping[int | None, str]
@@ -46,18 +46,13 @@ class Avro:
                 found[name] = type_ if is_wider(type_, known) else known
         return tuple(pa.field(name, type_) for name, type_ in found.items())
 
-    def described(self) -> Mapping[str, object]:
-        """Return all that decides which rows a body gives, beside the columns."""
-        return {}
-
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> WireReader:
+    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
         """Return a reader of such bodies."""
         records = {number: _Record(schema, times) for number, schema in self.schemas.items()}
-        return WireReader(partial(_values, records), columns)
+        return reader_of(partial(_values, records), columns)
 
 
 def _values(records: "Mapping[int | None, _Record]", body: bytes) -> Mapping[str, object]:
-    """Return the values of the record that a body is."""
     if not body:
         raise at_byte("an empty body", 0)
     record, at = records.get(None), 0
@@ -92,8 +87,6 @@ class _Reading(NamedTuple):
 
 
 class _Record:
-    """A schema, whose record a body is."""
-
     def __init__(self, schema: str, times: Times) -> None:
         self._times = times
         self._named: dict[str, dict[Any, Any]] = {}
@@ -196,6 +189,7 @@ class _Record:
             if type_ in {pa.int64(), pa.float64()} and all(is_wider(type_, one) for one in types):
                 types = [type_]
         if len(types) > 1:
+            # As spark-avro does: `at` counts all branches, the number in a member's name only those that have values.
             numbers = iter(range(len(types)))
             names = {at: f"member{next(numbers)}" for at, branch in enumerate(branches) if branch.type is not None}
             reads = [then(read, _named(names[at])) if at in names else read for at, read in enumerate(reads)]
@@ -274,7 +268,7 @@ def _blocks(body: bytes, at: int, take: Callable[[int], int]) -> int:
             return at
         size = None
         if count < 0:
-            size, at = _long(body, at)
+            size, at = _long(body, at)  # in bytes, so that a reader may skip the block
         if abs(count) > len(body) - at:  # no item is shorter than a byte
             raise at_byte("a block of more items than the body has bytes", begin)
         first = at

@@ -57,8 +57,12 @@ def refuse_names(columns: Iterable[pa.Field]) -> None:
         if field.name.lower() in seen:
             raise SchemaError(f"{field.name!r}: two columns of one name")
         seen.add(field.name.lower())
-        if pa.types.is_struct(field.type):
-            refuse_names(field.type)
+        refuse_names(_fields(field.type))
+
+
+def _fields(type_: pa.DataType) -> list[pa.Field]:
+    """Return the fields in a type: of a list its items, of a map a struct of key and value."""
+    return [type_.field(number) for number in range(type_.num_fields)]
 
 
 class _Parser:
@@ -224,12 +228,8 @@ def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
         return True
     if pa.types.is_decimal(new) and pa.types.is_decimal(old):
         return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
-    if pa.types.is_list(new) and pa.types.is_list(old):
-        return is_wider(new.value_type, old.value_type)
-    if pa.types.is_map(new) and pa.types.is_map(old):
-        return is_wider(new.item_type, old.item_type)
-    if pa.types.is_struct(new) and pa.types.is_struct(old):
-        return not narrowed(list(new), list(old))
+    if new.num_fields and new.id == old.id:
+        return not narrowed(_fields(new), _fields(old))
     return any(old in row and new in row[row.index(old) :] for row in _WIDER)
 
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from jobs.typed.ddl import SchemaError, columns_text, parse_columns
 from jobs.typed.json_schema import columns_of
-from jobs.typed.rows import Typed
+from jobs.typed.rows import BodyFormat, Reader
 from jobs.typed.tables import FOLDER, LONGEST_FOLDER, refuse_reserved, table_name
 from jobs.typed.values import Times
 
@@ -43,39 +43,11 @@ class DeclarationError(Exception):
     """A file of types says something that is not understood; the message has the file and the line or the key."""
 
 
-class Reader(Protocol):
-    """Reads bodies of one type."""
-
-    def read(self, bodies: pa.Array) -> Typed:
-        """Return the rows, or the refusals, of bodies, none of which is NULL."""
-
-
-class BodyFormat(Protocol):
-    """How bodies spell values: one module a format."""
-
-    @property
-    def name(self) -> str:
-        """The name of the format in types.toml."""
-        ...
-
-    def described(self) -> Mapping[str, object]:
-        """Return all that decides which rows a body gives, beside its columns."""
-        ...
-
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
-        """Return a reader of *columns*, by the names that the body has for them."""
-        ...
-
-
 @dataclass(frozen=True)
-class Json:
+class Json(BodyFormat):
     """Bodies of JSON, which say all that there is to know."""
 
     name: ClassVar = "json"
-
-    def described(self) -> Mapping[str, object]:
-        """Return nothing more."""
-        return {}
 
     def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
         """Return a reader of such bodies."""

@@ -12,9 +12,8 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from jobs.typed.refusal import Refusal, RefusedBodyError
 from jobs.typed.rows import Row
-from jobs.typed.values import Number, Times, Value, member, struct_of
+from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, member, struct_of
 
 _DEEPEST = 100  # objects and arrays in each other
 _BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and texts, which may have some
@@ -53,6 +52,7 @@ def parsed(body: bytes) -> Value:
 
 
 def _refuse_depth(body: bytes) -> None:
+    # Before `json.loads`, which takes a level of Python's stack for each: another limit, on every version another one.
     if body.count(b"[") + body.count(b"{") <= _DEEPEST:
         return
     depth = 0

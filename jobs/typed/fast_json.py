@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from jobs.typed.ddl import without_demands
 from jobs.typed.exact_json import read
-from jobs.typed.refusal import RefusedBodyError
 from jobs.typed.rows import Typed, array_of, typed
-from jobs.typed.values import UNITS, Number, Times, converted
+from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, converted
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
@@ -32,39 +31,38 @@ _HEADS = np.zeros(256, np.bool_)  # of numbers
 _HEADS[list(b"-0123456789")] = True
 
 
+@dataclass(frozen=True)
 class FastJson:
     """Reads the bodies of one type."""
 
-    def __init__(self, columns: Sequence[pa.Field], times: Times) -> None:
-        """Read *columns*; *times* says what times mean."""
-        self._columns, self._times = columns, times
+    columns: Sequence[pa.Field]
+    times: Times
 
-    def read(self, bodies: pa.Array) -> Typed:
+    def __call__(self, bodies: pa.Array) -> Typed:
         """Return the rows, or the refusals, of bodies, none of which is NULL."""
         ends = np.frombuffer(bodies.buffers()[1], np.int32, len(bodies) + 1, bodies.offset * 4)
         stored = bodies.buffers()[2]
         used = stored.slice(int(ends[0]), int(ends[-1] - ends[0])) if stored is not None else b""
         data = as_bytes(used) if len(used) else np.zeros(1, np.uint8)
         ends = ends - ends[0]
-        batch = _Batch(data, np.zeros(len(bodies), np.bool_), self._times)
-        arrays, is_null = batch.struct(
-            _Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), self._columns
-        )
+        batch = _Batch(data, np.zeros(len(bodies), np.bool_), self.times)
+        arrays, is_null = batch.struct(_Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), self.columns)
         is_judged = batch.is_odd | is_null
         again = np.flatnonzero(is_judged)
         if not again.size:
             return Typed(arrays, {})
         exact = typed(
-            (read(bodies[number].as_py(), self._columns, self._times) for number in again.tolist()),
-            [column.type for column in self._columns],
+            (read(bodies[number].as_py(), self.columns, self.times) for number in again.tolist()),
+            [column.type for column in self.columns],
         )
         refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
         plain = pa.array(~is_judged)
         rows = [array.filter(plain) for array in arrays]
         judged = np.delete(again, list(exact.refusals))
-        if judged.size:
+        if judged.size:  # rows of both readers, in the order of their bodies
             order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
             rows = [pa.concat_arrays(two).take(order) for two in zip(rows, exact.columns, strict=True)]
+        assert all(len(row) + len(refusals) == len(bodies) for row in rows)  # noqa: S101
         return Typed(rows, refusals)
 
 
@@ -88,6 +86,7 @@ class _Batch:
         starts, ends = named(self.data, found, [field.name.encode() for field in fields])
         size = len(is_null)
         arrays = []
+        # `named` has the places of the first field in all objects, then those of the second, and so on.
         for number, field in enumerate(fields):
             here = slice(number * size, (number + 1) * size)
             array = self._array(_Places(starts[here], ends[here], places.bodies), field.type)
@@ -113,6 +112,7 @@ class _Batch:
         odd = np.flatnonzero(states == cells.ODD)
         if not odd.size:
             return array
+        # A single value in another form is read by the scalar reader; only one that this refuses costs its body.
         values = array_of([self._judged(places, row, type_) for row in odd.tolist()], type_)
         return pc.replace_with_mask(array, pa.array(states == cells.ODD), values)
 
@@ -195,6 +195,7 @@ class _Batch:
         if pa.types.is_timestamp(type_):
             cells.instants(*where, values, states)
             if self.times.unit is not None:
+                # A topic with a unit may have times as texts, too: a number takes the place of what was no text.
                 factor, numbers, found = UNITS[self.times.unit], values.copy(), states.copy()
                 cells.fixed(*where, 0, _FARTHEST // factor, 0, numbers, found)
                 values = np.where(found == cells.THERE, numbers * factor, values)

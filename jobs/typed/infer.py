@@ -21,13 +21,12 @@ from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.store.workers import Workers
 from jobs.typed.ddl import MOST_DIGITS, SchemaError, columns_text, parse_columns
-from jobs.typed.declaration import Json, Reader, TopicType
+from jobs.typed.declaration import Json, TopicType
 from jobs.typed.exact_json import parsed
-from jobs.typed.refusal import Refusal, RefusedBodyError
 from jobs.typed.rows import Row, Typed, typed
 from jobs.typed.tables import RESERVED
 from jobs.typed.task import read_topic
-from jobs.typed.values import Number, Times, Value, day, instant
+from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, day, instant
 
 _MOST_MEMBERS = 64  # of a struct: an object with more names is a map
 _MOST_COLUMNS = 500
@@ -159,7 +158,7 @@ class _Shapes:
 
     shape: Shape = field(default_factory=Shape)
 
-    def read(self, bodies: pa.Array) -> Typed:
+    def __call__(self, bodies: pa.Array) -> Typed:
         return typed(map(self._read, bodies.to_pylist()), ())
 
     def _read(self, body: bytes) -> Row | Refusal:
@@ -189,7 +188,7 @@ class _FitTask:
     type: TopicType
 
     def __call__(self, file: StoredFile) -> Counter[Refusal | None]:
-        reader: Reader = self.type.reader()
+        reader = self.type.reader()
         return Counter(
             None if refusal is None else refusal._replace(place=_INDEX.sub("[]", refusal.place or ""))
             for refusal in read_topic(self.lake, file, self.type.topic, reader)

@@ -20,9 +20,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from jobs.typed import wire
 from jobs.typed.ddl import SchemaError
-from jobs.typed.refusal import RefusedBodyError
-from jobs.typed.values import Times, member
-from jobs.typed.wire import Read, WireReader, at_byte, sized, texts, then, varint
+from jobs.typed.rows import BodyFormat, Reader
+from jobs.typed.values import RefusedBodyError, Times, member
+from jobs.typed.wire import Read, at_byte, reader_of, sized, texts, then, varint
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
 _DEEPEST = 100  # unknown groups in each other
@@ -33,7 +33,7 @@ _WRAPPERS = {f"google.protobuf.{one}Value" for one in ("Double", "Float", "Int64
 
 
 @dataclass(frozen=True)
-class Protobuf:
+class Protobuf(BodyFormat):
     """The format: a message of a set of descriptors, as `protoc --include_imports --descriptor_set_out` writes it."""
 
     descriptors: bytes
@@ -48,15 +48,16 @@ class Protobuf:
         """Return all that decides which rows a body gives, beside the columns."""
         return {"message": self.message}
 
-    def reader(self, columns: Sequence[pa.Field], _times: Times) -> WireReader:
-        """Return a reader of such bodies."""
+    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
+        """Return a reader of such bodies, whose times need no zone."""
+        del times
         descriptor = self._descriptor()
         message, indexes = _Message(descriptor), _indexes(descriptor)
 
         def values_of(body: bytes) -> Mapping[str, object]:
             return message.read(body, _after_header(body, indexes) if body[:1] == b"\0" else 0, len(body))
 
-        return WireReader(values_of, columns)
+        return reader_of(values_of, columns)
 
     def _descriptor(self) -> Descriptor:
         pool = DescriptorPool()
@@ -102,8 +103,6 @@ class _Scalar(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A field of a message."""
-
     name: str
     type: pa.DataType
     scalar: _Scalar
@@ -116,6 +115,7 @@ class _Field(NamedTuple):
     def take(self, found: dict[str, Any], body: bytes, at: int, wire_type: int) -> int:
         """Read one occurrence of the field, and return the byte after it."""
         scalar, begin = self.scalar, at
+        # Packed: the numbers of a repeated field after their size. One message may have packed and single ones.
         if self.is_repeated and wire_type == _SIZED != scalar.wire:
             items = found.setdefault(self.name, [])
             size, at = varint(body, at)
@@ -146,8 +146,6 @@ class _Field(NamedTuple):
 
 
 class _Message:
-    """The fields of a message."""
-
     def __init__(self, descriptor: Descriptor, outer: tuple[str, ...] = ()) -> None:
         inner = (*outer, descriptor.full_name)
         self.fields = {one.number: _field(one, inner) for one in descriptor.fields}
@@ -189,7 +187,7 @@ class _Message:
 
 def _skipped(body: bytes, at: int, tag: int) -> int:
     """Return the byte after a field that is not declared."""
-    groups: list[int] = []
+    groups: list[int] = []  # numbers of the groups that are open: each must end with its own, and only then is it over
     while True:
         number, wire_type = tag >> 3, tag & 7
         if wire_type == _GROUP and len(groups) < _DEEPEST:

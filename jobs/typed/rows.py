@@ -1,12 +1,13 @@
 """Bodies as rows, from whatever format."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
 
 from jobs.typed.ddl import without_demands
-from jobs.typed.refusal import Refusal
+from jobs.typed.values import Refusal, Times
 
 Row = tuple[object, ...]
 
@@ -16,6 +17,23 @@ class Typed(NamedTuple):
 
     columns: Sequence[pa.Array]
     refusals: Mapping[int, Refusal]  # by the number of the body
+
+
+Reader = Callable[[pa.Array], Typed]  # of bodies of one type, none of which is NULL
+
+
+class BodyFormat(ABC):
+    """How bodies spell values: one module a format."""
+
+    name: ClassVar[str]  # in types.toml
+
+    def described(self) -> Mapping[str, object]:
+        """Return all that decides which rows a body gives, beside its columns."""
+        return {}
+
+    @abstractmethod
+    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
+        """Return a reader of *columns*, by the names that the body has for them."""
 
 
 def typed(results: Iterable[Row | Refusal], types: Sequence[pa.DataType]) -> Typed:

@@ -1,8 +1,9 @@
 """`type`: the order of events."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from shlex import join
 from typing import NamedTuple
 
@@ -76,8 +77,6 @@ class Summary:
 
 
 class _Topic(NamedTuple):
-    """A topic's part in a typing."""
-
     type: TopicType
     state: TopicState
     removed: tuple[RemovedRows, ...]  # from its own table, and of the topic from `dead_letters`
@@ -105,8 +104,8 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
                 recovered = _finished(lake, left, was_cut_off=was_cut_off)
             else:
                 request = _again(request, left, lost)
-        cuts = _Cuts(lake, snapshot)
-        topics = [_topic(request, type_, before, cuts) for type_ in request.types]
+        cut_of = _cuts(lake, snapshot)
+        topics = [_topic(request, type_, before, cut_of) for type_ in request.types]
         summary = _typed(request, snapshot, topics, before, workers)
         summary.recovered = recovered
         return summary
@@ -145,35 +144,27 @@ def _again(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
     return replace(request, retype=tuple(left.topics), retries=False)
 
 
-class _Cuts:
-    """From which offset on the messages of a store were superseded since a run."""
+def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, int], int | None]:
+    """Return a function of a store and a run: the offset from which on messages were superseded since; None: none."""
+    superseded = open_table(lake, SUPERSEDED_MESSAGES.name)
 
-    def __init__(self, lake: Lake, messages: DeltaTable) -> None:
-        self._lake, self._messages = lake, messages
-        self._superseded = open_table(lake, SUPERSEDED_MESSAGES.name)
-        self._known: dict[tuple[str, int], int | None] = {}
-
-    def newest_run(self, store: str) -> int:
-        """Return the newest run of a store whose messages are in the table."""
-        return self._messages.transaction_version(store) or 0
-
-    def since(self, store: str, run: int) -> int | None:
-        """Return the offset; None where nothing was superseded. Runs that `messages` lacks yet do not count yet."""
-        key = store, run
-        if key not in self._known:
-            self._known[key] = self._asked(store, run) if self._superseded is not None else None
-        return self._known[key]
-
-    def _asked(self, store: str, run: int) -> int | None:
+    @cache
+    def cut(store: str, run: int) -> int | None:
+        if superseded is None:
+            return None
         by = ds.field("superseded_by_run")
-        where = (ds.field("store_id") == store) & (by > run) & (by <= self.newest_run(store))
-        rows = chosen(self._lake, self._superseded, ["physical_offset"], where)  # type: ignore[arg-type]
+        # Runs that `messages` lacks yet do not count yet.
+        is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= (messages.transaction_version(store) or 0))
+        rows = chosen(lake, superseded, ["physical_offset"], is_wanted)
         lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
         return lowest
 
+    return cut
 
-def _topic(request: TypeRequest, type_: TopicType, before: Typing | None, cuts: _Cuts) -> _Topic:
-    """Return a topic's part in this typing."""
+
+def _topic(
+    request: TypeRequest, type_: TopicType, before: Typing | None, cut_of: Callable[[str, int], int | None]
+) -> _Topic:
     tables = type_.tables
     old = before.topics.get(type_.topic) if before is not None else None
     if old is None:
@@ -182,9 +173,9 @@ def _topic(request: TypeRequest, type_: TopicType, before: Typing | None, cuts: 
         return _Topic(type_, TopicState(type_.described(), {}, tables), (RemovedRows(),), replaces=True)
     stores, removed = {}, []
     for store, state in old.stores.items():
-        cut = cuts.since(store, state.run)
+        cut = cut_of(store, state.run)
         stores[store] = state
-        if cut is not None and cut < state.to_offset:
+        if cut is not None and cut < state.to_offset:  # from there on all is typed again, as the log has it now
             stores[store] = replace(state, to_offset=cut)
             removed.append(RemovedRows(store_id=store, from_offset=cut))
     return _Topic(type_, TopicState(type_.described(), stores, tables), tuple(removed), replaces=False)
@@ -265,7 +256,6 @@ def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
 
 
 def _after(topic: _Topic, done: Iterable[TypedFile], snapshot: DeltaTable) -> TopicState:
-    """Return how far a topic is typed after this typing."""
     ends = {store: state.to_offset for store, state in topic.state.stores.items()}
     for file in done:
         for store, end in file.ends.items():

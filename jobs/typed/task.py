@@ -19,11 +19,10 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
-from jobs.typed.declaration import Discriminator, Json, Reader, TopicType
-from jobs.typed.refusal import Refusal
-from jobs.typed.rows import Typed
+from jobs.typed.declaration import Discriminator, Json, TopicType
+from jobs.typed.rows import Reader, Typed
 from jobs.typed.tables import TYPING, typed_table
-from jobs.typed.values import Times
+from jobs.typed.values import Refusal, Times
 
 _WHOSE = ("broker", "store_id")
 _KEPT = (*_WHOSE, *(one.name for one in PROVENANCE))
@@ -203,13 +202,13 @@ def _results(reader: Reader, rows: pa.RecordBatch) -> Typed:
     errors, bodies = rows.column(BODY_ERROR), _bodies(rows)
     unread = pc.or_(bodies.is_null(), errors.is_valid())
     if not unread.true_count:
-        return reader.read(bodies)
+        return reader(bodies)
     refusals = {
         number: Refusal(_COMPRESSED + errors[number].as_py()) if errors[number].is_valid else _NO_BODY
         for number in np.flatnonzero(unread).tolist()
     }
     others = _fitting_rows(rows, refusals)
-    results = reader.read(bodies.take(others))
+    results = reader(bodies.take(others))
     refusals |= {others[number].as_py(): refusal for number, refusal in results.refusals.items()}
     return Typed(results.columns, refusals)
 

@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.typed.ddl import SchemaError, type_text
-from jobs.typed.refusal import Refusal, RefusedBodyError
-from jobs.typed.rows import Row, Typed, typed
-from jobs.typed.values import DECIMAL, Number, Times, Value, struct_of
+from jobs.typed.rows import BodyFormat, Reader, Row, Typed, typed
+from jobs.typed.values import DECIMAL, Number, Refusal, RefusedBodyError, Times, Value, struct_of
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(BodyFormat):
     """The format: a pattern as RE2 has it."""
 
     pattern: str
@@ -28,9 +27,26 @@ class Text:
         """Return all that decides which rows a body gives, beside the columns."""
         return {"pattern": self.pattern}
 
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> "TextReader":
+    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
         """Return a reader of such bodies."""
-        return TextReader(self.pattern, columns, times)
+
+        def row(text: str | Refusal, groups: Mapping[str, str] | None) -> Row | Refusal:
+            if isinstance(text, Refusal):
+                return text
+            if groups is None:
+                return Refusal("does not match the pattern", "$")
+            values = {field.name: _value(groups[field.name], field.type, times) for field in columns}
+            try:
+                return tuple(struct_of(values, columns, times, "$").values())
+            except RefusedBodyError as error:
+                return error.refusal
+
+        def read(bodies: pa.Array) -> Typed:
+            texts = [_text(body) for body in bodies.to_pylist()]
+            matched = _matched(self.pattern, [None if isinstance(text, Refusal) else text for text in texts])
+            return typed(map(row, texts, matched.to_pylist()), [column.type for column in columns])
+
+        return read
 
     def check(self, columns: Sequence[pa.Field]) -> None:
         """Raise `SchemaError` where the pattern is none, or a column has no group, or a group can not have its type."""
@@ -44,32 +60,6 @@ class Text:
                     f"{column.name} {type_text(column.type)}: of no group, or no type of a single value; "
                     f"the groups are: {', '.join(sorted(groups)) or 'none'}"
                 )
-
-
-class TextReader:
-    """Reads the bodies of one type."""
-
-    def __init__(self, pattern: str, columns: Sequence[pa.Field], times: Times) -> None:
-        self._pattern, self._columns, self._times = pattern, columns, times
-
-    def read(self, bodies: pa.Array) -> Typed:
-        """Return the rows, or the refusals, of bodies."""
-        texts = [_text(body) for body in bodies.to_pylist()]
-        matched = _matched(self._pattern, [None if isinstance(text, Refusal) else text for text in texts])
-        results = (
-            text if isinstance(text, Refusal) else self._row(groups)
-            for text, groups in zip(texts, matched.to_pylist(), strict=True)
-        )
-        return typed(results, [column.type for column in self._columns])
-
-    def _row(self, groups: Mapping[str, str] | None) -> Row | Refusal:
-        if groups is None:
-            return Refusal("does not match the pattern", "$")
-        values = {field.name: _value(groups[field.name], field.type, self._times) for field in self._columns}
-        try:
-            return tuple(struct_of(values, self._columns, self._times, "$").values())
-        except RefusedBodyError as error:
-            return error.refusal
 
 
 def _text(body: bytes) -> str | Refusal:

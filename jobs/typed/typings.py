@@ -108,25 +108,14 @@ class Typing:
         values = json.loads(data)
         if values["version"] > _VERSION:
             raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
-        changes = tuple(
-            TableChange(
-                one["table"],
-                one["columns"],
-                tuple(Action(*action) for action in one["added"]),
-                tuple(RemovedRows(**removed) for removed in one["removed"]),
-                one["replaces"],
-            )
-            for one in values["changes"]
-        )
-        topics = {
-            topic: TopicState(
-                state["declared"],
-                {store: StoreState(**values) for store, values in state["stores"].items()},
-                state["tables"],
-            )
-            for topic, state in values["topics"].items()
-        }
-        return cls(values["number"], topics, changes, values["detail"])
+        for one in values["changes"]:
+            one["added"] = tuple(Action(*action) for action in one["added"])
+            one["removed"] = tuple(RemovedRows(**removed) for removed in one["removed"])
+        for state in values["topics"].values():
+            state["stores"] = {store: StoreState(**reached) for store, reached in state["stores"].items()}
+        values["changes"] = tuple(TableChange(**one) for one in values["changes"])
+        values["topics"] = {topic: TopicState(**state) for topic, state in values["topics"].items()}
+        return cls(**values)
 
 
 def newest_typing(lake: Lake) -> Typing | None:

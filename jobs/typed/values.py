@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
 from jobs.typed.ddl import type_text
-from jobs.typed.refusal import RefusedBodyError
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
 DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?")
@@ -35,6 +34,31 @@ _LONGEST_NAME = 60
 DAY, BYTES = pa.date32(), pa.binary()
 
 Value = object  # of JSON: None, bool, Number, str, list, dict
+
+
+class Refusal(NamedTuple):
+    """The reason why a body is no row, and the place in the body."""
+
+    reason: str
+    place: str | None = None
+
+
+class RefusedBodyError(ValueError):
+    """A body, or a value in it, does not fit the declared columns."""
+
+    def __init__(self, reason: str, place: str | None = None) -> None:
+        super().__init__(reason, place)
+        self.refusal = Refusal(reason, place)
+
+    def within(self, prefix: str) -> "RefusedBodyError":
+        """Return the same refusal, its place below that of a member."""
+        return RefusedBodyError(self.refusal.reason, prefix + (self.refusal.place or ""))
+
+    @property
+    def of_body(self) -> Refusal:
+        """The refusal, its place below the body as a whole."""
+        place = self.refusal.place or ""
+        return Refusal(self.refusal.reason, f"${place}" if place[:1] in {".", "["} else place.removeprefix(" at "))
 
 
 class Number(str):

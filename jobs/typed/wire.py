@@ -7,9 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.typed.refusal import Refusal, RefusedBodyError
-from jobs.typed.rows import Row, Typed, typed
-from jobs.typed.values import EPOCH, Times, in_zone
+from jobs.typed.rows import Reader, Row, typed
+from jobs.typed.values import EPOCH, Refusal, RefusedBodyError, Times, in_zone
 
 Read = Callable[[bytes, int], tuple[object, int]]  # of a body from a byte on: the value, and the byte after it
 CUT = "cut off"
@@ -108,24 +107,19 @@ def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes
     return read
 
 
-class WireReader:
-    """Reads the bodies of one type: the values of its columns, by their names, from what a format makes of a body."""
+def reader_of(values_of: Callable[[bytes], Mapping[str, object]], columns: Sequence[pa.Field]) -> Reader:
+    """Return a reader of columns, by their names, from the values that a format makes of a body."""
+    names, types = [column.name for column in columns], [column.type for column in columns]
 
-    def __init__(self, values_of: Callable[[bytes], Mapping[str, object]], columns: Sequence[pa.Field]) -> None:
-        self._values_of, self._names = values_of, [column.name for column in columns]
-        self._types = [column.type for column in columns]
-
-    def read(self, bodies: pa.Array) -> Typed:
-        """Return the rows, or the refusals, of bodies."""
-        return typed(map(self._row, bodies.to_pylist()), self._types)
-
-    def _row(self, body: bytes) -> Row | Refusal:
+    def row(body: bytes) -> Row | Refusal:
         try:
-            return tuple(map(self._values_of(body).get, self._names))
+            return tuple(map(values_of(body).get, names))
         except RefusedBodyError as error:
             return error.of_body
         except IndexError:
             return Refusal(CUT, f"byte {len(body)}")
+
+    return lambda bodies: typed(map(row, bodies.to_pylist()), types)
 
 
 def instant(microseconds: int) -> int:

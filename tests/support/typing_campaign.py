@@ -26,8 +26,9 @@ from jobs.lake.tables import MESSAGES
 from jobs.store.workers import OneByOne
 from jobs.typed.avro import Avro
 from jobs.typed.ddl import parse_columns
-from jobs.typed.declaration import BodyFormat, Json, TopicType
+from jobs.typed.declaration import Json, TopicType
 from jobs.typed.protobuf import Protobuf
+from jobs.typed.rows import BodyFormat
 from jobs.typed.run import TypeRequest, type_lake
 from jobs.typed.text import Text
 from tests.support.lakes import table_of

@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 from jobs.typed.avro import Avro
 from jobs.typed.ddl import SchemaError, columns_text
 from jobs.typed.declaration import DeclarationError
-from jobs.typed.refusal import Refusal
-from jobs.typed.values import Times
+from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
-from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead, write
-from tests.support.broker import Broker
+from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
 from tests.support.lakes import rows_of
 
 _ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
@@ -55,7 +53,7 @@ def read(body: bytes, times: Times = Times(), **fields: object) -> list[object] 
     """Return the row of a body by a schema of the given fields."""
     avro = Avro({None: schema_of(**fields)})
     columns = avro.columns()
-    return results_of(avro.reader(columns, times).read(pa.array([body])), 1)[0]
+    return results_of(avro.reader(columns, times)(pa.array([body])), 1)[0]
 
 
 def test_a_schema_gives_the_columns() -> None:
@@ -200,7 +198,7 @@ def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int,
     columns = _AVRO.columns()
     at %= len(good) + 1
     for body in (good, good[:at] + new + good[at + size :]):
-        found, judged = results_of(_READER.read(pa.array([body])), 1)[0], _judged(body)
+        found, judged = results_of(_READER(pa.array([body])), 1)[0], _judged(body)
         if isinstance(found, list):  # fastavro may write the value shorter, or in other blocks
             again = judged or schemaless_reader(BytesIO(body), _PARSED, None)
             expected = [_as_column(field.name, again[field.name]) for field in columns]  # type: ignore[index]
@@ -211,7 +209,7 @@ def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int,
 
 @given(st.fixed_dictionaries(_VALUES).map(_encoded))
 def test_every_cut_is_refused(body: bytes) -> None:
-    found = _READER.read(pa.array([body[:at] for at in range(len(body))])).refusals
+    found = _READER(pa.array([body[:at] for at in range(len(body))])).refusals
     reasons = {"cut off", "an empty body", "a block of more items than the body has bytes"}
     assert reasons >= {one.reason for one in found.values()}
     assert len(body) == len(found)
@@ -225,8 +223,8 @@ def test_bodies_with_a_header_have_the_schema_of_its_number(tmp_path: Path) -> N
     (folder / f"{1 << 40}.avsc").write_text(schema_of(total="double", id="long"))
     (folder / "README").touch()
     new = (1 << 40).to_bytes(8)
-    write(
-        Broker(tmp_path / "store"),
+    ingested(
+        tmp_path,
         b"\x00\x00\x00\x00\x07\x02\x02a",
         b"\x10" + new + bytes(9),
         b"\x00\x00\x00\x00\x08\x02",
@@ -234,12 +232,11 @@ def test_bodies_with_a_header_have_the_schema_of_its_number(tmp_path: Path) -> N
         b"\x00\x00",
         b"",
     )
-    ingested(tmp_path)
     declared = '[topic.Orders]\nformat = "avro"\nschemas = "schemas"\nfrom = { labels = "tags" }\n'
 
     typed(tmp_path, declared + 'properties = { place = "region" }')
 
-    assert (2, 4) == tuple(map(len, typed_and_dead(tmp_path / "lake")))
+    assert (2, 4) == typed_and_dead(tmp_path / "lake")
     rows = rows_of(tmp_path / "lake", "typed/Orders")
     assert [(1, "a", None, "eu"), (0, None, 0.0, "eu")] == [
         (row["id"], row["labels"], row["total"], row["place"]) for row in rows

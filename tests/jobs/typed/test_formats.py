@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.typed.ddl import parse_columns
-from jobs.typed.refusal import Refusal
+from jobs.typed.values import Refusal
 from tests.jobs.typed import test_avro, test_protobuf, test_text
 from tests.jobs.typed.cells import SPELLED, Dead, Spelled
 from tests.jobs.typed.test_json import both

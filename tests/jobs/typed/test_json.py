@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from jobs.typed import exact_json
 from jobs.typed.ddl import parse_columns
 from jobs.typed.fast_json import FastJson
-from jobs.typed.refusal import Refusal
 from jobs.typed.rows import Typed, array_of
-from jobs.typed.values import Times
+from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.cells import BODIES, CELLS, Cell
 
 WIDE = parse_columns(
@@ -42,7 +41,7 @@ def results_of(found: Typed, bodies: int) -> list[list[object] | Refusal]:
 
 def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Times()) -> list[list[object] | Refusal]:  # noqa: B008 - frozen
     """Return the rows of the fast reader, once they are those of the scalar one."""
-    fast = results_of(FastJson(columns, times).read(pa.array(bodies, pa.binary())), len(bodies))
+    fast = results_of(FastJson(columns, times)(pa.array(bodies, pa.binary())), len(bodies))
     exact = [cells_of(exact_json.read(body, columns, times), columns) for body in bodies]
     assert exact == fast
     return exact

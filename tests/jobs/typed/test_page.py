@@ -4,16 +4,14 @@ import re
 from pathlib import Path
 
 import duckdb
-import duckdb_extension_delta
 import pytest
 
 from jobs.console.exit_codes import ExitCode
 from tests.jobs.typed.cells import formats_table, table
-from tests.jobs.typed.test_typing import ingested, write
-from tests.support.broker import Broker
+from tests.jobs.typed.test_typing import ingested
 from tests.support.commands import Run
+from tests.support.lakes import DELTA_EXTENSION
 
-_DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
 PAGE = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf-8")
 
 
@@ -28,13 +26,12 @@ def test_the_tables_of_values_are_the_tested_ones() -> None:
 def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
     connection = duckdb.connect()
-    connection.execute(f"LOAD '{_DELTA_EXTENSION}'")
+    connection.execute(f"LOAD '{DELTA_EXTENSION}'")
     shown = []
     for language, text, answer in _BLOCK.findall(PAGE):
         shown.append(language)
         if language == "json":
-            write(Broker(tmp_path / "store"), *text.encode().splitlines())
-            ingested(tmp_path)
+            ingested(tmp_path, *text.encode().splitlines())
         elif language == "toml":
             (tmp_path / "types.toml").write_text(text)
         elif language == "console":

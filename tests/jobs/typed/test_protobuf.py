@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 from jobs.typed.ddl import columns_text
 from jobs.typed.declaration import DeclarationError
 from jobs.typed.protobuf import Protobuf
-from jobs.typed.refusal import Refusal
-from jobs.typed.values import Times
+from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
-from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead, write
-from tests.support.broker import Broker
+from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
 from tests.support.lakes import rows_of
 
 _F = descriptor_pb2.FieldDescriptorProto
@@ -84,7 +82,7 @@ _ORDER: Any = GetMessageClass(_POOL.FindMessageTypeByName("shop.Order"))
 
 
 def read(body: bytes) -> dict[str, Any] | Refusal:
-    found = results_of(_READER.read(pa.array([body])), 1)[0]
+    found = results_of(_READER(pa.array([body])), 1)[0]
     return found if isinstance(found, Refusal) else {one.name: v for one, v in zip(_COLUMNS, found, strict=True)}
 
 
@@ -154,9 +152,7 @@ def test_a_message_is_read_exactly_or_refused_with_its_place(body: str, expected
 def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
     first = Protobuf(_SET, "shop.Other").reader((), Times())
 
-    refused = first.read(
-        pa.array([bytes.fromhex(f"00 00 00 00 07 {count}") for count in ("00", "02 00", "01")])
-    ).refusals
+    refused = first(pa.array([bytes.fromhex(f"00 00 00 00 07 {count}") for count in ("00", "02 00", "01")])).refusals
 
     assert {2: Refusal("another message of the registry's schema", "byte 5")} == refused
 
@@ -242,13 +238,12 @@ def test_a_body_is_read_as_the_package_reads_it_or_is_refused(good: bytes, at: i
 
 def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
     (tmp_path / "shop.desc").write_bytes(_SET)
-    write(Broker(tmp_path / "store"), _ORDER(i8=5, s="a").SerializeToString(), b"\x18", b"")
-    ingested(tmp_path)
+    ingested(tmp_path, _ORDER(i8=5, s="a").SerializeToString(), b"\x18", b"")
     declared = '[topic.Orders]\nformat = "protobuf"\ndescriptors = "shop.desc"\nmessage = "shop.Order"\n'
 
     typed(tmp_path, declared)
 
-    assert (2, 1) == tuple(map(len, typed_and_dead(tmp_path / "lake")))
+    assert (2, 1) == typed_and_dead(tmp_path / "lake")
     assert [(5, "a"), (0, "")] == [(row["i8"], row["s"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
     for old, new, says in (
         ("shop.Order", "shop.Nothing", "descriptors: describes no message 'shop.Nothing'"),

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.typed.ddl import SchemaError, parse_columns
-from jobs.typed.refusal import Refusal
 from jobs.typed.text import Text
-from jobs.typed.values import Times
+from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
 
 _PATTERN = r"(?P<level>[A-Z]+) (?P<took>[^ ]*)(?: (?P<message>.*))?"
@@ -21,7 +20,7 @@ _COLUMNS = parse_columns("message string, level string, took double NOT NULL")
 def read(body: bytes, pattern: str = _PATTERN, columns: str | None = None) -> list[object] | Refusal:
     declared = _COLUMNS if columns is None else parse_columns(columns)
     Text(pattern).check(declared)
-    return results_of(Text(pattern).reader(declared, Times()).read(pa.array([body])), 1)[0]
+    return results_of(Text(pattern).reader(declared, Times())(pa.array([body])), 1)[0]
 
 
 @pytest.mark.parametrize(
