@@ -7,7 +7,10 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 
 from jobs.lake.bodies import Body, decoded
+from jobs.lake.tables import BODY_ERROR, STORED_MESSAGES
 
+BODY_TEXT = "body_text"
+SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
 NEEDED = ("broker", "physical_offset", "sys_flag", "body_length", "body")  # columns of who decompresses and notes
 BUDGET = 4 << 20  # of a slice: it is there as rows, as bodies and as Arrow's columns, in Python and in the JVM
 _NAMED = 20
@@ -26,6 +29,18 @@ def slices(batch: pa.RecordBatch, limit: int, budget: int = BUDGET) -> Iterator[
         bodies.append(body)
     if bodies:
         yield batch.slice(start, len(bodies)), bodies
+
+
+def with_bodies(rows: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of a schema, with bodies as their producers sent them."""
+    of_body = {"body": "data", BODY_TEXT: "text", BODY_ERROR: "error"}
+    arrays = [
+        pa.array([getattr(body, of_body[field.name]) for body in bodies], field.type)
+        if field.name in of_body
+        else rows.column(field.name).cast(field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class LeftOut(NamedTuple):

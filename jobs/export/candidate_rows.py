@@ -1,7 +1,7 @@
 """Columns of the rows that a condition may choose, as tasks read them: with numbers, bodies decompressed."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,17 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from jobs.export.bodies import NEEDED, LeftOut, Undecoded, slices
+from jobs.export.bodies import BODY_TEXT, NEEDED, SCHEMA, LeftOut, Undecoded, slices, with_bodies
 from jobs.export.items import COLUMNS, STORE_TIME, Item
-from jobs.export.parts import BODY_TEXT
-from jobs.lake.bodies import Body
-from jobs.lake.tables import STORED_MESSAGES
 from rmq_formats.commitlog.segment import Piece
 
 ITEM, ROW = "_item", "_row"
 NUMBERS = (pa.field(ITEM, pa.int32()), pa.field(ROW, pa.int64()))
 ROWS, UNDECODED = "rows", "undecoded"  # folders of what is chosen, and of bodies that could not be looked at
-_TEXT = pa.field(BODY_TEXT, pa.string())
 
 
 class TimeBounds(NamedTuple):
@@ -54,7 +50,7 @@ class TimeBounds(NamedTuple):
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
     """Return the schema of columns that a condition may name."""
-    return pa.schema([_TEXT if name == BODY_TEXT else STORED_MESSAGES.plain_schema.field(name) for name in columns])
+    return pa.schema([SCHEMA.field(name) for name in columns])
 
 
 def numbered(number: int, item: Item, columns: Sequence[str], limit: int, notes: Path) -> Iterator[pa.RecordBatch]:
@@ -94,19 +90,7 @@ def _shown(
     if not isinstance(rows, Piece):
         for part, bodies in slices(rows, limit):
             undecoded.note(part, bodies)
-            yield _with_bodies(part, bodies, schema_of(columns))
-
-
-def _with_bodies(part: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema) -> pa.RecordBatch:
-    """Return columns of rows, with bodies as their producers sent them."""
-    made: dict[str, Callable[[], pa.Array]] = {
-        "body": lambda: pa.array([body.data for body in bodies], pa.binary()),
-        BODY_TEXT: lambda: pa.array([body.text for body in bodies], pa.string()),
-    }
-    arrays = [
-        made[field.name]() if field.name in made else part.column(field.name).cast(field.type) for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield with_bodies(part, bodies, schema_of(columns))
 
 
 def choose_by_time(between: TimeBounds, items: Sequence[Item], folder: Path, limit: int) -> None:

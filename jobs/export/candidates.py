@@ -9,7 +9,7 @@ without.
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
@@ -42,15 +42,19 @@ class Plan(NamedTuple):
         return numbered(number, item, self.columns, self.limit, self.undecoded)
 
 
-class AllCandidates:
-    """Rows of the items whose numbers a table has: a table function, as Spark calls it."""
+class _Planned:
+    """Something of Spark's that is made without arguments: Spark takes the plan along with the class."""
 
     plan: ClassVar[Plan]
 
     @classmethod
-    def of(cls, plan: Plan) -> "type[AllCandidates]":
-        """Return the function of a plan, which Spark takes along with the class."""
+    def of(cls, plan: Plan) -> type[Self]:
+        """Return the class with a plan."""
         return type(cls.__name__, (cls,), {"plan": plan})
+
+
+class AllCandidates(_Planned):
+    """Rows of the items whose numbers a table has: a table function, as Spark calls it."""
 
     def eval(self, numbers: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
         """Yield the rows of the items whose numbers are in the first column."""
@@ -58,15 +62,8 @@ class AllCandidates:
             yield from self.plan.rows(number)
 
 
-class Candidates(datasource.DataSource):
+class Candidates(_Planned, datasource.DataSource):
     """Rows of items with their numbers."""
-
-    plan: ClassVar[Plan]
-
-    @classmethod
-    def of(cls, plan: Plan) -> "type[Candidates]":
-        """Return the source of a plan, which Spark takes along with the class."""
-        return type(cls.__name__, (cls,), {"plan": plan})
 
     @classmethod
     def name(cls) -> str:
@@ -79,14 +76,6 @@ class Candidates(datasource.DataSource):
         return CandidatesReader(self.plan)
 
 
-class ItemPartition(datasource.InputPartition):
-    """One item."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 class CandidatesReader(datasource.DataSourceReader):
     """One partition an item."""
 
@@ -97,16 +86,15 @@ class CandidatesReader(datasource.DataSourceReader):
     def partitions(self) -> Sequence[datasource.InputPartition]:
         """Return the items that may hold a chosen row."""
         return [
-            ItemPartition(number)
+            datasource.InputPartition(number)
             for number, bounds in enumerate(self._plan.bounds)
             if all(_may_hold(bounds, filter_) for filter_ in self._filters)
         ]
 
     def read(self, partition: datasource.InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the columns that the condition names, and the rows' numbers."""
-        if not isinstance(partition, ItemPartition):  # what Spark makes of no partition at all: all items are left out
-            return iter(())
-        return self._plan.rows(partition.number)
+        # Of no partition at all, when all items are left out, Spark makes one of None.
+        return iter(()) if partition.value is None else self._plan.rows(partition.value)
 
     def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:
         """Note the filters; Spark applies them to the rows all the same."""

@@ -8,9 +8,8 @@ through the JVM, a body only where the condition looks at it, and nothing is nee
 import pickle
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
@@ -19,10 +18,10 @@ from pyspark.sql.functions import arrow_udtf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from jobs.export.bodies import BODY_TEXT
 from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, ROWS, UNDECODED, schema_of
 from jobs.export.candidates import FORMAT, AllCandidates, Candidates, Plan
 from jobs.export.items import COLUMNS, Item
-from jobs.export.parts import BODY_TEXT
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
@@ -31,17 +30,11 @@ if TYPE_CHECKING:
 _STAR = re.compile(r"[(,]\s*\*")  # hash(*): of all columns
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """A condition that Spark accepts, and the columns that it may look at."""
 
     text: str
     columns: tuple[str, ...]
-
-    @property
-    def needs_body(self) -> bool:
-        """Whether bodies have to be decompressed to answer it."""
-        return bool({"body", BODY_TEXT} & {*self.columns})
 
 
 def condition_of(spark: SparkSession, text: str) -> Condition:

@@ -3,7 +3,7 @@
 import errno
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,9 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
-from jobs.query.open_source import seeming_writers
+from jobs.query.open_source import SourcePlace, open_place, seeming_writers
+from jobs.query.reasons import covered, unknown_topic
+from jobs.query.source import Reason, ReasonKind
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.sources import LATER
@@ -28,6 +30,7 @@ from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
+from rmq_formats.errors import FormatError
 from rmq_formats.release import NEWEST, Release
 
 _WHOLE = 1 << 62  # one range a segment: no range has to find its first record
@@ -169,3 +172,23 @@ def _summary(planned: Planned, parts: Sequence[Part], size: int, undecoded: Unde
     damaged = [place for part in parts for place in part.damaged]
     messages, damaged_bytes = (sum(part.messages for part in parts), sum(part.damaged_bytes for part in parts))
     return Summary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
+
+
+def why_nothing(asked: Source, *, has_times: bool, has_condition: bool) -> Reason:
+    """Explain an empty export, as `query` does an empty answer: topics that are not there, else what the log covers."""
+    place = SourcePlace(asked.store, asked.lake, asked.commitlog, None, asked.broker, asked.release)
+    with ExitStack() as stack:
+        try:
+            source, _ = stack.enter_context(open_place(place))
+        except FormatError as error:  # a broker that the lake does not know
+            return Reason(ReasonKind.NO_RECORD, str(error))
+        if source.other_broker is not None:
+            return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
+        unknown = [unknown_topic(source, topic) for topic in asked.topics if not source.has_topic(topic)]
+        if unknown:
+            return Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown))
+        of = f" of {', '.join(asked.topics)}" if asked.topics else ""
+        times = " in these times" if has_times else ""
+        condition = " for which --where is true" if has_condition else ""
+        kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
+        return Reason(kind, f"no message{of}{times}{condition}: {covered(source.coverage())}")

@@ -8,7 +8,7 @@ small in bytes, not in rows: a message may have a body of some MiB.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,21 +33,6 @@ COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"
 _REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})
 _CLOCK_SLACK_MS = 3_600_000  # a broker's clock may have been set back a little while it wrote a segment
-
-
-class Item(Protocol):
-    """One part of what is read."""
-
-    @property
-    def size(self) -> int:
-        """Bytes to read."""
-
-    @property
-    def bounds(self) -> Bounds:
-        """The known limits of the values in it, by which it may be left out unread."""
-
-    def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
-        """Yield the wanted rows of `messages`, some columns of them, and the places of the log that hold no message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +175,10 @@ class LakeItem:
                 is_ours = pc.or_kleene(is_ours, pc.is_in(batch.column("store_id"), of_store))
             batch = batch.filter(is_ours)
         return batch
+
+
+# `read` of each yields rows of `messages`, some columns of them, and the places of the log that hold no message.
+Item = LogItem | LakeItem
 
 
 def _named(rows: pa.RecordBatch) -> Iterator[Piece]:

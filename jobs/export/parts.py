@@ -21,10 +21,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from jobs.console.rows import csv_line
-from jobs.export.bodies import LeftOut, Undecoded, slices
+from jobs.export.bodies import SCHEMA, LeftOut, Undecoded, slices, with_bodies
 from jobs.export.items import Item
 from jobs.lake.bodies import DEFAULT_LIMIT, Body
-from jobs.lake.tables import BODY_ERROR, STORED_MESSAGES
 from jobs.query import json_text
 from jobs.query.message import Message
 from jobs.storage.space import room_for
@@ -32,8 +31,6 @@ from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.release import Release
 
-BODY_TEXT = "body_text"
-SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
 _PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
 _NAMED = 20  # damaged places of a part that are named; all are counted
@@ -54,7 +51,6 @@ class Format(StrEnum):
 class Part(NamedTuple):
     """One file that a task has written; without messages there is no file."""
 
-    number: int
     name: str
     messages: int
     undecoded: Undecoded
@@ -90,7 +86,7 @@ class PartTask:
                 del batch, bodies  # not held while the next ones are read; so below
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
         places = tuple(LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
-        return Part(number, name, messages, undecoded, sum(piece.size for piece in damage), places)
+        return Part(name, messages, undecoded, sum(piece.size for piece in damage), places)
 
 
 def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:
@@ -157,8 +153,6 @@ class _LinesPart:
 
 
 class _ParquetPart:
-    """A part of Parquet."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writer: pq.ParquetWriter | None = None
@@ -168,15 +162,7 @@ class _ParquetPart:
         return self
 
     def write(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
-        columns = {
-            "body": pa.array([body.data for body in bodies], pa.binary()),
-            BODY_TEXT: pa.array([body.text for body in bodies], pa.string()),
-            BODY_ERROR: pa.array([body.error for body in bodies], pa.string()),
-        }
-        rows = pa.RecordBatch.from_arrays(
-            [columns[name] if name in columns else batch.column(name).cast(SCHEMA.field(name).type)
-             for name in SCHEMA.names], schema=SCHEMA,
-        )  # fmt: skip
+        rows = with_bodies(batch, bodies, SCHEMA)
         group = [*self._held, rows]
         if sum(part.nbytes for part in group) > _GROUP_BYTES or sum(map(len, group)) > _GROUP_ROWS:
             self._write_held()
@@ -217,6 +203,7 @@ def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
     if not files:
         return 0
     size = sum(path.stat().st_size for path in files)
+    # Under a name of its own until it is whole: a killed export leaves no FILE that looks like a result.
     try:
         with room_for(str(out), size):
             if kind is Format.PARQUET:

@@ -125,7 +125,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.export.candidate_rows import TimeBounds
-    from jobs.export.export import Output, Source, export, plan
+    from jobs.export.export import Output, Source, export, plan, why_nothing
     from jobs.export.parts import Format
 
     between = TimeBounds(_explained(since), _explained(until))
@@ -145,8 +145,6 @@ def command(  # noqa: PLR0913 - one argument an option
     result = _result(summary, watch.seconds)
     reason = None
     if not summary.messages:
-        from jobs.export.reason import why_nothing
-
         reason = why_nothing(source, has_times=bool(since or until), has_condition=where is not None)
     described = {
         **_described(summary, out),

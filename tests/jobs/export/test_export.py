@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 import zlib
 from base64 import b64decode
 from collections.abc import Callable
@@ -10,19 +9,18 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import click
 import pyarrow.parquet as pq
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.verbs.export import command
 from rmq_formats.flags import COMPRESSED
+from tests.support.commands import Run
 from tests.support.query_lakes import write_messages
 from tests.support.query_stores import RELEASE, Sent, stored, write_store
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-Run = Callable[..., list[dict[str, Any]]]
+Export = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +40,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def export(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    def run(place: str, path: Path, *options: str) -> list[dict[str, Any]]:
+def export(tmp_path: Path, run: Run) -> Export:
+    def exported(place: str, path: Path, *options: str) -> list[dict[str, Any]]:
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
-        code = command.main([place, str(path), "--out", str(out), *options], standalone_mode=False, prog_name="export")
-        sys.stdout.flush()
-        capfdbinary.readouterr()
+        code = run("export", place, path, "--out", out, *options).code
         rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         assert (ExitCode.CLEAN if rows else ExitCode.NOT_FOUND) == code
         assert [out.name] * bool(rows) == [
@@ -55,7 +51,7 @@ def export(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
         ]
         return rows
 
-    return run
+    return exported
 
 
 @pytest.mark.sample(5)
@@ -76,14 +72,14 @@ def export(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
     ],
 )
 def test_store_and_lake_give_what_the_condition_chooses(
-    places: dict[str, Path], export: Run, options: tuple[str, ...], expected: "range | tuple[int, ...]"
+    places: dict[str, Path], export: Export, options: tuple[str, ...], expected: "range | tuple[int, ...]"
 ) -> None:
     for place, path in places.items():
         found = {key for row in export(place, path, *options) for key in row["keys"]}
         assert {f"k{number}" for number in expected} == found
 
 
-def test_bodies_come_decompressed(places: dict[str, Path], export: Run) -> None:
+def test_bodies_come_decompressed(places: dict[str, Path], export: Export) -> None:
     by_key = {row["keys"][0]: row for row in export("--store", places["--store"])}
 
     assert '{"order": 5}' == by_key["k5"]["decoded_body_text"]
@@ -93,33 +89,29 @@ def test_bodies_come_decompressed(places: dict[str, Path], export: Run) -> None:
     assert b"\xff\x09" == b64decode(by_key["k9"]["decoded_body_base64"])
 
 
-def test_parquet_holds_the_columns_of_the_table(places: dict[str, Path], tmp_path: Path) -> None:
+def test_parquet_holds_the_columns_of_the_table(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out.parquet"
-    arguments = ["--store", str(places["--store"]), "--format", "parquet", "--out", str(out), "--quiet"]
-    code = command.main(arguments, standalone_mode=False, prog_name="export")
+    code = run("export", "--store", places["--store"], "--format", "parquet", "--out", out).code
     rows = pq.read_table(out).to_pylist()
 
-    assert code == ExitCode.CLEAN
+    assert code is ExitCode.CLEAN
     assert [f"k{number}" for number in range(30)] == [row["keys"][0] for row in rows]
     assert '{"order": 5}' == rows[5]["body_text"]
     assert b'{"order": 5}' == rows[5]["body"]
 
 
-def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tmp_path: Path) -> None:
+def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     for where in ("topic ==== 1", "colour = 'red'"):
-        arguments = ["--store", str(places["--store"]), "--out", str(tmp_path / "o"), "--where", where]
-        with pytest.raises(click.UsageError):
-            command.main(arguments, standalone_mode=False, prog_name="export")
+        refused = run("export", "--store", places["--store"], "--out", tmp_path / "o", "--where", where)
+        assert refused.code is ExitCode.USAGE
     assert not list(tmp_path.iterdir())
 
 
-def test_an_array_and_csv_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path) -> None:
+def test_an_array_and_csv_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     texts = {}
     for kind in ("ndjson", "json", "csv"):
-        out = tmp_path / kind
-        arguments = ["--lake", str(places["--lake"]), "--format", kind, "--out", str(out), "--quiet"]
-        assert not command.main(arguments, standalone_mode=False, prog_name="export")
-        texts[kind] = out.read_text()
+        assert run("export", "--lake", places["--lake"], "--format", kind, "--out", tmp_path / kind).code == 0
+        texts[kind] = (tmp_path / kind).read_text()
     lines = [json.loads(line) for line in texts["ndjson"].splitlines()]
     array = json.loads(texts["json"])
     table = list(csv.DictReader(StringIO(texts["csv"])))
