@@ -7,7 +7,7 @@ from itertools import islice
 
 from jobs.console.amounts import counted
 from jobs.console.terminal import printable
-from jobs.dump.file import DumpFile, Siblings, open_file, sibling_location, siblings_of
+from jobs.dump.file import DumpFile, Siblings, open_file, siblings_of
 from jobs.dump.items import DumpRequest, Field, Item, counts_text, damage, layout_fields, time_text
 from jobs.store.record_places import left_over_bytes, record_places
 from rmq_formats.commitlog.framing import detect_framing, framing_of
@@ -35,7 +35,7 @@ from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transact
 from rmq_formats.hashing import java_text
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, PropertyParser, parse_properties
-from rmq_formats.store import FileKind, first_offset
+from rmq_formats.store import FileKind, first_offset, name_of_offset
 
 _UNIQ_KEY = "UNIQ_KEY"
 _BODY_PREVIEW = 64
@@ -174,7 +174,7 @@ def _is_followed(file: DumpFile, siblings: Siblings | None) -> bool:
     if siblings is None or siblings.next_offset is None:
         return False
     try:
-        with open_file(sibling_location(file, siblings.next_offset)) as next_file:
+        with open_file(f"{file.folder}/{name_of_offset(siblings.next_offset)}") as next_file:
             return any(next_file.read(0, BLANK.size))
     except OSError:
         return False

@@ -15,7 +15,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.model import Reader
-from rmq_formats.store import name_of_offset, offset_of_name
+from rmq_formats.store import offset_of_name
 
 _WINDOW = 1 << 20
 _SECTOR = 4096
@@ -35,7 +35,7 @@ class DumpFile:
 
     def __init__(self, location: str, reader: Reader) -> None:
         self.location = location
-        self.name = location.rstrip("/").rpartition("/")[2]
+        self.folder, _, self.name = location.rstrip("/").rpartition("/")
         self.size = reader.size
         self.unreadable: list[Unreadable] = []
         self.next_written = reader.next_written
@@ -101,50 +101,33 @@ def open_file(location: str) -> Iterator[DumpFile]:
 
 
 class Siblings(NamedTuple):
-    """The files beside one whose name is the offset of its first byte."""
+    """The signs that the files beside one give, where their names are the offsets of their first bytes."""
 
-    base_offset: int
-    size: int
-    largest: int  # size of the largest file of the folder, this one included
     next_offset: int | None  # of the file that follows
-
-    @property
-    def missing(self) -> str | None:
-        """Say how the file is cut short; None where nothing shows that it is."""
-        end = self.base_offset + self.size
-        if not self.size or self.size == self.largest or end == self.next_offset:
-            return None
-        following = "" if self.next_offset is None else f", and the next file begins at offset {self.next_offset}"
-        return f"the file is cut short: it has {self.size} bytes, others here have {self.largest}{following}"
+    missing: str | None  # how the file was cut short; None where nothing shows that it was
 
 
 def siblings_of(file: DumpFile) -> Siblings | None:
-    """Return the files beside *file*; None where its name is no offset."""
+    """Return the signs that the files beside *file* give; None where its name is no offset."""
     base_offset = offset_of_name(file.name)
     if base_offset is None:
         return None
     others = {int(name): size for name, size in listed(file) if offset_of_name(name) is not None}
-    return Siblings(
-        base_offset,
-        file.size,
-        max((file.size, *others.values())),
-        min((offset for offset in others if offset > base_offset), default=None),
-    )
-
-
-def sibling_location(file: DumpFile, offset: int) -> str:
-    """Return the location of the file of the same sequence that begins at *offset*."""
-    return f"{file.location.rpartition('/')[0]}/{name_of_offset(offset)}"
+    largest = max((file.size, *others.values()))
+    following = min((offset for offset in others if offset > base_offset), default=None)
+    if not file.size or file.size == largest or base_offset + file.size == following:
+        return Siblings(following, None)
+    rest = "" if following is None else f", and the next file begins at offset {following}"
+    return Siblings(following, f"the file is cut short: it has {file.size} bytes, others here have {largest}{rest}")
 
 
 def listed(file: DumpFile) -> list[tuple[str, int]]:
     """Return name and size of every file in the folder of *file* whose name is a number."""
-    folder = file.location.rpartition("/")[0]
     try:
-        if not is_local(folder):
-            found = storage_of(folder, file_system_options()).list_files(folder)
+        if not is_local(file.folder):
+            found = storage_of(file.folder, file_system_options()).list_files(file.folder)
             return [(info.name, info.size) for info in found if info.name.isdecimal()]
-        with os.scandir(local_path(folder) or "/") as entries:
+        with os.scandir(local_path(file.folder) or "/") as entries:
             return [(entry.name, entry.stat().st_size) for entry in entries if entry.name.isdecimal()]
     except OSError:
         return []

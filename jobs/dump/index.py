@@ -44,10 +44,9 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
 
 
 def _geometry_beside(file: DumpFile, request: DumpRequest) -> Geometry | None:
-    folder = file.location.rpartition("/")[0]
     with ExitStack() as stack:
         names = [name for name, _ in listed(file) if is_index_name(name) and name != file.name]
-        opened = [stack.enter_context(open_file(f"{folder}/{name}")) for name in names[:_BESIDE]]
+        opened = [stack.enter_context(open_file(f"{file.folder}/{name}")) for name in names[:_BESIDE]]
         others = [Content(other.size, other.read) for other in opened]
         stated = stated_geometry(others, request.hash_slots, request.index_num)
     return stated.geometry if stated else None

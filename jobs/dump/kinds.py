@@ -1,8 +1,7 @@
 """The kind of a given file, by its place in a store or by its first bytes, and the module that dumps it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Protocol
 
 from jobs.dump.file import DumpFile
 from jobs.dump.items import DumpRequest, Item
@@ -43,11 +42,7 @@ NAMES = {
 }
 
 
-class Dumper(Protocol):
-    """A module that reads one kind of file."""
-
-    def dump(self, file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-        """Yield the items of *file*; the last one says how it ends."""
+Dump = Callable[[DumpFile, FileKind, DumpRequest], Iterator[Item]]  # the last item says how the file ends
 
 
 def recognise(file: DumpFile) -> FileKind:
@@ -73,10 +68,10 @@ def _by_content(file: DumpFile) -> FileKind:
     raise UnsupportedFormat(reason, None, file.location)
 
 
-def dumper_of(kind: FileKind, location: str) -> Dumper:
-    """Load the module that dumps *kind*."""
+def dumper_of(kind: FileKind, location: str) -> Dump:
+    """Return the function that yields the items of files of a kind."""
     module = _MODULES.get(kind)
     if module is None:
         raise UnsupportedFormat(f"recognised ({kind}), but not read", None, location)
-    dumper: Dumper = import_module(module)
-    return dumper
+    dump: Dump = import_module(module).dump
+    return dump

@@ -77,7 +77,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCod
             is_damaged = False
             if not request.as_json:
                 _print(f"# {location}: {known}, {file.size} bytes")
-            for item in dumper_of(known, location).dump(file, known, request):
+            for item in dumper_of(known, location)(file, known, request):
                 is_damaged |= item.is_damage
                 for line in write(item, location):
                     _print(line)
