@@ -146,6 +146,7 @@ class LogInspector:
         takeover = max((position for position in takeovers if 0 <= position < log.size), default=None)
         if takeover is not None:  # queues and index may name what a promotion took back
             return takeover
+        # Newest first: of what queues and index name, the end may be lost, or not be written yet.
         for offset in sorted(self.known_records, reverse=True):
             position = offset - log.base_offset - log.framing.header_size
             if 0 <= position < log.size:
@@ -222,6 +223,6 @@ class LogInspector:
 
 
 def _is_blank(log: SegmentBytes) -> bool:
-    """Tell a segment that begins and ends with zeros, as one that was made ahead of need does."""
+    """Return whether a segment begins and ends with zeros, as one that was made ahead of need does."""
     length = min(log.size, _NEAR_END)
     return not any(log.read(0, length)) and not any(log.read(log.size - length, length))

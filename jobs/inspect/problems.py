@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from jobs.console.severity import Severity, worst_of
-from rmq_formats.errors import FormatError, is_unreadable
+from rmq_formats.errors import FormatError, UnsupportedFormat, is_unreadable
 
 
 class Problem(NamedTuple):
@@ -51,6 +51,8 @@ class Problems(list[Problem]):
         """Note the error that stops the block from reading *file*, and continue after the block."""
         try:
             yield
+        except UnsupportedFormat as error:  # a library of RocksDB is missing
+            self.note(file, error.reason)
         except FormatError as error:
             self.damage(file, error.reason, error.offset)
         except PermissionError as error:

@@ -13,7 +13,7 @@ from jobs.store.features import features_of
 from jobs.store.queue_files import KINDS, StoredQueue, file_sizes, queues_of_files, stored_queues
 from jobs.store.store import Store
 from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, QueueName, Unit
-from rmq_formats.errors import FormatError, UnsupportedFormat
+from rmq_formats.errors import FormatError
 
 
 @dataclass(slots=True)
@@ -65,10 +65,9 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
     """Look at the ends of every queue."""
     database = features_of(store).queue_database
     queues, error = _readable(store)
-    if isinstance(error, UnsupportedFormat):
-        problems.note(f"{store.root}/{database}", error.reason)
-    elif error is not None:
-        problems.damage(f"{store.root}/{database}", error.reason)
+    with problems.noted(f"{store.root}/{database}"):
+        if error is not None:
+            raise error
     in_files = sum(len(queue.files) for queue in queues if not queue.in_rocksdb)
     sizes = {KINDS[kind]: size for kind, size in file_sizes(store).items() if kind in KINDS}
     report = QueuesReport(

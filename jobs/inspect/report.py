@@ -59,7 +59,7 @@ class StoreReport:
         return steps
 
     def _has_files_to_repair(self) -> bool:
-        """Return whether a repair makes a file again that something is wrong with: the log has what it is made of."""
+        """Return whether a file is damaged or missing that can be made from the log again."""
         made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
         refused = self.start and self.start.refuses
         return bool(refused and refused.is_last and refused.length < refused.expected) or any(

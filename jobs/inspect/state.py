@@ -8,12 +8,11 @@ from jobs.store.beside_broker import broker_process
 from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE
 from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
-from jobs.store.rocksdb_state import RocksState, rocksdb_state
+from jobs.store.rocksdb_state import rocksdb_state
 from jobs.store.store import REPLACED, Store
 from jobs.store.timers import timer_state
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
-from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     ROCKSDB_STORE_FOLDER,
@@ -111,7 +110,7 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     elif report.abort is not None:
         report.broker = "not closed: it crashed, or this is a copy of a running one"
         problems.note(store.root, "abort is there, and no broker holds the lock")
-    _see_rocksdb(store, report, problems)
+    report.rocksdb = _rocksdb_report(store, problems)
     with problems.noted(f"{store.root}/timerwheel"):
         timers = timer_state(store)
         report.timers = timers and TimersReport(timers.wheel, timers.waiting, *timers.due)
@@ -129,21 +128,15 @@ def topics_of(store: Store, problems: Problems) -> Mapping[str, object] | None:
     return None
 
 
-def _see_rocksdb(store: Store, report: StateReport, problems: Problems) -> None:
-    place = f"{store.root}/{ROCKSDB_STORE_FOLDER}"
-    with problems.noted(place):
-        try:
-            rows = rocksdb_state(store)
-            report.rocksdb = rows and _rocks_report(rows)
-        except UnsupportedFormat as error:
-            problems.note(place, error.reason)
-
-
-def _rocks_report(state: RocksState) -> RocksReport:
-    oldest = min((one.physical_offset for one in state.transactions), default=None)
-    times = [row.delivery_ms for row in state.timers]
-    due = min(times, default=None), max(times, default=None)
-    return RocksReport(state.index_rows, len(state.transactions), oldest, len(times), *due)
+def _rocksdb_report(store: Store, problems: Problems) -> RocksReport | None:
+    with problems.noted(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
+        rows = rocksdb_state(store)
+        if rows is not None:
+            oldest = min((one.physical_offset for one in rows.transactions), default=None)
+            times = [row.delivery_ms for row in rows.timers]
+            due = min(times, default=None), max(times, default=None)
+            return RocksReport(rows.index_rows, len(rows.transactions), oldest, len(times), *due)
+    return None
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:

@@ -10,6 +10,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from jobs.store.workers import Workers
 from jobs.typed.ddl import MOST_DIGITS, SchemaError, columns_text, parse_columns
 from jobs.typed.declaration import Json, TopicType
 from jobs.typed.exact_json import parsed
-from jobs.typed.rows import Row, Typed, typed
+from jobs.typed.rows import Row, typed
 from jobs.typed.tables import RESERVED
 from jobs.typed.task import read_topic
 from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, day, instant
@@ -152,47 +153,27 @@ def _is_declared(name: str, type_: pa.DataType = pa.string()) -> bool:  # noqa: 
     return True
 
 
-@dataclass
-class _Shapes:
-    """A reader that takes the shape of each body."""
+def _shape_of(lake: Lake, topic: str, file: StoredFile) -> Shape:
+    shape = Shape()
 
-    shape: Shape = field(default_factory=Shape)
-
-    def __call__(self, bodies: pa.Array) -> Typed:
-        return typed(map(self._read, bodies.to_pylist()), ())
-
-    def _read(self, body: bytes) -> Row | Refusal:
+    def take(body: bytes) -> Row | Refusal:
         try:
             value = parsed(body)
         except RefusedBodyError as error:
             return error.refusal
         if isinstance(value, dict):
-            self.shape.add(value)
+            shape.add(value)
         return ()
 
-
-@dataclass(frozen=True)
-class _ShapeTask:
-    lake: Lake
-    topic: str
-
-    def __call__(self, file: StoredFile) -> Shape:
-        reader = _Shapes()
-        deque(read_topic(self.lake, file, self.topic, reader), maxlen=0)
-        return reader.shape
+    deque(read_topic(lake, file, topic, lambda bodies: typed(map(take, bodies.to_pylist()), ())), maxlen=0)
+    return shape
 
 
-@dataclass(frozen=True)
-class _FitTask:
-    lake: Lake
-    type: TopicType
-
-    def __call__(self, file: StoredFile) -> Counter[Refusal | None]:
-        reader = self.type.reader()
-        return Counter(
-            None if refusal is None else refusal._replace(place=_INDEX.sub("[]", refusal.place or ""))
-            for refusal in read_topic(self.lake, file, self.type.topic, reader)
-        )
+def _refusals(lake: Lake, type_: TopicType, file: StoredFile) -> Counter[Refusal | None]:
+    return Counter(
+        None if refusal is None else refusal._replace(place=_INDEX.sub("[]", refusal.place or ""))
+        for refusal in read_topic(lake, file, type_.topic, type_.reader())
+    )
 
 
 class Proposal(NamedTuple):
@@ -239,12 +220,13 @@ def infer(lake: Lake, topic: str, workers: Workers) -> Proposal:
     snapshot = open_table(lake, MESSAGES.name)
     work = [file for file in files(lake, snapshot) if file.may_have("topic", topic)] if snapshot is not None else []
     shape = Shape()
-    for one in workers.map(work, _ShapeTask(lake, topic), "taking the shapes of bodies"):
+    for one in workers.map(work, partial(_shape_of, lake, topic), "taking the shapes of bodies"):
         shape.merge(one)
     type_, left_out = _proposed(topic, shape)
-    task = _FitTask(lake, type_ or TopicType(topic, Json(), (pa.field("nothing", pa.string(), nullable=False),)))
+    # Where there is nothing to propose, a column that no body has: all are counted with their reasons.
+    tried = type_ or TopicType(topic, Json(), (pa.field("nothing", pa.string(), nullable=False),))
     found: Counter[Refusal | None] = Counter()
-    for part in workers.map(work, task, "reading bodies by the proposed types"):
+    for part in workers.map(work, partial(_refusals, lake, tried), "reading bodies by the proposed types"):
         found.update(part)
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
     return Proposal(type_, found[None], refused, left_out)

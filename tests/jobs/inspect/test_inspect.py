@@ -7,16 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from jobs import storage
 from jobs.console.exit_codes import ExitCode
-from jobs.storage.local import Care, LocalReader, LocalStorage
-from jobs.storage.model import Storage
+from jobs.storage.local import LocalReader, LocalStorage
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify
 from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
@@ -34,6 +32,17 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 def inspected(run: Run, store: Path, *options: str) -> Outcome:
     folders = log_folders(store)
     return run("inspect", "--json", *options, *(["--commitlog", ",".join(folders)] if folders else []), store)
+
+
+def refuse_to_open(part: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = LocalStorage.open
+
+    def refusing(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
+        if part in location:
+            raise OSError(code, os.strerror(code), location)
+        return opened(self, location)
+
+    monkeypatch.setattr(LocalStorage, "open", refusing)
 
 
 def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
@@ -282,14 +291,7 @@ def test_an_index_that_the_checkpoint_knows_of_is_lost_and_repair_makes_it(store
 def test_a_queue_that_nobody_may_read_is_not_called_lost(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = LocalStorage.open
-
-    def refusing(self: LocalStorage, location: str) -> AbstractContextManager[LocalReader]:
-        if "/consumequeue/T1/0/" in location:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), location)
-        return opened(self, location)
-
-    monkeypatch.setattr(LocalStorage, "open", refusing)
+    refuse_to_open("/consumequeue/T1/0/", errno.EACCES, monkeypatch)
 
     outcome = run("inspect", store)
 
@@ -358,23 +360,12 @@ def test_a_running_broker_is_known_by_its_lock(store: Path, run: Run) -> None:
 # --- what is no store
 
 
-def fail_to_open(name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = storage.storage_of
-
-    def storage_of(location: str, options: Mapping[str, str], care: Care | None) -> Storage:
-        if location.endswith(name):
-            raise OSError(code, os.strerror(code), location)
-        return whole(location, options, care)
-
-    monkeypatch.setattr(storage, "storage_of", storage_of)
-
-
 def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = "00000000000000016384"
 
-    fail_to_open(f"commitlog/{bad}", errno.EIO, monkeypatch)
+    refuse_to_open(f"commitlog/{bad}", errno.EIO, monkeypatch)
     outcome = inspected(run, store)
 
     assert outcome.code is ExitCode.DAMAGE
