@@ -95,16 +95,12 @@ def table_rows(
 
 def times_of(reader: StoreReader, ranges: Sequence[Range]) -> list[tuple[int | None, int | None]]:
     """Return between which store times, about, the records of each segment are, by its first one and the next one's."""
-    firsts = [reader.read_record(_first_record_at(reader, range_)) for range_ in ranges]
+    segments = [reader.store.segment_at(range_.base_offset) for range_ in ranges]
+    firsts = [reader.first_record(segment) if segment else None for segment in segments]
     times = [record.store_timestamp if record else None for record in firsts]
     return [
         (begin and begin - _CLOCK_SLACK_MS, end and end + _CLOCK_SLACK_MS) for begin, end in pairwise([*times, None])
     ]
-
-
-def _first_record_at(reader: StoreReader, range_: Range) -> int:
-    segment = reader.store.segment_at(range_.base_offset)
-    return range_.base_offset + (reader.framing(segment).header_size if segment else 0)
 
 
 class Registered(NamedTuple):
@@ -147,7 +143,7 @@ class LakeItem:
             wanted = self._wanted(batch)
             if self.dropped is not None:
                 changed = changed_rows(wanted, Expected(None, None, self.dropped)) | self._is_elsewhere(wanted)
-                yield from _named(wanted.filter(pa.array(changed)))
+                yield from _as_damage(wanted.filter(pa.array(changed)))
                 wanted = wanted.filter(pa.array(~changed))
             if self.topics:  # asked last: a row whose topic was changed may be of one of them
                 wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.topics, pa.string())))
@@ -181,7 +177,7 @@ class LakeItem:
 Item = LogItem | LakeItem
 
 
-def _named(rows: pa.RecordBatch) -> Iterator[Piece]:
+def _as_damage(rows: pa.RecordBatch) -> Iterator[Piece]:
     """Yield the place of each row as damage."""
     for offset, size in zip(rows["physical_offset"].to_pylist(), rows["total_size"].to_pylist(), strict=True):
         yield Piece(PieceKind.DAMAGE, offset or 0, size, "another engine has changed this row")

@@ -101,7 +101,7 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
 
 def _chosen(batches: Iterator[pa.RecordBatch], numbers: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     """Yield the rows with the given numbers, which are in order."""
-    start = 0
+    start = 0  # number of the batch's first row
     for batch in batches if numbers.size else ():
         first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
         wanted, start = numbers[first:last] - start, start + batch.num_rows

@@ -11,9 +11,7 @@ from tests.golden import StoreOf
 from tests.support.commands import Run, state_of
 from tests.support.lakes import ingest_store
 
-pytestmark = pytest.mark.usefixtures("spark")
-
-SEGMENT = 16384  # bytes; the golden store has four
+HERE = ("--engine", "here")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def test_files_and_bytes_are_said_and_nothing_is_touched(places: dict[str, Path]
     for place, path in places.items():
         files = sorted(path.glob("commitlog/*") if place == "--store" else path.glob("messages/*.parquet"))
         size = sum(file.stat().st_size for file in files)
-        arguments = ("export", place, path, "--out", out, "--dry-run")
+        arguments = ("export", place, path, "--out", out, "--dry-run", *HERE)
         text, document, quiet = (run(*arguments, *more) for more in ((), ("--json",), ("--quiet",)))
 
         assert document.code is ExitCode.CLEAN
@@ -43,6 +41,7 @@ def test_files_and_bytes_are_said_and_nothing_is_touched(places: dict[str, Path]
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_the_real_run_refuses_is_refused(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     there = tmp_path / "there"
     there.touch()
@@ -54,7 +53,7 @@ def test_what_the_real_run_refuses_is_refused(places: dict[str, Path], tmp_path:
 
 def test_an_export_of_nothing_says_why(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     for place, path in places.items():
-        export = partial(run, "export", place, path, "--json", "--out")
+        export = partial(run, "export", place, path, *HERE, "--json", "--out")
         unknown = export(tmp_path / f"a{place}", "-t", "T_1")
         early = export(tmp_path / f"b{place}", "-t", "T1", "--until", "2001-02-03 04:05")
         stdout = export("-")
@@ -75,17 +74,18 @@ def test_an_export_of_nothing_leaves_no_file_in_the_way_of_the_corrected_command
 ) -> None:
     for place, path in places.items():
         for kind in ("ndjson", "json", "csv", "parquet"):
-            export = partial(run, "export", place, path, "--format", kind, "--out", tmp_path / f"{kind}{place}", "-t")
+            out = tmp_path / f"{kind}{place}"
+            export = partial(run, "export", place, path, *HERE, "--format", kind, "--out", out, "-t")
             nothing = export("T_1")
 
             assert nothing.code is ExitCode.NOT_FOUND
             assert f"{kind}{place}: no file is written" in nothing.out
-            assert not (tmp_path / f"{kind}{place}").exists()
+            assert not out.exists()
             assert export("T1").code is ExitCode.CLEAN
 
 
 def test_a_broker_that_the_lake_does_not_have_is_told(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
-    outcome = run("export", "--lake", places["--lake"], "--out", tmp_path / "o", "--broker", "c", "-t", "T1")
+    outcome = run("export", "--lake", places["--lake"], *HERE, "--out", tmp_path / "o", "--broker", "c", "-t", "T1")
 
     assert outcome.code is ExitCode.NOT_FOUND
     assert "the lake has messages of the broker b, not of c" in outcome.out

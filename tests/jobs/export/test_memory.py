@@ -48,7 +48,6 @@ def test_an_export_of_bombs_takes_less_than_a_gibibyte(bombs: Path, tmp_path: Pa
 
 
 def test_an_export_of_large_messages_takes_little_more_than_a_gibibyte(large: Path, tmp_path: Path) -> None:
-    """It took 3.0 GiB. With a condition on bodies these pass through the JVM: 971 to 1,088 MiB in eight runs."""
     said = _exported(large, tmp_path, PLACES[-1], limit_mib=1200)
 
     assert f"{MESSAGES} messages" in said
