@@ -9,7 +9,7 @@ from jobs.console.amounts import counted
 from jobs.console.terminal import printable
 from jobs.dump.file import DumpFile, Siblings, open_file, siblings_of
 from jobs.dump.items import DumpRequest, Field, Item, counts_text, damage, layout_fields, time_text
-from jobs.store.record_places import left_over_bytes, record_places
+from jobs.store.record_places import left_over_bytes, record_places, records_from
 from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -139,7 +139,7 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
     """Yield the pieces from *start* on; if none begins there, first damage up to the next record."""
     if start == segment.size:
         return
-    if start == 0 or segment.stated_end(start) is not None or _is_record(segment, start):
+    if start == 0 or segment.stated_end(start) is not None or any(records_from(segment, start)):
         yield from walk_segment(segment, final=is_final, start=start)
         return
     offset = segment.base_offset + start
@@ -149,14 +149,6 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
 
 
 _WITHOUT_MIDDLE = frozenset({PieceKind.RECORD, PieceKind.BLANK})  # an offset inside one means the piece after it
-
-
-def _is_record(segment: SegmentBytes, position: int) -> bool:
-    try:
-        segment.record_at(position)
-    except FormatError:
-        return False
-    return True
 
 
 def _boundary_before(segment: SegmentBytes, position: int) -> int:

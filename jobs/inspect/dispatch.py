@@ -17,7 +17,7 @@ from jobs.inspect.index import IndexReport
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueueReport, QueuesReport
 from jobs.store.record_places import records_from, segment_bytes
-from jobs.store.store import Segment, Store
+from jobs.store.store import Store
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.flags import TransactionType, transaction_type
@@ -121,12 +121,10 @@ def _first_keyed(store: Store, start: int, limit: int, *, is_indexed: bool) -> i
 def _records(store: Store, start: int) -> Iterator[MessageRecord]:
     """Yield the records from the one at the physical offset *start* on, segment after segment."""
     for segment in store.segments:
-        if segment.base_offset + segment.readable > start:
-            yield from _records_of(store, segment, start - segment.base_offset)
-
-
-def _records_of(store: Store, segment: Segment, position: int) -> Iterator[MessageRecord]:
-    with suppress(OSError), store.open(segment) as reader:
-        log = segment_bytes(segment, reader)
-        # An offset is that of the record itself.
-        yield from records_from(log, position - log.framing.header_size if position > 0 else 0)
+        position = start - segment.base_offset
+        if position >= segment.readable:
+            continue
+        with suppress(OSError), store.open(segment) as reader:
+            log = segment_bytes(segment, reader)
+            # An offset is that of the record itself, a position that of what frames it.
+            yield from records_from(log, position - log.framing.header_size if position > 0 else 0)

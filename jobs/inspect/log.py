@@ -149,11 +149,7 @@ class LogInspector:
         # Newest first: of what queues and index name, the end may be lost, or not be written yet.
         for offset in sorted(self.known_records, reverse=True):
             position = offset - log.base_offset - log.framing.header_size
-            if 0 <= position < log.size:
-                try:
-                    log.record_at(position)
-                except FormatError:
-                    continue
+            if 0 <= position < log.size and any(records_from(log, position)):
                 return position
         return 0
 

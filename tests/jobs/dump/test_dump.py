@@ -281,7 +281,6 @@ def test_text_of_a_producer_cannot_break_a_line(tmp_path: Path, run: Run) -> Non
 
 
 def test_what_is_left_over_after_a_log_that_was_cut_back_is_named(situation: StoreOf, run: Run) -> None:
-    """A replica that came back after a failover: no damage, and nothing that is being written."""
     segment = situation("b551-controller-failover") / "store" / "commitlog" / ("0" * 20)
 
     outcome = run("dump", "--json", segment)

@@ -10,7 +10,6 @@ from tests.support.commands import Run
 
 
 def test_a_compacted_log_has_the_newest_record_of_each_key_and_zeros_after_it(situation: StoreOf, run: Run) -> None:
-    """Its first file was 'damaged': zeros are the end of any file of it, not of the newest alone."""
     folder = situation("b551-compaction") / "store/compaction"
     compacted, newer = sorted((folder / "compactionLog/Comp/0").iterdir())
     outcome = run("dump", "--json", compacted)

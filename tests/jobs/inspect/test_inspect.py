@@ -402,7 +402,6 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
 
 @pytest.mark.parametrize("lost", [(0,), (0, 1), (3,), (5, 6), (-2, -1)], ids=str)
 def test_missing_index_files_are_a_gap(store: Path, run: Run, lost: tuple[int, ...]) -> None:
-    """Two were missing and the light was green; their headers form a chain, and a hole in it shows."""
     files = sorted((store / "index").iterdir())
     missing = {files[number] for number in lost}
     for path in missing:
@@ -420,7 +419,6 @@ def test_missing_index_files_are_a_gap(store: Path, run: Run, lost: tuple[int, .
 @pytest.mark.parametrize("name", golden_stores("base"))
 @pytest.mark.parametrize("queue", ["T1/0", "T1/1", "T3/0"])
 def test_a_deleted_folder_of_a_queue_is_a_gap(golden: StoreOf, tmp_path: Path, run: Run, name: str, queue: str) -> None:
-    """The light was green: the log has messages of this queue, and its topic still exists."""
     store = copy_of(golden(name), tmp_path)
     if not (store / "consumequeue" / queue).exists():
         pytest.skip("this broker stored nothing there")
@@ -484,7 +482,6 @@ def test_a_deleted_topic_is_no_gap(situation: StoreOf, run: Run) -> None:
 def test_the_end_of_a_log_that_was_cut_back_is_that_of_its_broker(
     situation: StoreOf, run: Run, options: tuple[str, ...]
 ) -> None:
-    """It said 25,365 and 38 units, and `--deep` 'being written'; the broker itself says 23,251 and 36."""
     place = situation("b551-controller-failover")
     broker = json.loads((place / "EXPECT.json").read_text())["oldMasterAfterReturn"]
 
