@@ -38,7 +38,7 @@ def change_of(type_: TopicType, declared: Mapping[str, object]) -> Change:
     new = {column.name: column for column in type_.all_columns}
     if lost := narrowed(list(new.values()), list(old.values())):
         raise LosingError(f"without, or with another type of: {', '.join(lost)}")
-    changed = {name for name in ("from", "properties") if _of(old, now[name]) != _of(old, declared[name])}
+    changed = {name for name in ("from", "properties") if _about(old, now[name]) != _about(old, declared[name])}
     changed |= {
         key
         for key in now.keys() | declared.keys()
@@ -68,7 +68,7 @@ def _change_of_several(type_: TopicType, now: Mapping[str, object], declared: Ma
     return max(changes, key=list(Change).index)
 
 
-def _of(columns: Mapping[str, object], named: object) -> object:
+def _about(columns: Mapping[str, object], named: object) -> object:
     """Return the part of a declaration that names these columns."""
     if isinstance(named, Mapping):
         return {name: source for name, source in named.items() if name in columns}

@@ -27,6 +27,7 @@ from jobs.typed.evolution import Change, LosingError, change_of
 from jobs.typed.tables import TYPING
 from jobs.typed.task import FromOffset, TypedFile, TypingTask
 from jobs.typed.typings import (
+    NEVER_TYPED,
     RemovedRows,
     StoreState,
     TableChange,
@@ -97,13 +98,13 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
         # Not older than what the typing before has seen: else rows that were superseded since would come back.
         snapshot = _messages(lake)
         recovered = None
-        if before is not None:
+        if before.number:
             left = left_of(lake, before)
             lost = lost_file(lake, left)
             if lost is None:
                 recovered = _finished(lake, left, was_cut_off=was_cut_off)
             else:
-                request = _again(request, left, lost)
+                request = _for_all_topics(request, left, lost)
         cut_of = _cuts(lake, snapshot)
         topics = [_topic(request, type_, before, cut_of) for type_ in request.types]
         summary = _typed(request, snapshot, topics, before, workers)
@@ -126,8 +127,8 @@ def _finished(lake: Lake, left: Typing, *, was_cut_off: bool) -> int | None:
     return left.number if left.changes else None
 
 
-def _again(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
-    """Return a request that makes all tables again, of whose last typing a file was lost before its commit."""
+def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:
+    """Return the request to type all topics again, as a file of the last typing was lost before its commit."""
     why = f"{lost}: deleted before its commit by another engine's VACUUM"
     missing = sorted(left.topics.keys() - {one.topic for one in request.types})
     if missing:
@@ -162,11 +163,9 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, int], int | None]:
     return cut
 
 
-def _topic(
-    request: TypeRequest, type_: TopicType, before: Typing | None, cut_of: Callable[[str, int], int | None]
-) -> _Topic:
+def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, int], int | None]) -> _Topic:
     tables = type_.tables
-    old = before.topics.get(type_.topic) if before is not None else None
+    old = before.topics.get(type_.topic)
     if old is None:
         return _Topic(type_, TopicState(type_.described(), {}, tables), (), replaces=False)
     if _is_made_again(request, type_, old):
@@ -199,28 +198,27 @@ def _is_made_again(request: TypeRequest, type_: TopicType, old: TopicState) -> b
 
 
 def _typed(
-    request: TypeRequest, snapshot: DeltaTable, topics: Sequence[_Topic], before: Typing | None, workers: Workers
+    request: TypeRequest, snapshot: DeltaTable, topics: Sequence[_Topic], before: Typing, workers: Workers
 ) -> Summary:
     lake = request.lake
-    number = (before.number if before else 0) + 1
+    number = before.number + 1
     work = [file for file in files(lake, snapshot) if _may_have_new(file, topics)]
     task = TypingTask(lake, number, tuple(topic.wanted for topic in topics))
     done = workers.map(work, task, "typing bodies")
     retried = _retried(request, replace(task, retries=True), workers)
     summary = Summary(number, [_summary(topic, done, retried) for topic in topics])
-    known = before.topics if before is not None else {}
     summary.absent = frozenset(
         found.topic
         for found in summary.topics
-        if not (found.topic in known and known[found.topic].tables) and not found.rows + found.dead_letters
+        if not before.topics.get(found.topic, NEVER_TYPED).tables and not found.rows + found.dead_letters
     )
     # A topic has no table before its first message: its name may be misspelled.
     topics = [
         one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
     ]
-    states = {**known, **{one.type.topic: _after(one, done, snapshot) for one in topics}}
+    states = {**before.topics, **{one.type.topic: _after(one, done, snapshot) for one in topics}}
     changes = tuple(_changes(topics, [*done, *retried], before, replaces_dead=bool(retried)))
-    if not changes and before is not None and states == before.topics:
+    if not changes and before.number and states == before.topics:
         return replace(summary, number=None)
     detail = {
         one.topic: {"rows": one.rows, "dead_letters": one.dead_letters, "accepted": one.accepted}
@@ -265,15 +263,14 @@ def _after(topic: _Topic, done: Iterable[TypedFile], snapshot: DeltaTable) -> To
 
 
 def _changes(
-    topics: Sequence[_Topic], done: Sequence[TypedFile], before: Typing | None, *, replaces_dead: bool
+    topics: Sequence[_Topic], done: Sequence[TypedFile], before: Typing, *, replaces_dead: bool
 ) -> Iterable[TableChange]:
     """Yield the commits, the typed tables first: a message that is typed again is never in neither table."""
     dead_removed: list[RemovedRows] = []
     for topic in topics:
         of_topic = (RemovedRows(),) if replaces_dead else topic.removed
         dead_removed += [replace(one, topic=topic.type.topic) for one in of_topic]
-        old = before.topics.get(topic.type.topic) if before is not None else None
-        known = old.tables if old is not None else {}
+        known = before.topics.get(topic.type.topic, NEVER_TYPED).tables
         for table, columns in topic.state.tables.items():
             added = _added(done, table)
             if added or topic.removed or known.get(table) != columns:
@@ -281,7 +278,7 @@ def _changes(
         for table in known.keys() - topic.state.tables.keys():  # of a type that is none any more: no row is left
             yield TableChange(table, known[table], replaces=True)
     dead = _added(done, DEAD_LETTERS.name)
-    if dead or dead_removed or before is None:
+    if dead or dead_removed or not before.number:
         yield TableChange(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
 
 

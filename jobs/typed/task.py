@@ -66,7 +66,7 @@ class TypingTask:
             table, columns = (DEAD_LETTERS, _OF_DEAD) if self.retries else (MESSAGES, _READ)
             for batch in plain_batches(self.lake, table, file, ("topic", "store_id", "physical_offset")):
                 work.note_offsets(batch)
-            if work.is_needed:
+            if work.topics_needed:
                 for batch in plain_batches(self.lake, table, file, columns):
                     work.type_batch(batch)
             return work.closed()
@@ -89,12 +89,12 @@ class _Work:
     rows: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, Counter[str]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    is_needed: set[str] = field(default_factory=set)
+    topics_needed: set[str] = field(default_factory=set)
     readers: dict[str, Reader] = field(default_factory=dict)
 
     def note_offsets(self, rows: pa.RecordBatch) -> None:
-        """Note the end of each store's messages, and which topics have any."""
-        self.is_needed |= {topic.type.topic for topic in self.task.topics if self._wanted(topic, rows).true_count}
+        """Note the end of each store's messages, and which topics have messages to type."""
+        self.topics_needed |= {topic.type.topic for topic in self.task.topics if self._wanted(topic, rows).true_count}
         if self.task.retries:  # one that is superseded may lie after the messages that are typed
             return
         ends = pa.table([rows.column("store_id"), rows.column("physical_offset")], ["store", "offset"])
@@ -107,7 +107,7 @@ class _Work:
 
     def type_batch(self, batch: pa.RecordBatch) -> None:
         for topic in self.task.topics:
-            if topic.type.topic not in self.is_needed:
+            if topic.type.topic not in self.topics_needed:
                 continue
             wanted = self._wanted(topic, batch)
             chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
@@ -137,12 +137,11 @@ class _Work:
         typed = typed.take(_fitting_rows(rows, results.refusals)) if results.refusals else typed
         if not typed.num_rows:
             return
-        kept = typed.select(_KEPT)
-        for column, values in zip(type_.columns, results.columns, strict=True):
-            kept = kept.append_column(column.name, values)
+        columns = _kept(typed)
+        columns |= {column.name: values for column, values in zip(type_.columns, results.columns, strict=True)}
         for name, source in type_.properties.items():
-            kept = kept.append_column(name, pc.map_lookup(typed.column("properties"), source, "first"))
-        self._file(typed_table(type_.table, type_.all_columns)).write(kept)
+            columns[name] = pc.map_lookup(typed.column("properties"), source, "first")
+        self._file(typed_table(type_.table, type_.all_columns)).write(pa.RecordBatch.from_pydict(columns))
         self.rows[type_.topic] += typed.num_rows
 
     def _dead(self, type_: TopicType, rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> None:
@@ -214,7 +213,7 @@ def _results(reader: Reader, rows: pa.RecordBatch) -> Typed:
 
 
 def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:
-    """Return dead letters as their messages were read: what could not be decompressed is no body still."""
+    """Return dead letters as `messages` has them: one that could not be decompressed has its error again."""
     reason = dead.column("reason")
     error = pc.if_else(pc.starts_with(reason, _COMPRESSED), pc.utf8_slice_codeunits(reason, len(_COMPRESSED)), None)
     return dead.append_column(BODY_INFLATED, dead.column("body")).append_column(BODY_ERROR, error.cast(pa.string()))
@@ -227,7 +226,7 @@ def _bodies(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _dead_rows(type_: TopicType, rows: pa.RecordBatch, refusals: Sequence[Refusal]) -> pa.RecordBatch:
-    columns = {
+    columns = _kept(rows) | {
         "topic": rows.column("topic"),
         "type": pa.array([type_.name] * rows.num_rows, pa.string()),
         "reason": pa.array([refusal.reason for refusal in refusals], pa.string()),
@@ -235,7 +234,8 @@ def _dead_rows(type_: TopicType, rows: pa.RecordBatch, refusals: Sequence[Refusa
         "properties": rows.column("properties"),
         "body": _bodies(rows),
     }
-    kept = rows.select(_KEPT)
-    for name, values in columns.items():
-        kept = kept.append_column(name, values)
-    return kept
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _kept(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    return {name: rows.column(name) for name in _KEPT}

@@ -57,6 +57,9 @@ class TopicState:
     tables: Mapping[str, str]  # the columns of its tables
 
 
+NEVER_TYPED = TopicState({}, {}, {})
+
+
 @dataclass(frozen=True, slots=True)
 class RemovedRows:
     """Rows that a typing takes out of a table: those of a topic, of one store or of all, from an offset on."""
@@ -118,11 +121,11 @@ class Typing:
         return cls(**values)
 
 
-def newest_typing(lake: Lake) -> Typing | None:
-    """Return the newest typing that was prepared; None in a lake that was never typed."""
+def newest_typing(lake: Lake) -> Typing:
+    """Return the newest typing that was prepared; in a lake that was never typed an empty one with the number 0."""
     number = committed_transaction(lake, TYPINGS.name, TYPING)
     if not number:
-        return None
+        return Typing(0, {}, ())
     found = rows(lake, TYPINGS.name, ["manifest"], ds.field("typing") == number)
     if not found:
         raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
@@ -137,10 +140,7 @@ def newest_typing(lake: Lake) -> Typing | None:
 
 def typed_tables(lake: Lake) -> list[Table]:
     """Return the typed tables that a lake has, in the order of their names."""
-    newest = newest_typing(lake)
-    columns = {
-        name: text for state in (newest.topics.values() if newest else ()) for name, text in state.tables.items()
-    }
+    columns = {name: text for state in newest_typing(lake).topics.values() for name, text in state.tables.items()}
     return [typed_table(name, parse_columns(text)) for name, text in sorted(columns.items())]
 
 

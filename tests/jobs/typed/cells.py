@@ -195,7 +195,6 @@ SPELLED = (
 
 
 def formats_table() -> str:
-    """Return the table of the formats."""
     formats = ("json", "avro", "protobuf", "text")
     lines = ["| value | column | JSON | Avro | Protobuf | text |", "|---|---|---|---|---|---|"]
     for one in SPELLED:

@@ -14,7 +14,6 @@ from tests.support.lakes import DELTA_EXTENSION, rows_of, table_of
 
 
 def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run) -> None:
-    """Two runs of each engine, the second after the store has grown."""
     (tmp_path / "types.toml").write_text(
         '[topic.Orders]\nformat = "json"\nschema = "id int, d decimal(5,2), at timestamp, who struct<n: array<int>>"'
     )

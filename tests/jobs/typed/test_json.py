@@ -148,7 +148,6 @@ _OBJECTS = st.lists(st.tuples(_NAMES, _VALUES), max_size=6).map(
 
 
 def _mutated(drawn: tuple[str, int, bytes, int]) -> bytes:
-    """Return a body of which some bytes are replaced."""
     text, at, new, size = drawn
     body = text.encode("utf-8", "surrogatepass")
     at %= len(body) + 1

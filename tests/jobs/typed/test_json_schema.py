@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.typed.ddl import SchemaError, columns_text
-from jobs.typed.declaration import DeclarationError, read_types
+from jobs.typed.declaration import read_types
 from jobs.typed.json_schema import columns_of
 
 PARTS = {
@@ -93,20 +93,3 @@ def test_a_topic_of_json_takes_its_columns_from_a_file(tmp_path: Path) -> None:
 
     assert columns_text(orders.columns) == "id bigint NOT NULL"
     assert columns_text(orders.body_columns) == "it bigint NOT NULL"
-
-
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ('schema_file = "none.json"', "schema_file: "),
-        ('schema_file = "types.toml"', "schema_file: no JSON Schema: "),
-        ('schema_file = "types.toml"\nschema = "a int"', "schema_file: goes without schema: both declare the columns"),
-    ],
-)
-def test_a_wrong_file_is_an_error_of_its_key(keys: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "types.toml").write_text(f'[topic.Orders]\nformat = "json"\n{keys}\n')
-
-    with pytest.raises(DeclarationError) as refused:
-        read_types(tmp_path / "types.toml")
-
-    assert says in str(refused.value)

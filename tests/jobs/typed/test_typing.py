@@ -80,7 +80,6 @@ def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path
 
 
 def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(broker: Broker, tmp_path: Path) -> None:
-    """What was typed before the crash and is superseded now is typed as it is now."""
     write(broker, b'{"id": 1}', b"x")
     at = broker.offset
     write(broker, b'{"id": 2}', b"y", b'{"id": 3}')
@@ -116,7 +115,7 @@ def test_what_a_vacuum_took_of_a_prepared_typing_is_typed_again(
             with suppress(KeyboardInterrupt):
                 typed(tmp_path, both)
     lake = Lake(str(tmp_path / "lake"))
-    left = typings.left_of(lake, _prepared(lake))
+    left = typings.left_of(lake, typings.newest_typing(lake))
     change = next(one for one in left.changes if one.table == lost)
     (tmp_path / "lake" / lost / change.added[0].path).unlink()
 
@@ -134,12 +133,6 @@ def _some_of(lake: Lake, typing: typings.Typing, some: int) -> None:
     typings.commit_typing(lake, replace(typing, changes=typing.changes[:some]))
     if typing.changes:
         raise KeyboardInterrupt
-
-
-def _prepared(lake: Lake) -> typings.Typing:
-    found = typings.newest_typing(lake)
-    assert found is not None
-    return found
 
 
 def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused(
@@ -225,7 +218,6 @@ def test_dead_letters_that_the_declaration_accepts_now_become_rows(broker: Broke
 
 @pytest.mark.parametrize("topic", ["../x", "/etc", "%2F..", "a.b", "%RETRY%group", "Ü", "messages", "."])
 def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
-    """Whatever the log has as a topic: its table lies in the folder of typed tables."""
     ingested(tmp_path, b'{"id": 1}', b"x", topic=topic)
     before = {path.name for path in tmp_path.iterdir()} | {path.name for path in (tmp_path / "lake").iterdir()}
 
@@ -259,6 +251,9 @@ def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
         ('topic.a = {format = "json", schemas = "x"}', "schemas: no such key of json"),
         ('topic.a = {format = "avro", schema_file = "types.toml"}', "schema_file: no schema of a record"),
         ('topic.a = {format = "json"}', '[topic."a"]: schema: missing'),
+        ('topic.a = {format = "json", schema_file = "none.json"}', "schema_file: "),
+        ('topic.a = {format = "json", schema_file = "types.toml"}', "schema_file: no JSON Schema: "),
+        ('topic.a = {format = "json", schema_file = "x", schema = "a int"}', "schema_file: goes without schema: both"),
         ('topic.a = {format = "json", schema = "id bigit"}', "schema: character 4: expected a type"),
         ('topic.a = {format = "json", schema = "id int, ID int"}', "two columns of one name"),
         ('topic.a = {format = "json", schema = "store_id int"}', 'from = { body_store_id = "store_id" }'),
