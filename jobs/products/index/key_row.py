@@ -32,6 +32,8 @@ from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys
 from rmq_formats.release import Rules
 
 KEYS_AT_ONCE = 1 << 18
+PAGE = 1 << 10  # keys read where few are asked for: a search asks for single ones, at last for near ones
+_PAGES = 16
 
 Kept = Callable[[int, int], Iterable[Records]]  # the records that begin in [start, end), where the log is deleted
 
@@ -91,6 +93,10 @@ class KeyBlock(NamedTuple):
 class KeySource(Protocol):
     """The files that hold the keys of runs."""
 
+    @property
+    def page(self) -> int:
+        """How many keys are read where few are asked for."""
+
     def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
         """Yield the keys of a part, some at a time; their texts only where the source has them."""
 
@@ -100,6 +106,7 @@ class ScratchKeys:
     """Keys in scratch files, one a run."""
 
     scratch: Scratch
+    page: int = PAGE
 
     def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
         """Yield the keys of a part of one file, which has no texts."""
@@ -122,6 +129,7 @@ class LogKeys:
     rules: Rules
     from_offset: int = 0
     kept: tuple[Kept, ...] = ()  # of each range
+    page: int = PAGE
 
     def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
         """Decode the range again, as far as the part reaches; a log that has grown since has the same keys before."""
@@ -161,6 +169,7 @@ class KeyRow:
     taken_back: tuple[tuple[int, int], ...] = ()  # of messages that a promotion took back and index files still name
     doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote so: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
+    _pages: dict[RowPart, list[Key]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Sum up the counts."""
@@ -217,8 +226,22 @@ class KeyRow:
 
     def keys(self, start: int, end: int) -> list[Key]:
         """Return a few keys."""
-        parts = self.parts(max(start, 0), min(end, len(self)))
-        return [Key(*key) for part in parts for block in self.source.blocks(part) for key in block.keys.tolist()]
+        found: list[Key] = []
+        size = self.source.page
+        for file, first, count in self.parts(max(start, 0), min(end, len(self))):
+            for before in range(first // size * size, first + count, size):
+                found += self._page(RowPart(file, before, size))[max(first - before, 0) : first + count - before]
+        return found
+
+    def _page(self, page: RowPart) -> list[Key]:
+        """Return the keys of a page; fewer at the end of a run. The pages read last are kept."""
+        keys = self._pages.pop(page, None)
+        if keys is None:
+            keys = [Key(*key) for block in self.source.blocks(page) for key in block.keys.tolist()]
+            if len(self._pages) >= _PAGES:
+                del self._pages[next(iter(self._pages))]
+        self._pages[page] = keys
+        return keys
 
     def find(self, physical_offset: int) -> int:
         """Return the number of the first key of a message at *physical_offset* or after it."""

@@ -50,6 +50,8 @@ class _FullFile(NamedTuple):
 class RowFiles:
     """The index files of a row, without names; its `with` block deletes those that have none by then."""
 
+    page = 1  # a plan asks for single keys, the first and the last of a file
+
     def __init__(self, directory: Path, geometry: Geometry, rules: Rules, cores: int) -> None:
         """Begin; as many threads as *cores* read, half as many chain, and two give files their hashes."""
         self._directory = directory
