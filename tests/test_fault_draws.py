@@ -133,16 +133,26 @@ PAST_REPAIRS = (
     "accept,lake b498-types foreign-segment:872934",
     "lake b498-crash-before zero-properties:935466 foreign-checkpoint:648178",
 )
+_PARTS = 6
 SEEDS = range(33)
 REPAIR_SEEDS = range(500_000, 500_006)
 
 
+@pytest.mark.sample(32)
 @pytest.mark.parametrize("line", PAST)
 def test_what_went_wrong_once_stays_right(line: str) -> None:
     assert judged(Draw.parsed(line)) == []
 
 
-@pytest.mark.sample(14)
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_all_that_went_wrong_once_stays_right(part: int) -> None:
+    broken = {line: judged(Draw.parsed(line)) for line in PAST[part::_PARTS]}
+
+    assert {line: violations for line, violations in broken.items() if violations} == {}
+
+
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_draws_break_no_rule(seed: int) -> None:
     _check(FAULTS.failure(drawn(seed)))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from html import unescape
 from pathlib import Path
+from random import Random
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -262,7 +263,7 @@ def test_whatever_is_asked_gives_nothing_and_runs_nothing(lake: Path, of_store: 
     for pages in (of_store, of_lake):
         for path, names in fields.items():
             for name in names:
-                for value in VALUES:
+                for value in {HOSTILE, *Random(f"{path} {name}").sample(VALUES, 5)}:
                     reply = pages.get(f"{path}?{urlencode({name: value})}")
                     assert reply.status in {200, 303, 400, 404}, (path, name, value)
                     assert "<script" not in reply.text.replace(OWN_SCRIPT, "", 1)

@@ -51,6 +51,7 @@ def _told(document: object) -> object:
     return [_told(value) for value in document] if isinstance(document, list) else document
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_of_tests")
 @pytest.mark.sample(0, always=["b551-base"])
 @pytest.mark.parametrize("name", SAMPLE)

@@ -32,9 +32,8 @@ def campaign(scenario: str, folder: Path, error: str, *which: int | str) -> dict
     return result_of("tests.support.failing_calls", scenario, folder, error, *which)
 
 
-@pytest.mark.parametrize(
-    ("scenario", "error"), [("growing", "EIO"), pytest.param("new", "EINTR", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scenario", "error"), [("growing", "EIO"), ("new", "EINTR")])
 def test_after_a_call_of_any_kind_that_fails_the_next_run_leaves_the_lake_exact(
     scenario: str, error: str, tmp_path: Path
 ) -> None:

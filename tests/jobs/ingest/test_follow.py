@@ -271,6 +271,7 @@ def test_the_allocator_is_one_that_gives_memory_back(
     assert done.stdout.splitlines()[-1] == f"0 {used} {chosen.get(ALLOCATOR)}"
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))

@@ -46,6 +46,7 @@ def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:
     assert result["grown_kib"] < 100_000
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_mutated_stores_through_the_whole_pipeline(seed: int, tmp_path: Path) -> None:
     _through_the_pipeline(seed, tmp_path, OneByOne())

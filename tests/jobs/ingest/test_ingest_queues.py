@@ -54,7 +54,7 @@ def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
     return sorted(found)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
 def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: StoreOf, tmp_path: Path) -> None:
     store = golden(name)

@@ -30,6 +30,7 @@ def is_right(result: dict[str, Any]) -> bool:
     return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("scenario", "stride"),
     [("new", 37), ("growing", 41), ("rewritten", 43), ("busy", 45), ("tiered", 17), ("vacuumed", 43)],

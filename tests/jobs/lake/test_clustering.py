@@ -45,7 +45,7 @@ def _rows(table: Path) -> Counter[tuple[object, ...]]:
     return Counter(zip(*(found.column(name).to_pylist() for name in found.column_names), strict=True))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

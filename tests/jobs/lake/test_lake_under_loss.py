@@ -31,7 +31,7 @@ def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("table", "column", "is_dropped"), CASES)
 def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the case, and what it needs
     table: str, column: str, *, is_dropped: bool, lake: Path, whole: "Answers", golden: StoreOf,
@@ -52,6 +52,7 @@ def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the cas
         assert all(answers[verb].code for verb in ("restore", "diff", "export"))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("loss", ["table", "file", "row"])
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
 def test_an_answer_from_what_is_left_is_whole_or_says_what_it_lacks(  # noqa: PLR0913 - the case, and what it needs

@@ -281,11 +281,11 @@ def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_tha
         merged.append([one for one in upkeep.keep_up(lake, manifest) if one.merged])
         return []
 
-    small = 60_000  # bytes: of some runs
+    small = 36_000  # bytes: of some runs
     monkeypatch.setattr("jobs.ingest.commit.keep_up", keep_up)
     monkeypatch.setattr(upkeep, "SMALL", small)
     monkeypatch.setattr(compaction, "SMALL", small)
-    list(incremental(tmp_path, 32))
+    list(incremental(tmp_path, 20))
     found = [{one.table: one.bytes_before for one in of_run} for of_run in merged]
 
     sizes = [of_run["messages"] for of_run in found if "messages" in of_run]

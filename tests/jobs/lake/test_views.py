@@ -51,7 +51,7 @@ EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_a_view_has_what_the_driver_wrote_down_in_both_engines(
     golden: StoreOf, tmp_path: Path, own_session: "SparkSession", case: tuple[str, str, set[tuple[object, ...]]]

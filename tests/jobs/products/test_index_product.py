@@ -90,7 +90,7 @@ def without_index(store: Path, folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", UNDISTURBED)
 @pytest.mark.parametrize("whole", [True, False])
 def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(

@@ -67,6 +67,7 @@ CASES: dict[str, tuple[Wanted, Callable[[MessageRecord], bool]]] = {
 }
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
 @pytest.mark.parametrize("case", CASES)
 def test_pages_hold_every_message_once(

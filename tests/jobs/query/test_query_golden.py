@@ -128,7 +128,7 @@ def test_body_files_hold_what_mqadmin_wrote(
 _END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", BASES)
 def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
     name: str, golden: StoreOf, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]

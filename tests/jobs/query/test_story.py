@@ -95,7 +95,7 @@ def check_sent(evidence: Evidence, line: SentLine) -> Story:
     return story
 
 
-@pytest.mark.sample(2, always=STORES)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", TOLD)
 def test_a_story_has_what_the_driver_wrote_down(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))

@@ -104,13 +104,13 @@ def losses_come_back(store: Path, name: str, folder: Path, *, every: bool) -> No
     opened.close()
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", UNDISTURBED)
 def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: StoreOf, name: str, tmp_path: Path) -> None:
     losses_come_back(golden(name), name, tmp_path, every=False)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", UNDISTURBED)
 def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_path: Path) -> None:
     store = golden(name)

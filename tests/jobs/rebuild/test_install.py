@@ -122,6 +122,7 @@ def test_a_full_set_replaces_all_queues(golden: StoreOf, store: Path) -> None:
     assert not list(store.glob("*.*-*"))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("folder", "lost_only"), [(INDEX, True), (INDEX, False), (QUEUES, True)])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, folder: str, *, lost_only: bool) -> None:
     lose(store, folder)

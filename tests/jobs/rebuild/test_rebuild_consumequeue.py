@@ -45,6 +45,7 @@ def test_the_files_are_the_brokers_own(golden: StoreOf, tmp_path: Path, name: st
     assert real_files(store) == made_files(tmp_path / "out")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b514-types", "b498-dledger-upgraded"])
 def test_the_cut_of_ranges_and_groups_changes_nothing(
     spark: SparkSession, golden: StoreOf, tmp_path: Path, name: str

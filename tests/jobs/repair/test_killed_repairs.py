@@ -71,7 +71,7 @@ def test_what_a_broker_wrote_after_a_killed_repair_is_kept_or_the_undo_refuses(s
     assert {*outcomes} == {"undone", "refused"}
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_killed_repair_is_done_again_and_both_are_undone(scene: Scene, part: int) -> None:
     for number in scene.steps[part::PARTS]:

@@ -75,7 +75,7 @@ def named(fault: Fault) -> str:
     return f"{fault.part.value}: {fault.name}"
 
 
-@pytest.mark.sample(6, always=[named(one) for one in FAULTS if one.name in QUICK])
+@pytest.mark.sample(2, always=[named(one) for one in FAULTS if one.name in QUICK])
 @pytest.mark.parametrize("fault", FAULTS, ids=named)
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, lake: Path, fault: Fault) -> None:
     fault.plant(store)
@@ -92,7 +92,7 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
         assert not list(store.rglob("*.replaced-*"))
 
 
-@pytest.mark.sample(6, always=[named(one) for one in FAULTS if one.name in QUICK])
+@pytest.mark.sample(2, always=[named(one) for one in FAULTS if one.name in QUICK])
 @pytest.mark.parametrize("fault", FAULTS, ids=named)
 def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path, fault: Fault) -> None:
     fault.plant(store)
@@ -388,6 +388,7 @@ def zero_body(store: Path, at: int) -> None:
     overwrite(path, data.index(record.body, at % SEGMENT), bytes(len(record.body)))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("column", CHANGED)
 def test_a_sound_record_is_not_replaced_by_a_row_that_another_engine_changed(
     healthy: Path, store: Path, lake: Path, tmp_path: Path, column: str
@@ -400,6 +401,7 @@ def test_a_sound_record_is_not_replaced_by_a_row_that_another_engine_changed(
     assert (0, content_of(healthy)) == (summary.exit_code, content_of(store))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("column", CHANGED)
 def test_a_damaged_record_is_not_replaced_by_a_row_that_the_lake_contradicts(
     healthy: Path, store: Path, lake: Path, tmp_path: Path, column: str

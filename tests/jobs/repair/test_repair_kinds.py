@@ -79,7 +79,7 @@ _FAULTS: dict[str, Callable[[Kind], object]] = {
 _OF_THE_LOG = {"middle segment missing", "a body"}
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(healthy: Kind, kind: Kind, fault: str) -> None:
     _FAULTS[fault](kind)

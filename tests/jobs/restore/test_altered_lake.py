@@ -189,6 +189,7 @@ def _check_export(lake: Path, out: Path, planted: Sequence[Update]) -> None:
     assert exported == {row["physical_offset"] for row in rows_of(lake)} - (left_out - no_crc) - moved - {None}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["deltalake", "duckdb"])
 @pytest.mark.parametrize("name", STORES)
 def test_every_updated_row_is_named(name: str, engine: str, golden: StoreOf, lakes: StoreOf, tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_rows_of_a_log_that_its_broker_took_back_are_taken_back(broker: Broker, 
     assert typed(tmp_path).number is None
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("committed", "lost"),
     [(0, "typed/Orders"), (0, "typed/Payments"), (0, "dead_letters"), (1, "typed/Payments"), (2, "dead_letters")],
@@ -160,6 +161,7 @@ def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused
     assert typed(tmp_path, narrow).number is None
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("now", "says"),
     [
@@ -216,6 +218,7 @@ def test_dead_letters_that_the_declaration_accepts_now_become_rows(broker: Broke
     assert [b"no", b"x"] == sorted(row["body"] for row in rows_of(tmp_path / "lake", "dead_letters"))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("topic", ["../x", "/etc", "%2F..", "a.b", "%RETRY%group", "Ü", "messages", "."])
 def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
     ingested(tmp_path, b'{"id": 1}', b"x", topic=topic)
@@ -396,8 +399,8 @@ def test_the_command_says_what_it_did(tmp_path: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("scenario", "number", "more_than"),
     [
-        ("effects", 11, 2),  # every eleventh effect: the next typing finishes it, and leaves nothing over
-        ("moments", 3, 0),  # any moment, beside an ingest
+        ("effects", 31, 0),  # every so many-th effect: the next typing finishes it, and leaves nothing over
+        ("moments", 2, 0),  # any moment, beside an ingest
         pytest.param("effects", 1, 30, marks=pytest.mark.campaign),
         pytest.param("moments", int(os.environ.get("KILLS", "100")), 30, marks=pytest.mark.campaign),
     ],
