@@ -5,7 +5,7 @@ The parts of a report. Each part has its title and its numbers; `page` decides h
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from jobs.console.result import Result
@@ -87,12 +87,6 @@ class Report:
     version: int = VERSION
 
     @classmethod
-    def of(
-        cls, verb: str, subject: str, result: Result, parts: Sequence[Part], remedies: Sequence[Remedy] = ()
-    ) -> "Report":
+    def of(cls, verb: str, subject: str, result: Result, parts: Sequence[Part], remedies: Sequence[Remedy]) -> "Report":
         """Return the report of a run that came to *result*."""
         return cls(verb, subject, result.severity.value, result.word, result.amount, parts, remedies)
-
-    def document(self) -> dict[str, object]:
-        """Return the form of `report.json`."""
-        return asdict(self)

@@ -192,13 +192,14 @@ class _Contents:
         yield from self._chains(max(rows, key=lambda row: (row["is_complete"], row["index_file"])))
 
     def _chains(self, header: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield how long the chains of one index file are, against what an even hash would give."""
+        """Yield the lengths of the chains of one index file, beside those that an even hash would give."""
         slots = np.zeros(header["hash_slots"], np.int32)
         for batch in self._batches(INDEX_ENTRIES, ("index_file", "slot")):
             own = batch.filter(pc.equal(batch["index_file"], header["index_file"]))["slot"].to_numpy()
             slots += np.bincount(own, minlength=slots.size).astype(np.int32)
         lengths = np.bincount(np.minimum(slots, _CHAINS))
         mean = float(slots.mean())
+        # With an even hash the number of entries in a slot is Poisson-distributed.
         ideal = [slots.size * exp(-mean) * mean**length / factorial(length) for length in range(_CHAINS)]
         ideal.append(max(slots.size - sum(ideal), 0.0))
         names = [f"{length} entries" for length in range(_CHAINS)] + [f"{_CHAINS} or more"]

@@ -1,6 +1,7 @@
 """Put a report into a directory."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from jobs.report.model import Report
@@ -8,9 +9,9 @@ from jobs.report.page import page
 
 
 def write_report(directory: Path, report: Report) -> None:
-    """Write `report.json` and `report.html`, each whole or not at all."""
+    """Write `report.json` and `report.html`, each completely or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
-    replace_text(directory / "report.json", json.dumps(report.document(), indent=1, ensure_ascii=False) + "\n")
+    replace_text(directory / "report.json", json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n")
     replace_text(directory / "report.html", page(report))
 
 

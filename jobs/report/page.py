@@ -57,12 +57,12 @@ def _class_of(severity: str) -> str:
 
 
 def _to_do(report: Report) -> str:
-    if not report.remedies:
-        return '<section><h2>What to do</h2><p class="single">Nothing.</p></section>' if report.verdict else ""
-    if len(report.remedies) == 1:
-        return f"<section><h2>What to do</h2>{_remedy(report.remedies[0])}</section>"
-    items = "".join(f"<li>{_remedy(remedy)}</li>" for remedy in report.remedies)
-    return f'<section><h2>What to do</h2><ol class="steps">{items}</ol></section>'
+    if not report.remedies and not report.verdict:
+        return ""
+    steps = [_remedy(remedy) for remedy in report.remedies] or ['<p class="single">Nothing.</p>']
+    is_list = len(steps) > 1
+    shown = f'<ol class="steps">{"".join(f"<li>{step}</li>" for step in steps)}</ol>' if is_list else steps[0]
+    return f"<section><h2>What to do</h2>{shown}</section>"
 
 
 def _remedy(remedy: Remedy) -> str:

@@ -1,17 +1,21 @@
 """Small stores as a broker would write them, for tests of queries: say which messages, the rest follows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_source import StoreSource
+from jobs.store.store import list_store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.unit import QueueRules, expected_units
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import name_of_offset
-from tests.rmq_formats.builders import STORED, a_blank, a_record
+from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 
 SEGMENT_SIZE = 4096
@@ -79,6 +83,22 @@ def write_store(  # noqa: PLR0913 - what a store is made of
     if with_queues:
         write_queues(root, records, release)
     return root
+
+
+def write_segment(root: Path, records: Sequence[MessageRecord]) -> Path:
+    """Write a store of one segment, without queues and an index."""
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / name_of_offset(0)).write_bytes(a_segment(records, 1 << 14))
+    return root
+
+
+@contextmanager
+def opened(
+    root: Path, release: Release = RELEASE, geometry: Geometry | None = GEOMETRY, *, through_log: bool = False
+) -> Iterator[StoreSource]:
+    """Open a store for queries; a real broker's shows its own *geometry*."""
+    with StoreReader(list_store(str(root)), geometry) as reader:
+        yield StoreSource(reader, release, through_log)
 
 
 def _write_log(folder: Path, records: Sequence[MessageRecord]) -> None:
