@@ -14,7 +14,7 @@ from starlette.routing import Route
 from jobs.browse.asking import Asker, BusyError
 from jobs.browse.bodies import hex_lines, shown_body
 from jobs.browse.pictures import histogram_marks, store_picture
-from jobs.browse.templates import SCRIPT, STYLE, Link, rendered, words_of
+from jobs.browse.templates import SCRIPT, STYLE, rendered, words_of
 from jobs.command.failures import failures, one_line
 from jobs.console.moments import GivenTime
 from jobs.dump.commitlog import record_fields
@@ -22,11 +22,11 @@ from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import StoreReport
 from jobs.inspect.text import verdict
 from jobs.query.json_text import line, message_object
-from jobs.query.listing.model import Deadline, Found, Histogram, Listing, Page, Rows, Wanted
+from jobs.query.listing.model import Deadline, Histogram, Listing, Page, Rows, Wanted
 from jobs.query.listing.of_lake import LakeListing
 from jobs.query.log_search import silent
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME
+from jobs.query.source import MAX_TIME, MIN_TIME, whole_number
 from jobs.query.story import timeline
 from jobs.query.story.text import timeline_lines
 from jobs.store.store import log_directories, read_broker_conf
@@ -52,7 +52,7 @@ class _Answers:
 
     def routes(self) -> Iterator[Route]:
         """Yield the addresses."""
-        pages: Mapping[str, Callable[[Request], Any]] = {
+        pages: Mapping[str, Callable[..., Any]] = {
             "/": self.front,
             "/messages": self.messages,
             "/messages.ndjson": self.download,
@@ -64,9 +64,9 @@ class _Answers:
             "/unfinished": self.unfinished,
             "/tables/{name}": self.table,
             "/again": self.again,
-            "/style.css": self.style,
-            "/bars.js": self.script,
-            "/favicon.ico": self.icon,
+            "/style.css": Response(STYLE, media_type="text/css"),
+            "/bars.js": Response(SCRIPT, media_type="text/javascript"),
+            "/favicon.ico": Response(status_code=HTTPStatus.NO_CONTENT),
         }
         for path, page in pages.items():
             yield Route(path, page, methods=["GET"])
@@ -128,7 +128,7 @@ class _Answers:
             "messages.html",
             asked=dict(asked),
             page=page,
-            rows=[(Link("", _address(one)), one.message) for one in page.messages],
+            rows=[(f"/message?{urlencode({'at': one.position})}", one.message) for one in page.messages],
             following=following,
             histogram=histogram,
             marks=histogram_marks(histogram, "/messages", asked) if histogram else (),
@@ -239,13 +239,7 @@ class _Answers:
         return self._page(request, "unfinished.html", shown=tables)
 
     def _rows(self, request: Request, title: str, rows: Rows, command: str) -> Response:
-        return self._page(
-            request,
-            "rows.html",
-            title=title,
-            table=rows,
-            command="" if rows.sql else command,
-        )
+        return self._page(request, "rows.html", title=title, table=rows, command="" if rows.sql else command)
 
     async def table(self, request: Request) -> Response:
         """Show the rows of a table of a lake."""
@@ -280,21 +274,6 @@ class _Answers:
         del request
         self._asker.look_again()
         return RedirectResponse("/", HTTPStatus.SEE_OTHER)
-
-    async def style(self, request: Request) -> Response:
-        """Send the style sheet: that of the reports, and what pages need beside it."""
-        del request
-        return Response(STYLE, media_type="text/css")
-
-    async def script(self, request: Request) -> Response:
-        """Send the one script, by which bars can be dragged over."""
-        del request
-        return Response(SCRIPT, media_type="text/javascript")
-
-    async def icon(self, request: Request) -> Response:
-        """Send none."""
-        del request
-        return Response(status_code=HTTPStatus.NO_CONTENT)
 
     # what goes wrong
 
@@ -352,18 +331,13 @@ def _lake_overview(listing: Listing) -> dict[str, object]:
 
 
 def _wanted(request: Request) -> Wanted:
-    given = {name: request.query_params.get(name) or None for name in _MESSAGE_FIELDS}
-    return Wanted(
-        given["topic"],
-        given["key"],
-        given["tag"],
-        given["words"],
-        MIN_TIME if given["since"] is None else _time(given["since"]),
-        MAX_TIME if given["until"] is None else _time(given["until"]),
-    )
+    topic, key, tag, words, since, until = (request.query_params.get(name) or None for name in _MESSAGE_FIELDS)
+    return Wanted(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME))
 
 
-def _time(text: str) -> int:
+def _time(text: str | None, otherwise: int) -> int:
+    if text is None:
+        return otherwise
     try:
         return min(max(GivenTime(text).milliseconds(), MIN_TIME), MAX_TIME)
     except (ValueError, OverflowError):
@@ -372,10 +346,10 @@ def _time(text: str) -> int:
 
 
 def _whole(text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) < len(str(MAX_TIME)):
-        return int(text)
-    reason = f"{text[:40]!r} is no number of a row"
-    raise UnsupportedFormat(reason)
+    number = whole_number(text)
+    if number is None:
+        raise UnsupportedFormat(f"{text[:40]!r} is no number of a row")
+    return number
 
 
 def _options(asked: list[tuple[str, str]]) -> Iterator[str]:
@@ -384,15 +358,10 @@ def _options(asked: list[tuple[str, str]]) -> Iterator[str]:
         yield from (names.get(name, f"--{name}"), value)
 
 
-def _address(found: Found) -> str:
-    return f"/message?{urlencode({'at': found.position})}"
-
-
 def _message_at(listing: Listing, position: str) -> Message:
     message = listing.at(position)
     if message is None:
-        reason = f"no message begins at {position}"
-        raise UnsupportedFormat(reason)
+        raise UnsupportedFormat(f"no message begins at {position}")
     return message
 
 

@@ -22,11 +22,10 @@ class BusyError(Exception):
     """The answer is not there yet; the same question finds it later."""
 
     def __init__(self, future: Future[Any] | None) -> None:
-        """Wait for *future*; without one there are too many others."""
-        self._future = future
+        self._future = future  # without one there are too many others
 
     async def over(self) -> None:
-        """Wait until it is worth to ask again."""
+        """Wait until asking again is worthwhile."""
         if self._future is None:
             await asyncio.sleep(1)
         else:
@@ -37,7 +36,6 @@ class Asker:
     """Answers questions to a place."""
 
     def __init__(self, place: Place) -> None:
-        """Open *place* when the first question comes."""
         self.place = place
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="browse")
         self._own = local()
@@ -51,7 +49,7 @@ class Asker:
         self._threads.submit(self._listing).result()
 
     def look_again(self) -> None:
-        """Have every later question answered from the place as it is then."""
+        """Answer every later question from the place as it is then."""
         self._snapshot += 1
         self._forget_done()
 
@@ -91,6 +89,8 @@ class Asker:
         if getattr(self._own, "snapshot", None) != self._snapshot:
             stack: ExitStack = getattr(self._own, "stack", None) or ExitStack()
             stack.close()
+            # No snapshot is noted before the place is open: where that fails, the next question opens it again. And it
+            # is the one from before opening: what changes meanwhile is looked at again.
             self._own.stack, self._own.snapshot = stack, None
             with self._lock:
                 self._stacks = [*(one for one in self._stacks if one is not stack), stack]

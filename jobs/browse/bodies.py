@@ -7,6 +7,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from jobs.console.terminal import printable, printable_lines
+from jobs.query.json_text import utf8_text
 from jobs.query.message import LARGEST_BODY, Message
 
 KINDS = ("json", "text", "hex")
@@ -34,7 +35,7 @@ def shown_body(message: Message, asked: str | None) -> ShownBody:
     if body is None:
         body = message.record.body
         note = f"It cannot be decompressed within {LARGEST_BODY:,} bytes, and is shown as it is stored."
-    text, tree = _text(body), _json(body)
+    text, tree = utf8_text(body), _json(body)
     fitting = {"json": tree is not None, "text": text is not None, "hex": True}
     kinds = tuple(kind for kind in KINDS if fitting[kind])
     kind = asked if asked in kinds else kinds[0]
@@ -56,13 +57,6 @@ def hex_lines(data: bytes) -> Iterator[str]:
         row = data[start : start + _ROW]
         letters = "".join(chr(byte) if chr(byte).isascii() and chr(byte).isprintable() else "." for byte in row)
         yield f"{start:08x}  {row.hex(' '):<47}  {letters}"
-
-
-def _text(body: bytes) -> str | None:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _json(body: bytes) -> object | None:
@@ -94,10 +88,9 @@ def _tree(value: object, budget: _Budget, depth: int) -> Iterator[Markup]:
             yield Markup("<li>…</li>")
             break
         if isinstance(inner, dict | list) and inner:
-            opened = Markup(" open") if depth < _OPEN_DEPTH else Markup("")
-            count = f"{len(inner):,}"
-            yield Markup("<li><details{}><summary>{} <small>{}</small></summary>").format(
-                opened, printable(str(name)), count
+            opened = Markup(" open") if depth < _OPEN_DEPTH else ""
+            yield Markup("<li><details{}><summary>{} <small>{:,}</small></summary>").format(
+                opened, printable(str(name)), len(inner)
             )
             yield from _tree(inner, budget, depth + 1)
             yield Markup("</details></li>")

@@ -58,7 +58,7 @@ class Picture(NamedTuple):
 
 
 def store_picture(report: StoreReport) -> Picture | None:
-    """Return a store to scale: what each file and queue covers of the log, and where something is wrong."""
+    """Return a store to scale: the parts of the log that files and queues cover, and the places of problems."""
     used = [one for one in report.log.segments if one.end != "made ahead of need"]
     if not used:
         return None

@@ -34,7 +34,7 @@ _ENTER = '<!doctype html><html lang="en"><title>rmq-lake</title><meta http-equiv
 
 
 class Door:
-    """Lets in who has the token, from this server's own pages, to read."""
+    """Lets in requests that have the token and come from this server's own pages, and only to read."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         """Guard *app*, which listens on *port*."""

@@ -9,8 +9,7 @@ from shlex import quote
 from jobs.console.program import program
 from jobs.launch.arguments import file_system_options
 from jobs.query.lake_tables import LakeTables
-from jobs.query.listing.model import Listing
-from jobs.query.listing.of_source import listing_of
+from jobs.query.listing.model import Listing, listing_of
 from jobs.query.open_source import SourcePlace, open_place
 from rmq_formats.errors import NotAStore
 from rmq_formats.release import Release
@@ -64,5 +63,5 @@ def opened(place: Place) -> Iterator[Listing]:
     release = Release.of(place.release) if place.release else None
     store, lake = (None, place.location) if place.is_lake else (place.location, None)
     asked = SourcePlace(store, lake, place.commitlog, place.broker_conf, place.broker, release)
-    with open_place(asked) as (source, _):
+    with open_place(asked) as source:
         yield listing_of(source)

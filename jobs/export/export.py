@@ -179,7 +179,7 @@ def why_nothing(asked: Source, *, has_times: bool, has_condition: bool) -> Reaso
     place = SourcePlace(asked.store, asked.lake, asked.commitlog, None, asked.broker, asked.release)
     with ExitStack() as stack:
         try:
-            source, _ = stack.enter_context(open_place(place))
+            source = stack.enter_context(open_place(place))
         except FormatError as error:  # a broker that the lake does not know
             return Reason(ReasonKind.NO_RECORD, str(error))
         if source.other_broker is not None:

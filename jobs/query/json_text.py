@@ -16,20 +16,11 @@ from jobs.query.source import Reason
 
 VERSION = 2
 
-_WIDE = ("queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset")
-_NARROW = (
-    "total_size",
-    "magic_code",
-    "body_crc",
-    "queue_id",
-    "flag",
-    "sys_flag",
-    "reconsume_times",
-    "body_length",
-    "topic_length",
-    "properties_length",
+INTEGERS = (
+    *("total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times"),
+    *("body_length", "topic_length", "properties_length"),
+    *("queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset"),
 )
-INTEGERS = (*_NARROW, *_WIDE)
 
 
 def iso_time(milliseconds: int) -> str:
@@ -45,8 +36,7 @@ def message_object(
     fields = record._asdict()
     shown: dict[str, object] = {
         "topic": message.topic,
-        **{name: fields[name] for name in _NARROW},
-        **{name: fields[name] for name in _WIDE},
+        **{name: fields[name] for name in INTEGERS},
         "born_host": host_text(record.born_host),
         "store_host": host_text(record.store_host),
         "born_time": iso_time(record.born_timestamp),
@@ -68,13 +58,14 @@ def message_object(
         shown |= {"min_offset": offsets.minimum, "max_offset": offsets.maximum}
     if with_body:
         shown["decoded_body_base64"] = None if message.body is None else b64encode(message.body).decode()
-        shown["decoded_body_text"] = _text(message.body)
+        shown["decoded_body_text"] = None if message.body is None else utf8_text(message.body)
     return shown
 
 
-def _text(body: bytes | None) -> str | None:
+def utf8_text(body: bytes) -> str | None:
+    """Return a body as text; None where it is no UTF-8."""
     try:
-        return None if body is None else body.decode()
+        return body.decode()
     except UnicodeDecodeError:
         return None
 

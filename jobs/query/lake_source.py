@@ -33,6 +33,10 @@ _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 class LakeSource:
     """A lake."""
 
+    searches_all = True  # `occurrences` looks at every message
+    knows_topics = True  # those that have a message in the lake
+    config = None  # a lake has a table of changes, for questions in SQL
+
     def __init__(
         self,
         tables: LakeTables,
@@ -50,7 +54,7 @@ class LakeSource:
         self.lacking: list[str] = []
         self._through_log = through_log
         self.tables = tables
-        self._broker = broker
+        self.broker = broker
         self.store_id: str | None = None
         self.release = release or self._guessed_release()
 
@@ -69,7 +73,7 @@ class LakeSource:
 
     def condition(self, *conditions: str) -> str:
         """Return *conditions* as SQL, and that of the broker and the store, where one is named."""
-        whose = [f"broker = {text(self._broker)}"] if self._broker else []
+        whose = [f"broker = {text(self.broker)}"] if self.broker else []
         whose += [f"store_id = {text(self.store_id)}"] if self.store_id else []
         return " AND ".join((*whose, *conditions)) or "TRUE"
 
@@ -127,7 +131,9 @@ class LakeSource:
         ids = f"uniq_key = {quoted} OR offset_msg_id = {text(text_.upper())}"
         return self.superseded(f"({ids} OR array_has(keys, {quoted}))")
 
-    def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+    def find(
+        self, kind: KeyKind, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME
+    ) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
         self.asked_of(topic)
         for message in self._candidates(kind, topic, key, _window(begin, end)):
@@ -140,17 +146,17 @@ class LakeSource:
             return self._messages(f"uniq_key = {text(key)}", *of_topic)
         if kind is KeyKind.TAG:
             return self._messages(f"tags = {text(key)}", *of_topic)
-        if not self._through_log and self.tables.has_index_entries:
+        if not self._through_log and self.tables.has(INDEX_ENTRIES):
             key_hash = index_key_hash(key_text(topic, key))
             return self._of_entries(f"key_hash = {key_hash}", of_topic[0], f"key = {text(key)}", *window)
         if not self._through_log:
             self._say("the lake has no table index_entries: every message's keys are looked at")
         return self._messages(f"array_has(keys, {text(key)})", *of_topic)
 
-    def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+    def key_hits(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         self.asked_of(topic)
-        if self._through_log or not self.tables.has_index_entries:
+        if self._through_log or not self.tables.has(INDEX_ENTRIES):
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return
         key_hash = index_key_hash(key_text(topic, key))
@@ -168,13 +174,8 @@ class LakeSource:
                     yield Occurrence(message, kind, self._is_indexed(message, kind, text_))
 
     def _is_indexed(self, message: Message, kind: KeyKind, key: str) -> bool:
-        found = self.find(kind, message.topic, key, MIN_TIME, MAX_TIME)
+        found = self.find(kind, message.topic, key)
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
-
-    @property
-    def searches_all(self) -> bool:
-        """Whether `occurrences` looks at every message."""
-        return True
 
     # places
 
@@ -287,11 +288,6 @@ class LakeSource:
         return frozenset(row["topic"] for row in rows)
 
     @property
-    def knows_topics(self) -> bool:
-        """Whether every topic is known: those that have a message in the lake are."""
-        return True
-
-    @property
     def lacks(self) -> str | None:
         """Say that runs found damage, whose messages are in the table `quarantine` and no rows of `messages`."""
         count = self.tables.quarantined(self.condition())
@@ -317,11 +313,6 @@ class LakeSource:
         del topic
         return []
 
-    @property
-    def config(self) -> None:
-        """Return none: a lake has a table of changes, for questions in SQL."""
-        return None
-
     def hosts(self) -> list[Host]:
         """Return every store host."""
         return sorted(map(parse_host, self.tables.values("store_host", self.condition(_OURS))))
@@ -338,13 +329,13 @@ class LakeSource:
     @property
     def other_broker(self) -> str | None:
         """The brokers that the lake has, in words, where the one that is asked for is none of them; else None."""
-        if self._broker is None:
+        if self.broker is None:
             return None
         brokers = sorted(self.tables.values("broker", _OURS))
-        if self._broker in brokers or not brokers:
+        if self.broker in brokers or not brokers:
             return None
         return (
-            f"the lake has messages of the broker{'s' * (len(brokers) > 1)} {', '.join(brokers)}, not of {self._broker}"
+            f"the lake has messages of the broker{'s' * (len(brokers) > 1)} {', '.join(brokers)}, not of {self.broker}"
         )
 
     def _say(self, note: str) -> None:

@@ -63,14 +63,13 @@ class LakeTables:
         try:
             table = open_delta(location, self._options)
         except TableNotFoundError as error:
-            reason = f"no lake: it has no table {name}"
-            raise NotAStore(reason, None, self._lake) from error
+            raise NotAStore(f"no lake: it has no table {name}", None, self._lake) from error
         if name == MESSAGES:
             _refuse_other_types(table)
         return table
 
     def _register(self, name: str, table: DeltaTable) -> None:
-        """Make a table known to queries; `OSError` where another engine has given it what they do not read."""
+        """Make a table known to queries; `OSError` where another engine has given it features that they do not read."""
         try:
             self._builder.register(name, table)
         except DeltaError as error:
@@ -96,11 +95,6 @@ class LakeTables:
             known = sorted(found, key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
             self._files[name, column] = known
         return known
-
-    @property
-    def has_index_entries(self) -> bool:
-        """Whether keys can be looked up by their hash."""
-        return self.has(INDEX_ENTRIES)
 
     def has(self, name: str) -> bool:
         """Return whether the lake has a table, which SQL then knows."""
@@ -157,7 +151,7 @@ class LakeTables:
         return self._values[sql]
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """Run a query and return its rows; `OSError` where a file that Delta's log names is gone or damaged."""
+        """Run a query and return its rows; `OSError` where a file that Delta's log names is missing or damaged."""
         try:
             # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
             return plain_rows(self._builder.execute(sql))

@@ -51,5 +51,5 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     if (store is None) == (lake is None):
         raise ValueError("give store or lake, one of them")
     given = Release.of(release) if release else None
-    with open_place(SourcePlace(store, lake, None, broker_conf, broker, given, None, through_log)) as (source, _):
+    with open_place(SourcePlace(store, lake, None, broker_conf, broker, given, None, through_log)) as source:
         yield source

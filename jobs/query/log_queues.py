@@ -1,4 +1,4 @@
-"""The queues of a store as its log has them: which message has which number, where no file tells."""
+"""The queues of a store by its log: the numbers of messages where no queue file has them."""
 
 from array import array
 from bisect import bisect_right

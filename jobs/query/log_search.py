@@ -115,7 +115,7 @@ def _nothing_lost(_start: int, _end: int, _reason: str) -> None:
 def search(
     store: StoreReader, sieve: Sieve, progress: Progress, span: Span = ALL, lose: Lose = _nothing_lost
 ) -> Iterator[MessageRecord]:
-    """Yield the records of *span* that *sieve* keeps, in the order of the log; *lose* hears of what is not readable."""
+    """Yield the records of *span* that *sieve* keeps, in the order of the log; call *lose* for unreadable parts."""
     for before, start, end in holes(store.store.segments):
         if start < span.end and end > span.start:
             lose(start, end, f"no file holds it; {before.location} ends before it")

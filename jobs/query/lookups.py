@@ -12,11 +12,10 @@ from typing import NamedTuple
 from jobs.query import reasons
 from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Reason, ReasonKind, Source
-from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.message_id import OffsetId, decode_offset_id
+from rmq_formats.message_id import decode_offset_id
 
 KEY_LIMIT = 64  # maxMsgsNumBatch
 UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum
@@ -97,9 +96,9 @@ def by_unique_key(
 ) -> Answer:
     """Find the message of *topic* with a producer's id: the one stored first, or all by their store times."""
     _refuse_none(limit)
-    found = _in_log_order(islice(source.find(KeyKind.UNIQUE, topic, unique_key, MIN_TIME, MAX_TIME), limit))
+    found = _in_log_order(islice(source.find(KeyKind.UNIQUE, topic, unique_key), limit))
     if not found:
-        return Answer(reason=reasons.no_key(source, topic, unique_key, KeyKind.UNIQUE, MIN_TIME, MAX_TIME))
+        return Answer(reason=reasons.no_key(source, topic, unique_key, KeyKind.UNIQUE))
     if not source.release.by_unique_key_keeps_all and limit is not None:
         found = [min(found, key=_store_timestamp)]
     found.sort(key=_store_timestamp)
@@ -131,18 +130,13 @@ def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
         return reasons.no_id(text)
     if source.other_broker is not None:
         return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
-    message = None if any_host else source.at(named.physical_offset, named.host)
-    if not any_host and not _is_this_broker(source, named, message):
-        return reasons.other_broker(source, text, named, _known_hosts(source, message))
+    if not any_host:
+        message, hosts = source.at(named.physical_offset, named.host), source.hosts()
+        if message is not None:
+            return reasons.other_broker(source, text, named, sorted({*hosts, message.record.store_host}))
+        if named.host not in hosts:
+            return reasons.other_broker(source, text, named, hosts)
     return source.place(named.physical_offset)
-
-
-def _is_this_broker(source: Source, named: OffsetId, message: Message | None) -> bool:
-    return message is None and named.host in source.hosts()
-
-
-def _known_hosts(source: Source, message: Message | None) -> list[Host]:
-    return sorted({*source.hosts(), *([message.record.store_host] if message else [])})
 
 
 def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
@@ -151,14 +145,12 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     if at_offset is not None:
         return Answer([at_offset])
     for candidate in [topic] if topic else sorted(source.topics_of(text)):
-        found = _in_log_order(
-            islice(source.find(KeyKind.UNIQUE, candidate, text, MIN_TIME, MAX_TIME), UNIQUE_KEY_LIMIT)
-        )
+        found = _in_log_order(islice(source.find(KeyKind.UNIQUE, candidate, text), UNIQUE_KEY_LIMIT))
         if found:
             return Answer(found[:1])
     reason = _no_offset_id(source, text, any_host=any_host)
     if topic and not reasons.is_offset_reading(reason):
-        of_topic = reasons.no_key(source, topic, text, KeyKind.UNIQUE, MIN_TIME, MAX_TIME)
+        of_topic = reasons.no_key(source, topic, text, KeyKind.UNIQUE)
         return Answer(reason=reasons.no_message_has_id(text, of_topic))
     return Answer(reason=reason)
 

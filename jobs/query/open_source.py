@@ -47,12 +47,12 @@ class SourcePlace:
 
 
 @contextmanager
-def open_place(place: SourcePlace, progress: Progress = silent) -> Iterator[tuple[Source, str | None]]:
-    """Open a store or a lake; also give its broker's name, where something tells it."""
+def open_place(place: SourcePlace, progress: Progress = silent) -> Iterator[Source]:
+    """Open a store or a lake."""
     if place.lake is not None:
         from jobs.query.lake_source import open_lake  # with SQL's engine
 
-        yield open_lake(place.lake, place.broker, place.release, through_log=place.through_log), place.broker
+        yield open_lake(place.lake, place.broker, place.release, through_log=place.through_log)
         return
     conf = read_broker_conf(place.broker_conf)
     folders = log_directories(place.commitlog, conf)
@@ -62,10 +62,12 @@ def open_place(place: SourcePlace, progress: Progress = silent) -> Iterator[tupl
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
         release, note = (place.release, None) if place.release else _seeming_release(reader)
-        source = StoreSource(reader, release, place.through_log, progress, conf.delay_level or DEFAULT_DELAY_LEVELS)
+        broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
+        levels = conf.delay_level or DEFAULT_DELAY_LEVELS
+        source = StoreSource(reader, release, place.through_log, progress, levels, broker)
         if note:
             source.notes.append(note)
-        yield source, place.broker or conf.broker_name or broker_name(reader.topic_config)
+        yield source
 
 
 def seeming_writers(reader: StoreReader) -> Known[Writers]:
@@ -74,7 +76,7 @@ def seeming_writers(reader: StoreReader) -> Known[Writers]:
 
 
 def _seeming_release(reader: StoreReader) -> tuple[Release, str | None]:
-    """Return as which release to answer; and what to say when it is only assumed."""
+    """Return the release to answer as, and a note where it is only assumed."""
     writers = seeming_writers(reader)
     release = writers.value.newest
     if writers.origin != ASSUMED:
@@ -85,8 +87,8 @@ def _seeming_release(reader: StoreReader) -> tuple[Release, str | None]:
     )
 
 
-def broker_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:
-    """Return the broker's name as its own topics tell it: each broker makes one of its name, with one queue."""
+def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:
+    """Return the broker's name by its own topics: each broker makes one of its name, with one queue."""
     for topic in topics:
         if topic.startswith(_SYNC_MEMBER):
             return topic.removeprefix(_SYNC_MEMBER)

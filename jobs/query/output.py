@@ -53,7 +53,7 @@ class Printer:
         return self.form is not Form.TEXT
 
     def close(self) -> None:
-        """Print the end of what needs one."""
+        """Print the end of a form that has one, such as an array of JSON."""
         if self._rows is not None:
             self._rows.close()
         elif self.form is Form.JSON:

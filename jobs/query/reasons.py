@@ -10,7 +10,7 @@ from datetime import UTC
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
-from jobs.query.source import EXPLAINED_BY, Coverage, Occurrence, Reason, ReasonKind, Source
+from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind, Source
 from jobs.query.transactions import half_end
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
@@ -32,7 +32,9 @@ _ONLY = {
 }
 
 
-def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end: int) -> Reason:  # noqa: PLR0913, PLR0917 - the question
+def no_key(  # noqa: PLR0913, PLR0917 - the question
+    source: Source, topic: str, key: str, kind: KeyKind, begin: int = MIN_TIME, end: int = MAX_TIME
+) -> Reason:
     """Explain why no message of *topic* was found under *key*."""
     seen = sorted(source.occurrences(key), key=_age)
     is_part = len(seen) >= EXPLAINED_BY or not source.searches_all
@@ -52,13 +54,13 @@ def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end:
     if seen:
         names = sorted({occurrence.message.topic for occurrence in seen})
         places = _places(seen, is_part=is_part)
-        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {_names(names)}, not under {topic} ({places})")
+        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {', '.join(names)}, not under {topic} ({places})")
     return nowhere(source, key, kind)
 
 
 def _unknown_topic_of(source: Source, topic: str, key: str, seen: list[Occurrence]) -> Reason:
     reason = unknown_topic(source, topic)
-    names = _names(sorted({occurrence.message.topic for occurrence in seen}))
+    names = ", ".join(sorted({occurrence.message.topic for occurrence in seen}))
     return Reason(reason.kind, f"{reason.text}; {key!r} is under {names}") if seen else reason
 
 
@@ -107,8 +109,7 @@ def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.lacks}" if source.lacks else ""
     hint = other_case(source, key)
-    text = f"no message has the key {key!r}{hint}; {covered(source.coverage())}{lacks}"
-    return Reason(ReasonKind.NOT_ON_DISK, text)
+    return Reason(ReasonKind.NOT_ON_DISK, f"no message has the key {key!r}{hint}; {covered(source.coverage())}{lacks}")
 
 
 def other_case(source: Source, key: str) -> str:
@@ -151,7 +152,7 @@ def unknown_topic(source: Source, topic: str) -> Reason:
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
     near = get_close_matches(topic, sorted(source.topics()), n=3)
-    hint = f"; did you mean {_names(near)}?" if near else ""
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
     if not source.knows_topics:
         text = f"no message of {topic} is in the log, and the broker's table of topics is in RocksDB, which is not read"
         return Reason(ReasonKind.TOPIC_UNKNOWN, f"{text}: whether there is such a topic is not known{hint}")
@@ -238,10 +239,6 @@ def _where_else(source: Source, topic: str, queue_id: int) -> str:
 
 def _time(milliseconds: int) -> str:
     return f"{time_text(milliseconds, UTC)} UTC"
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _age(one: Occurrence) -> tuple[int, int]:

@@ -86,4 +86,9 @@ class Answer:
     offsets: OffsetRange | None = None  # of a pull
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that ASCII digits are, if it surely has no more than 64 bits; None of any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MAX_TIME)) else None
+
+
 Source: TypeAlias = "StoreSource | LakeSource"  # both answer the same questions

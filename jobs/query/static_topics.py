@@ -14,7 +14,7 @@ MAPPING_FILE = "topicQueueMapping.json"
 LOGICAL_BROKER = "__syslo__global__"  # what clients call the broker of such queues
 
 
-class Part(NamedTuple):
+class QueuePart(NamedTuple):
     """A queue of a broker that is part of a static topic's queue."""
 
     broker: str
@@ -38,15 +38,15 @@ class StaticQueue(NamedTuple):
     """One queue of a static topic."""
 
     queue_id: int
-    parts: Sequence[Part]
+    parts: Sequence[QueuePart]
 
     @property
-    def first(self) -> Part:
+    def first(self) -> QueuePart:
         """The part that holds the first message."""
         return next((part for part in reversed(self.parts) if part.logic_offset == 0), self.parts[0])
 
     @property
-    def last(self) -> Part:
+    def last(self) -> QueuePart:
         """The part that new messages go to."""
         return next((part for part in reversed(self.parts) if part.logic_offset >= 0), self.parts[-1])
 
@@ -66,7 +66,7 @@ def static_queues(mapping: Mapping[str, object], topic: str) -> list[StaticQueue
     if not isinstance(hosted, dict):
         return []
     queues = (
-        StaticQueue(int(number), [Part.of(item) for item in items if isinstance(item, dict)])
+        StaticQueue(int(number), [QueuePart.of(item) for item in items if isinstance(item, dict)])
         for number, items in hosted.items()
         if isinstance(items, list) and number.isdecimal()
     )

@@ -1,12 +1,16 @@
-"""Messages of a store by key: through its index files or its index in RocksDB, or the log where neither is there."""
+"""
+Messages of a store by key: through its index files or its index in RocksDB, or the log where neither is there.
+
+An index file covers the log from its first entry's message to its last one's. What lies between two files was never
+indexed, or the file that indexed it is lost: only the log tells which messages are there.
+"""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from jobs.query.index_coverage import CoveredSpan, UncoveredSpan, covered, index_parts
 from jobs.query.log_search import Span, few_records, holding
 from jobs.query.message import Message
 from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Occurrence
@@ -17,8 +21,8 @@ from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash, java_text
 from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
+from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import UNIQ_KEY, property_items
-from rmq_formats.rocksdb.index import IndexRow
 
 _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
 
@@ -29,27 +33,54 @@ class _Wanted(NamedTuple):
     kind: KeyKind
     topic: str
     key: str
-    begin: int  # ms, store time
-    end: int
+    begin: int = MIN_TIME  # ms, store time
+    end: int = MAX_TIME
 
     @property
     def text(self) -> str:
         """The text that index entries have the hash of."""
         return _hashed_text(self.kind, self.topic, self.key)
 
+    def has_key(self, message: Message) -> bool:
+        """Return whether a message is under the key, whenever it was stored: entries have times of their own."""
+        return has_key(message, self.kind, self.topic, self.key)
+
+    def takes(self, message: Message) -> bool:
+        """Return whether a message of the log is asked for."""
+        return self.begin <= message.record.store_timestamp <= self.end and self.has_key(message)
+
+    def times_indexed(self, message: Message) -> int:
+        """Return how many entries a broker's index has for a message under the key."""
+        return times_indexed(message, self.kind, self.topic, self.key)
+
+
+class _CoveredSpan(NamedTuple):
+    """An index file, and the messages that its entries are of."""
+
+    file: IndexReader
+    first: int  # physical offset of the first entry's message
+    last: int  # of the last one's, which the next file may have entries of, too
+
+
+class _UncoveredSpan(NamedTuple):
+    """Offsets between two files: messages there, and entries of the message at its start, may be in no file."""
+
+    span: Span
+    before: _CoveredSpan | None  # the file that ends where the span begins
+
 
 class StoreKeys(StoreView):
     """The keys of a store's messages."""
 
-    def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+    def find(
+        self, kind: KeyKind, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME
+    ) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        wanted = _Wanted(kind, topic, key, begin, end)
         why_not = self._why_not_index(kind)
-        if why_not is None:
-            yield from self._find_in_index(kind, topic, key, begin, end)
-        else:
-            if why_not:
-                self.say(f"{why_not}: the log itself is searched")
-            yield from self._find_in_log(kind, topic, key, begin, end)
+        if why_not:
+            self.say(f"{why_not}: the log itself is searched")
+        yield from self._find_in_index(wanted) if why_not is None else self._find_in_log(wanted)
 
     def _why_not_index(self, kind: KeyKind) -> str | None:
         """Say why the index cannot be asked; None when it can, nothing when the user does not want it."""
@@ -75,18 +106,20 @@ class StoreKeys(StoreView):
         """The index in RocksDB, where it is the one to ask and can be read."""
         return self.reader.index_database if self._why_not_in_rocksdb() is None else None
 
-    def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+    def _find_in_index(self, wanted: _Wanted) -> Iterator[Message]:
         """Yield the index's messages, and those of parts of the log that no index file covers."""
         if self._database is not None:
-            offsets = self._row_offsets(rows_under(self._database, topic, kind, key), begin, end)
-            found = (self.pointed_at(offset, _ROW) for offset in sorted(set(offsets), reverse=True))
-            yield from (message for message in found if message and has_key(message, kind, topic, key))
+            offsets = sorted(set(self._row_offsets(self._database, wanted)), reverse=True)
+            found = (self.pointed_at(offset, _ROW) for offset in offsets)
+            yield from (message for message in found if message and wanted.has_key(message))
             return
-        wanted = _Wanted(kind, topic, key, begin, end)
+        # A message comes as often as the broker has entries of it, though two files may share it and the log has it,
+        # too: what files have given is not given again from the log. Files come newest first; once one begins before
+        # the window, older ones are outside of it.
         given: Counter[int] = Counter()  # offset → how often its message was given
         seen: Counter[int] = Counter()  # offset → its entries under the hash; two files may share a message
         for part in self._index_parts:
-            if isinstance(part, UncoveredSpan):
+            if isinstance(part, _UncoveredSpan):
                 yield from self._find_uncovered(part, wanted, given)
                 continue
             for message in self._find_in_file(part, wanted, seen):
@@ -95,32 +128,32 @@ class StoreKeys(StoreView):
             if self._hits(part, wanted) is None:
                 last = self.at(part.last)
                 span = Span(part.first, last.record.end_offset if last else part.last)
-                yield from self._find_uncovered(UncoveredSpan(span, None), wanted, given)
-            if part.file.header.begin_timestamp < begin:
+                yield from self._find_uncovered(_UncoveredSpan(span, None), wanted, given)
+            if part.file.header.begin_timestamp < wanted.begin:
                 return
 
-    def _find_in_file(self, part: CoveredSpan, wanted: "_Wanted", seen: Counter[int]) -> Iterator[Message]:
+    def _find_in_file(self, part: _CoveredSpan, wanted: _Wanted, seen: Counter[int]) -> Iterator[Message]:
         for offset in self._hits(part, wanted) or ():
             message = self.pointed_at(offset, _ENTRY)
             # Only hashes were compared: the message itself has the last word.
-            if message and has_key(message, wanted.kind, wanted.topic, wanted.key):
+            if message and wanted.has_key(message):
                 if self._stands_for(wanted.text, message, seen[offset]):
                     yield message
                 seen[offset] += 1
 
     @cached_property
-    def _index_parts(self) -> list[CoveredSpan | UncoveredSpan]:
+    def _index_parts(self) -> list[_CoveredSpan | _UncoveredSpan]:
         """The part of the log that each index file covers, and the parts that none covers, newest first."""
-        files: list[CoveredSpan] = []
+        files: list[_CoveredSpan] = []
         for file in self.reader.index_readers():
             try:
-                files += filter(None, [covered(file)])
+                files += filter(None, [_covered(file)])
             except CorruptData as damage:
                 self.say(f"damaged index file: {damage}")
         store = self.reader.store
-        return list(index_parts(files, store.start_offset, store.end_offset))
+        return list(_parts(files, store.start_offset, store.end_offset))
 
-    def _hits(self, part: CoveredSpan, wanted: "_Wanted") -> list[int] | None:
+    def _hits(self, part: _CoveredSpan, wanted: _Wanted) -> list[int] | None:
         """Return the offsets that an index file has under a hash, newest first; None where it is damaged."""
         window = wanted.begin, wanted.end
         header = part.file.header
@@ -132,29 +165,24 @@ class StoreKeys(StoreView):
             self.say(f"damaged index file: {damage}")
             return None
 
-    def _find_uncovered(self, part: UncoveredSpan, wanted: "_Wanted", given: Counter[int]) -> Iterator[Message]:
+    def _find_uncovered(self, part: _UncoveredSpan, wanted: _Wanted, given: Counter[int]) -> Iterator[Message]:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
-        for message in self._uncovered(part.span, wanted.key):
-            record = message.record
-            if not (wanted.begin <= record.store_timestamp <= wanted.end):
-                continue
-            if not has_key(message, wanted.kind, wanted.topic, wanted.key):
-                continue
-            times = times_indexed(message, wanted.kind, wanted.topic, wanted.key) - given[record.physical_offset]
-            times -= self._entries_before(part, wanted, record.physical_offset)
+        for message in filter(wanted.takes, self._uncovered(part.span, wanted.key)):
+            offset = message.record.physical_offset
+            times = wanted.times_indexed(message) - given[offset] - self._entries_before(part, wanted, offset)
             if times > 0:
                 self.say(
                     f"no index file covers offsets {part.span.start} to {part.span.end}: "
                     "the log itself is searched there"
                 )
-                given[record.physical_offset] += times
+                given[offset] += times
                 yield from [message] * times
 
-    def _entries_before(self, part: UncoveredSpan, wanted: "_Wanted", offset: int) -> int:
+    def _entries_before(self, part: _UncoveredSpan, wanted: _Wanted, offset: int) -> int:
         """Return how many entries of a message where *part* begins are in the files before it: they follow later."""
         if part.before is None or offset != part.before.last:
             return 0
-        files = (file for file in self._index_parts if isinstance(file, CoveredSpan))
+        files = (file for file in self._index_parts if isinstance(file, _CoveredSpan))
         sharing = [file for file in files if file.first <= offset == file.last]
         return sum((self._hits(file, wanted) or []).count(offset) for file in sharing)
 
@@ -170,28 +198,28 @@ class StoreKeys(StoreView):
         is_left_over = self.reader.is_left_over
         return [one for one in reversed(messages) if not is_left_over(one.record.physical_offset)]
 
-    def _row_offsets(self, rows: Iterator[IndexRow], begin: int, end: int) -> Iterator[int]:
-        """Yield the offsets of the messages of *rows* in RocksDB, in the order of the rows: the oldest hour first."""
+    def _row_offsets(self, database: Database, wanted: _Wanted) -> Iterator[int]:
+        """Yield the offsets of the messages of rows in RocksDB, in the order of the rows: the oldest hour first."""
         try:
-            for row in rows:
-                if begin <= row.store_timestamp <= end:
+            for row in rows_under(database, wanted.topic, wanted.kind, wanted.key):
+                if wanted.begin <= row.store_timestamp <= wanted.end:
                     yield row.physical_offset
         except CorruptData as damage:
             self.lack(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
 
-    def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+    def key_hits(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         if self._why_not_index(KeyKind.KEY) is not None:
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return
+        wanted = _Wanted(KeyKind.KEY, topic, key, begin, end)
         if self._database is not None:
-            offsets = self._row_offsets(rows_under(self._database, topic, KeyKind.KEY, key), begin, end)
+            offsets = self._row_offsets(self._database, wanted)
             yield from filter(None, (self.pointed_at(offset, _ROW) for offset in offsets))
             return
-        wanted = _Wanted(KeyKind.KEY, topic, key, begin, end)
         given: Counter[int] = Counter()  # offset → its entries under the hash so far
         for part in self._index_parts:
-            if isinstance(part, UncoveredSpan):
+            if isinstance(part, _UncoveredSpan):
                 if any(True for _ in self._find_uncovered(part, wanted, given)):
                     self.lack(
                         f"mqadmin finds no message in that part of the log; query by-key -t {topic} -k {key} does"
@@ -214,17 +242,15 @@ class StoreKeys(StoreView):
 
         Two keys of one message may collide, too; and a broker that starts after a crash may index a message again.
         """
-        keys = index_keys(message.record, self.release)
-        key_hash = index_key_hash(text)
-        colliding = sum(index_key_hash(key) == key_hash for key in keys)
-        return not colliding or number % colliding < keys.count(text)
+        # Entries do not show which of the colliding keys each is of, and all lead to the same message: of each round of
+        # them as many count for *text* as the message has this key.
+        colliding = entries_under(message, index_key_hash(text))
+        return not colliding or number % colliding < index_keys(message.record, self.release).count(text)
 
-    def _find_in_log(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        places: list[tuple[int, int]] = []
-        for message in self.search(holding(key)):
-            record = message.record
-            if begin <= record.store_timestamp <= end and has_key(message, kind, topic, key):
-                places.append((record.physical_offset, times_indexed(message, kind, topic, key)))
+    def _find_in_log(self, wanted: _Wanted) -> Iterator[Message]:
+        # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
+        messages = filter(wanted.takes, self.search(holding(wanted.key)))
+        places = [(message.record.physical_offset, wanted.times_indexed(message)) for message in messages]
         for offset, times in reversed(places):
             found = self.at(offset)
             if found:
@@ -239,12 +265,12 @@ class StoreKeys(StoreView):
 
     def _in_index_alone(self, kind: KeyKind, topic: str, text: str) -> Iterator[Message]:
         """Yield the index's messages alone: a search of the log for each topic and kind would take too long."""
+        wanted = _Wanted(kind, topic, text)
         if self._database is not None:
-            yield from self._find_in_index(kind, topic, text, MIN_TIME, MAX_TIME)
+            yield from self._find_in_index(wanted)
         elif self.reader.index_readers():
-            wanted = _Wanted(kind, topic, text, MIN_TIME, MAX_TIME)
             for part in self._index_parts:
-                if isinstance(part, CoveredSpan):
+                if isinstance(part, _CoveredSpan):
                     yield from self._find_in_file(part, wanted, Counter())
 
     def _logged(self, text: str) -> Iterator[Occurrence]:
@@ -267,7 +293,7 @@ class StoreKeys(StoreView):
 
 
 def has_key(message: Message, kind: KeyKind, topic: str, key: str) -> bool:
-    """Return whether a message is what a client keeps of a broker's answer; a rollback is indexed by no broker."""
+    """Return whether a client keeps a message of the broker's answer under a key; no broker indexes a rollback."""
     is_indexed = message.transaction is not TransactionType.ROLLBACK
     return is_indexed and message.topic == topic and says(message, kind, key)
 
@@ -301,3 +327,30 @@ def has_shadowed_key(message: Message, text: str) -> bool:
 
 def _hashed_text(kind: KeyKind, topic: str, key: str) -> str:
     return tag_text(topic, key) if kind is KeyKind.TAG else key_text(topic, key)
+
+
+def _covered(file: IndexReader) -> _CoveredSpan | None:
+    """Return the span of a file, None of one without entries; `CorruptData` where header and entries disagree."""
+    header = file.header
+    if not header.entry_count:
+        return None
+    if header.index_count > file.geometry.index_num:
+        raise CorruptData(f"the header counts {header.index_count} entries", 0, file.file)
+    first, last = (file.entry(number).physical_offset for number in (1, header.entry_count))
+    # A header that lies about its end would hide the messages of a file that is lost after it.
+    if (first, last) != (header.begin_physical_offset, header.end_physical_offset):
+        claimed = f"{header.begin_physical_offset} to {header.end_physical_offset}"
+        raise CorruptData(f"the header names offsets {claimed}, the entries {first} to {last}", 0, file.file)
+    return _CoveredSpan(file, first, last)
+
+
+def _parts(files: Sequence[_CoveredSpan], log_start: int, log_end: int) -> Iterator[_CoveredSpan | _UncoveredSpan]:
+    """Yield the files, which come newest first, and the offsets before, between and after them, newest first."""
+    newer_first = log_end
+    for file in files:
+        if file.last < newer_first:
+            yield _UncoveredSpan(Span(max(file.last, log_start), newer_first), file)
+        yield file
+        newer_first = min(newer_first, file.first)  # a broker that starts after a crash may index messages again
+    if log_start < newer_first:
+        yield _UncoveredSpan(Span(log_start, newer_first), None)

@@ -10,7 +10,7 @@ from jobs.query.log_queues import LogQueues
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME
-from jobs.query.store_view import LOG_SEARCHED_UNASKED, StoreView
+from jobs.query.store_view import StoreView
 from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, QueueName, Unit
 
@@ -72,7 +72,7 @@ class StoreQueues(StoreView):
     def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
         """Return which offsets a queue holds by its files and by the log, which is searched unless it is too long."""
         queue = f"the queue files of {name.topic}/{name.queue_id}"
-        if self.reader.log_size > LOG_SEARCHED_UNASKED:
+        if not self.searches_all:
             self.say(f"{queue} may not be complete at an end; --through-log answers from the log itself")
             return offsets
         logged = self._log.of(name.topic).get(name.queue_id)
@@ -99,7 +99,7 @@ class StoreQueues(StoreView):
         unit = queue.unit(index) if index >= 0 else None
         if unit is not None:
             return self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
-        if queue.is_batch or self.reader.log_size > LOG_SEARCHED_UNASKED:
+        if queue.is_batch or not self.searches_all:
             self.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
             return None
         message = self._log.message(topic, queue_id, queue_offset)
@@ -117,7 +117,7 @@ class StoreQueues(StoreView):
         if queue is None:
             return self._log.unit(topic, queue_id, queue_offset) if self._is_lost(topic) else None
         unit = queue.unit(queue_offset) if queue_offset >= 0 else None
-        if unit is None and not queue.is_batch and self.reader.log_size <= LOG_SEARCHED_UNASKED:
+        if unit is None and not queue.is_batch and self.searches_all:
             return self._log.unit(topic, queue_id, queue_offset)
         return unit if isinstance(unit, Unit) else None
 
@@ -151,13 +151,14 @@ class StoreQueues(StoreView):
     def _modified(self, queue: StoredQueue, file: QueueFile, following: QueueFile) -> int:
         """Return when the broker last wrote to a file; a copy's own time says nothing, its last unit's does."""
         boundary = following.base_offset // queue.unit_size
-        newest, next_one = (self._stored(queue, number) for number in (boundary - 1, boundary))
+        newest, next_one = (self.stored_at(queue, number) for number in (boundary - 1, boundary))
         listed = self.reader.store.queue_files
         modified = next(other.modified_ms for other in listed if other.location == file.location)
         is_original = next_one is not None and modified <= next_one + _DISPATCH_MS
         return modified if newest is None or is_original else newest
 
-    def _stored(self, queue: StoredQueue, number: int) -> int | None:
+    def stored_at(self, queue: StoredQueue, number: int) -> int | None:
+        """Return when the message of a unit was stored (ms); None where unit or message are lost."""
         unit = queue.unit(number) if number >= 0 else None
         message = self.at(unit.physical_offset) if unit else None
         return message.record.store_timestamp if message else None
@@ -200,7 +201,7 @@ class StoreQueues(StoreView):
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
             self.say("RocksDB holds no light queue, as after a kill: limits and units are those of the log")
             return True
-        is_known = topic in reader.topic_config or not reader.queues or not reader.has_topic_config
+        is_known = topic in reader.topic_config or not reader.queues or not reader.topic_config
         if is_known:
             self.say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
         return is_known

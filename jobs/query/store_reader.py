@@ -104,14 +104,6 @@ class StoreReader:
         """Return the record that a segment begins with."""
         return self.read_record(segment.base_offset + self.framing(segment).header_size)
 
-    def records(self, segment: Segment) -> Iterator[MessageRecord]:
-        """Yield a segment's records from its first one on, up to the first that is none."""
-        header = self.framing(segment).header_size
-        record = self.first_record(segment)
-        while record:
-            yield record
-            record = self.read_record(record.end_offset + header)
-
     def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
         """Return begin and end of the record around *physical_offset*; after the last record, that one's."""
         begin = end = segment.base_offset
@@ -171,7 +163,7 @@ class StoreReader:
 
     @cached_property
     def index_geometry(self) -> Geometry | None:
-        """The geometry of the index files: as given, as their sizes say, or None where nothing tells."""
+        """The geometry of the index files: as given, as their sizes say, or None where neither is known."""
         files = self.store.index_files
         if self._geometry or not files:
             return self._geometry
@@ -189,11 +181,11 @@ class StoreReader:
 
     def index_readers(self) -> list[IndexReader]:
         """Return the index files, newest first; none where their geometry is unknown."""
-        return list(self._index_readers(self.index_geometry)) if self.index_geometry else []
-
-    def _index_readers(self, geometry: Geometry) -> Iterator[IndexReader]:
-        for file in reversed(self.store.index_files):
-            yield IndexReader(_reading(self, file.location), geometry, file.location)
+        geometry = self.index_geometry
+        if geometry is None:
+            return []
+        files = reversed(self.store.index_files)
+        return [IndexReader(_reading(self, file.location), geometry, file.location) for file in files]
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Return a file that stays open after the block."""
@@ -239,11 +231,6 @@ class StoreReader:
         """Whether a killed broker with double write may have had every unit of its light queues in memory."""
         has_any = any(topic.startswith(LMQ_PREFIX) for topic, _ in self.queues)
         return not has_any and not self.store.is_closed and keeps_light_in_rocksdb(self.store, self.queues.values())
-
-    @property
-    def has_topic_config(self) -> bool:
-        """Whether the broker's table of topics is there."""
-        return bool(self.topic_config)
 
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, object]]:

@@ -21,7 +21,10 @@ from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 @dataclass(eq=False)
 class StoreSource(StoreKeys, StoreQueues):
-    """A store: its keys, its queues, and what it is as a whole."""
+    """A store: its keys, its queues, its topics and the part of the history that it has."""
+
+    lacks = None  # damage in the log itself is seen where it is read
+    other_broker = None  # a store is one broker's
 
     def taken_back(self, text: str) -> Iterator[Message]:
         """Yield nothing: a log has other records in the place of those that were taken back."""
@@ -43,11 +46,6 @@ class StoreSource(StoreKeys, StoreQueues):
                 yield one
         if not is_searched:
             self.say("only index files were asked, not the log itself; --through-log searches it")
-
-    @property
-    def searches_all(self) -> bool:
-        """Whether `occurrences` looks at every message, not only at those that index files lead to."""
-        return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
 
     def place(self, physical_offset: int) -> Reason:
         """Return the reason why no message begins at an offset."""
@@ -92,17 +90,7 @@ class StoreSource(StoreKeys, StoreQueues):
     @property
     def knows_topics(self) -> bool:
         """Whether the broker's table of topics is there, or no queue is unknown."""
-        return self.reader.has_topic_config or self.reader.why_not_in_rocksdb is None
-
-    @property
-    def lacks(self) -> str | None:
-        """Return None: damage in the log itself is seen where it is read."""
-        return None
-
-    @property
-    def other_broker(self) -> None:
-        """None: a store is one broker's."""
-        return None
+        return bool(self.reader.topic_config) or self.reader.why_not_in_rocksdb is None
 
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of *topic* in the log; None without one, or in too long a log."""

@@ -27,6 +27,7 @@ class StoreView:
     through_log: bool = False  # as if index and queue files were lost
     progress: Progress = silent
     delay_levels: str = DEFAULT_DELAY_LEVELS
+    broker: str | None = None  # its name, where it is known
     notes: list[str] = field(default_factory=list, init=False)  # what the user should know beside the answers
     _reasons: list[str] = field(default_factory=list, init=False)  # why messages may be missing in the answers
     _lost: dict[str, list[int]] = field(default_factory=dict, init=False)  # what points where no message is, and where
@@ -36,6 +37,11 @@ class StoreView:
         """The rules that decide about units beside the records."""
         batch_topics = frozenset(name for name, about in self.reader.topic_config.items() if _is_batch(about))
         return QueueRules(((0, self.release),), self.delay_levels, batch_topics)
+
+    @property
+    def searches_all(self) -> bool:
+        """Whether the log is searched where index and queue files leave a question open, not only what they lead to."""
+        return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
 
     def say(self, note: str) -> None:
         """Note something, once."""
@@ -79,7 +85,7 @@ class StoreView:
 
     @property
     def lacking(self) -> list[str]:
-        """For what reasons messages may be missing in the answers; of many of one kind, how many and the first."""
+        """Why messages may be missing in the answers; many reasons of one kind are counted, and the first is given."""
         pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
         return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
 

@@ -1,4 +1,4 @@
-"""The end of a half message, as the queue of op messages tells it."""
+"""The ends of half messages, by the queue of op messages."""
 
 from typing import NamedTuple
 
@@ -19,6 +19,13 @@ class OpenHalves(NamedTuple):
     was_cut_short: bool
 
 
+class HalfEnd(NamedTuple):
+    """The op message that ends a half message, or whether older ones were left unread."""
+
+    message: Message | None
+    was_cut_short: bool = False
+
+
 def open_halves(source: Source, limit: int) -> OpenHalves:
     """Find among the newest *limit* half messages of each queue those that are neither committed nor rolled back."""
     found: dict[str, Message] = {}
@@ -29,54 +36,55 @@ def open_halves(source: Source, limit: int) -> OpenHalves:
             continue
         ended: dict[int, set[str]] = {}  # by queue
         for queue_id in source.queue_ids(op_topic):
-            ops = source.queue_offsets(op_topic, queue_id) or OffsetRange(0, 0)
-            was_cut_short |= ops.maximum - ops.minimum > _OPS_READ
-            oldest = max(ops.minimum, ops.maximum - _OPS_READ)
-            for op in source.run_of_queue(op_topic, queue_id, oldest, ops.maximum):
+            ops, is_part = _newest(source, op_topic, queue_id, _OPS_READ)
+            was_cut_short |= is_part
+            for op in source.run_of_queue(op_topic, queue_id, *ops):
                 if op is not None:
-                    named = op.properties.get(transactions.TRANS_OFFSET) or (op.body or b"").decode("ascii", "replace")
-                    ended.setdefault(queue_id, set()).update(named.split(","))
+                    ended.setdefault(queue_id, set()).update(_ended_numbers(op))
         for queue_id in source.queue_ids(topic):
-            halves = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
-            was_cut_short |= halves.maximum - halves.minimum > limit
-            for half in source.run_of_queue(
-                topic, queue_id, max(halves.minimum, halves.maximum - limit), halves.maximum
-            ):
+            halves, is_part = _newest(source, topic, queue_id, limit)
+            was_cut_short |= is_part
+            for half in source.run_of_queue(topic, queue_id, *halves):
                 if half is None:
                     continue
                 # A half message that is checked again is written again: the newest one of a message counts.
-                record, name = half.record, half.unique_key or half.offset_id
-                number = record.physical_offset if topic == transactions.HALF_TOPIC else record.queue_offset
+                name = half.unique_key or half.offset_id
                 found.pop(name, None)
-                if str(number) not in ended.get(queue_id, ()):
+                if _number(half) not in ended.get(queue_id, ()):
                     found[name] = half
     newest = sorted(found.values(), key=lambda half: half.record.physical_offset, reverse=True)
     return OpenHalves(newest, was_cut_short)
-
-
-class HalfEnd(NamedTuple):
-    """The op message that ends a half message, or whether older ones were left unread."""
-
-    message: Message | None
-    was_cut_short: bool = False
 
 
 def half_end(source: Source, half: Message) -> HalfEnd:
     """Find the op message that ends a half message: a commit and a rollback both write one."""
     is_in_rocksdb = half.topic == transactions.HALF_TOPIC
     topic, queue_id = (transactions.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
-    ops = source.queue_offsets(topic, queue_id)
-    if ops is None:
-        return HalfEnd(None)
-    oldest = max(ops.minimum, ops.maximum - _OPS_READ)
-    for number in range(ops.maximum - 1, oldest - 1, -1):
+    ops, is_part = _newest(source, topic, queue_id, _OPS_READ)
+    for number in reversed(range(*ops)):
         op = source.in_queue(topic, queue_id, number)
         # An op message lies after its half message: the first one before it ends the search.
         if op is None or op.record.physical_offset < half.record.physical_offset:
             return HalfEnd(None)
-        if is_in_rocksdb:
-            if op.properties.get(transactions.TRANS_OFFSET) == str(half.record.physical_offset):
-                return HalfEnd(op)
-        elif str(half.record.queue_offset) in (op.body or b"").decode("ascii", "replace").split(","):
+        if _number(half) in _ended_numbers(op):
             return HalfEnd(op)
-    return HalfEnd(None, was_cut_short=oldest > ops.minimum)
+    return HalfEnd(None, was_cut_short=is_part)
+
+
+def _newest(source: Source, topic: str, queue_id: int, limit: int) -> tuple[OffsetRange, bool]:
+    """Return the offsets of the newest *limit* messages of a queue, and whether it has older ones."""
+    held = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
+    oldest = max(held.minimum, held.maximum - limit)
+    return OffsetRange(oldest, held.maximum), oldest > held.minimum
+
+
+def _number(half: Message) -> str:
+    """Return the number by which op messages name a half message: in files by its queue, in RocksDB by the log."""
+    record = half.record
+    return str(record.physical_offset if half.topic == transactions.HALF_TOPIC else record.queue_offset)
+
+
+def _ended_numbers(op: Message) -> list[str]:
+    """Return the numbers of the half messages that an op message ends: from 5.1.0 on it may end several."""
+    named = op.properties.get(transactions.TRANS_OFFSET) or (op.body or b"").decode("ascii", "replace")
+    return named.split(",")

@@ -152,8 +152,8 @@ _place_options = bundled(
 
 
 @contextmanager
-def _opened(options: QueryOptions) -> Iterator[tuple[Source, str | None]]:
-    """Open the store or the lake; also give the broker's name, where it is known."""
+def _opened(options: QueryOptions) -> Iterator[Source]:
+    """Open the store or the lake."""
     options.check()
     from jobs.query.open_source import SourcePlace, open_place
 
@@ -240,7 +240,7 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
     A time without a zone is in --time-zone, by default this machine's.
     """
     window = options.window(begin, end)
-    with _opened(options) as (source, _):
+    with _opened(options) as source:
         answer = lookups.by_key(source, topic, key, kind=_KINDS[key_type], window=window, limit=limit or None)
         printer = options.printer
         for given in (begin, end):
@@ -257,7 +257,7 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
 @_place_options
 def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCode:
     """Print messages by their ids, as queryMsgById does; offset ids, and where these lead nowhere, producers' ids."""
-    with _opened(options) as (source, _):
+    with _opened(options) as source:
         return _print_ids(options, source, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
@@ -267,7 +267,7 @@ def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCod
 @_place_options
 def message(options: QueryOptions, message_id: str, topic: str | None) -> ExitCode:
     """Print the message that an id names: an offset id first, and if that leads nowhere, a producer's id."""
-    with _opened(options) as (source, _):
+    with _opened(options) as source:
         return _print_ids(options, source, [message_id.strip()], topic)
 
 
@@ -291,7 +291,7 @@ def _print_ids(options: QueryOptions, source: Source, texts: Sequence[str], topi
 @_place_options
 def by_unique_key(options: QueryOptions, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
     """Print the message with a producer's id, as queryMsgByUniqueKey does."""
-    with _opened(options) as (source, _):
+    with _opened(options) as source:
         answer = lookups.by_unique_key(source, topic, unique_key, show_all=show_all, limit=limit or None)
         printer = options.printer
         printer.details(answer, has_offset_id=False)
@@ -310,10 +310,10 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
     """Print the message that is number OFFSET of its queue, as queryMsgByOffset does."""
     if options.lake and broker_name and not options.broker:
         options = options._replace(broker=broker_name)
-    with _opened(options) as (source, broker):
+    with _opened(options) as source:
         printer = options.printer
-        if broker and broker_name and broker != broker_name:
-            return printer.empty(reasons.other_name(broker, broker_name))
+        if source.broker and broker_name and source.broker != broker_name:
+            return printer.empty(reasons.other_name(source.broker, broker_name))
         answer = lookups.by_offset(source, topic, queue_id, offset)
         printer.details(answer)
         return printer.finish(answer, source)
@@ -348,11 +348,10 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
 ) -> ExitCode:
     """List messages, the newest first: of a store by their offsets, of a lake by their store times."""
     from jobs.query.listing.empty import why_empty
-    from jobs.query.listing.model import Deadline, Wanted
-    from jobs.query.listing.of_source import listing_of
+    from jobs.query.listing.model import Deadline, Wanted, listing_of
 
     wanted = Wanted(topic, key, tag, words, *options.window(since, until))
-    with _opened(options) as (source, _):
+    with _opened(options) as source:
         listing = listing_of(source)
         page = listing.page(wanted, before, limit, Deadline(seconds))
         printer = options.printer
@@ -379,11 +378,11 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
     """
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
-    from jobs.query.listing.of_source import listing_of
+    from jobs.query.listing.model import listing_of
     from jobs.query.story import timeline
     from jobs.query.story.text import story_lines, story_object
 
-    with _opened(options) as (source, _):
+    with _opened(options) as source:
         answer = (
             timeline.by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
             if key is None
@@ -440,8 +439,8 @@ def mqadmin_line(options: QueryOptions, arguments: tuple[str, ...]) -> ExitCode:
     try:
         if options.store is None and options.lake is None:
             parse(arguments, options.known_release() or NEWEST)  # a line that no store answers says so first
-        with _opened(options) as (source, broker):
+        with _opened(options) as source:
             now = time.time_ns() // 1_000_000
-            return mqadmin.run(arguments, Context(source, options.printer, broker, now, options.any_host))
+            return mqadmin.run(arguments, Context(source, options.printer, now, options.any_host))
     except UnsupportedFormat as error:
         raise click.UsageError(str(error)) from error

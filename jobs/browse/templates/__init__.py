@@ -28,13 +28,6 @@ STYLE = "".join(
 )
 
 
-class Link(NamedTuple):
-    """A text that leads to another page."""
-
-    text: str
-    href: str
-
-
 class _Sentence(NamedTuple):
     """A sentence of a story in two languages."""
 

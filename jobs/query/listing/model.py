@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME
+from jobs.query.source import MAX_TIME, MIN_TIME, Source, whole_number
+from jobs.query.store_source import StoreSource
 from jobs.report.axes import round_duration
 from rmq_formats.errors import UnsupportedFormat
 
@@ -42,7 +43,7 @@ class Wanted(NamedTuple):
 
     @property
     def is_search(self) -> bool:
-        """Whether a list has only what something else than topic and time decides."""
+        """Whether a condition beside topic and time limits the list."""
         return (self.key, self.tag, self.words) != (None, None, None)
 
     def takes(self, message: Message) -> bool:
@@ -77,7 +78,6 @@ class Histogram(NamedTuple):
     start: int
     step: int
     counts: Sequence[int]
-    unit: str = "messages"
     note: str = ""
 
 
@@ -112,12 +112,23 @@ class Chain(NamedTuple):
 Listing: TypeAlias = "StoreListing | LakeListing"  # both answer the same questions
 
 
+def listing_of(source: Source) -> Listing:
+    """Return the listing of a store or a lake."""
+    if isinstance(source, StoreSource):
+        from jobs.query.listing.of_store import StoreListing
+
+        return StoreListing(source)
+    from jobs.query.listing.of_lake import LakeListing
+
+    return LakeListing(source)
+
+
 def number_of(position: str) -> int:
     """Return a number that a position is made of; `UnsupportedFormat` where it is none of 64 bits."""
-    if position.isascii() and position.isdigit() and len(position) < len(str(MAX_TIME)):
-        return int(position)
-    reason = f"{position[:40]!r} is no position of a message"
-    raise UnsupportedFormat(reason)
+    number = whole_number(position)
+    if number is None:
+        raise UnsupportedFormat(f"{position[:40]!r} is no position of a message")
+    return number
 
 
 def slots_of(begin: int, end: int, slots: int) -> tuple[int, int]:
@@ -127,7 +138,7 @@ def slots_of(begin: int, end: int, slots: int) -> tuple[int, int]:
 
 
 def rate(count: int, first: int | None, last: int | None) -> float | None:
-    """Return messages a second between two times; None where they tell none."""
+    """Return messages a second between two times; None where they give none."""
     if first is None or last is None or last <= first:
         return None
     return float(f"{count * 1000 / (last - first):.3g}")

@@ -30,7 +30,7 @@ from jobs.query.listing.model import (
     slots_of,
 )
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME
+from jobs.query.source import MIN_TIME, whole_number
 from jobs.query.story.lake_evidence import LakeEvidence
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.flags import COMPRESSED
@@ -91,12 +91,11 @@ class _Position(NamedTuple):
     def of(cls, given: str) -> "_Position":
         parts = given.split(".")
         if len(parts) != len(cls._fields) or not _STORE_ID.fullmatch(parts[2]):
-            reason = f"{given[:40]!r} is no position of a message"
-            raise UnsupportedFormat(reason)
+            raise UnsupportedFormat(f"{given[:40]!r} is no position of a message")
         return cls(number_of(parts[0]), number_of(parts[1]), parts[2])
 
 
-class _Part(NamedTuple):
+class _NewestRows(NamedTuple):
     """The newest rows of a table: the least value in the column that orders them, and how many there are."""
 
     low: int | None
@@ -159,7 +158,7 @@ class LakeListing:
         self, wanted: Wanted, before: _Position | None, limit: int
     ) -> Iterator[tuple[list[_Position], _Position | None]]:
         """Yield places of messages in order, and up to which position all have been looked at; None at the end."""
-        if wanted.key is not None and self._tables.has_index_entries:
+        if wanted.key is not None and self._tables.has(INDEX_ENTRIES):
             found = sorted({one for one in self._under_key(wanted) if before is None or one < before}, reverse=True)
             yield from ((found[start : start + limit], None) for start in range(0, len(found), max(limit, 1)))
             return
@@ -172,6 +171,7 @@ class LakeListing:
             while True:
                 newest = self._places([*conditions, *window, *_after(last)], together)
                 is_last = len(newest) < together
+                # At a window's end all from its least position on have been seen: the next page begins before it.
                 seen = newest[-1] if not is_last else None if low is None else _Position(low + 1, 0, "")
                 yield newest, seen
                 if is_last:
@@ -257,7 +257,7 @@ class LakeListing:
                 last = min(last, len(counts) - 1)
                 for slot in range(first, last + 1):
                     counts[slot] += (file.rows or 0) // (last - first + 1)
-            return Histogram(start, step, counts, "messages", "of all topics, estimated by the sizes of files")
+            return Histogram(start, step, counts, "of all topics, estimated by the sizes of files")
         of_topic = "" if wanted.topic is None else f" AND topic = {text(wanted.topic)}"
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
         for row in self.source.select(
@@ -275,16 +275,18 @@ class LakeListing:
         return sum(file.rows or 0 for file in self._files)
 
     def stores(self) -> Rows:
-        """Return each store of the lake, with what runs have read of it."""
+        """Return each store of the lake, with the messages and offsets that runs have read of it."""
         sql = (
             "SELECT broker, store_id, max(run) AS runs, sum(messages) AS messages, min(from_offset) AS from_offset, "  # noqa: S608 - quoted
             "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
             f"FROM runs WHERE {self.source.condition(_PREPARED)} GROUP BY broker, store_id ORDER BY broker, store_id"
         )
-        if not self._tables.has("runs"):
-            return Rows((), (), note="the lake has no table runs")
+        return self._rows(sql, sql) if self._tables.has("runs") else Rows((), (), note="the lake has no table runs")
+
+    def _rows(self, sql: str, shown: str) -> Rows:
+        """Run a query that a page shows as *shown*; it names the columns, unless there is no row."""
         rows = self._tables.rows(sql)
-        return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
+        return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], shown)
 
     def growth(self, slots: int) -> Histogram | None:
         """Return the messages that runs brought into the lake, over time; None of a single run."""
@@ -292,9 +294,9 @@ class LakeListing:
             return None
         rows = self.source.select("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
-        if not ended or min(ended)[0] == max(ended)[0]:  # one run is no growth
+        begin, end = min(ended, default=(0, 0))[0], max(ended, default=(0, 0))[0]
+        if begin == end:  # one run is no growth
             return None
-        begin, end = min(ended)[0], max(ended)[0]
         start, step = slots_of(begin, end, slots)
         counts = [0] * ((end - start) // step + 1)
         for time, messages in ended:
@@ -335,16 +337,8 @@ class LakeListing:
             f"FROM {MESSAGES} WHERE {self.source.condition('total_size IS NOT NULL')} GROUP BY topic ORDER BY topic"
         )
         rows = [
-            (
-                row["topic"],
-                row["queues"],
-                row["messages"],
-                row["bytes"],
-                rate(row["messages"], row["first_stored"], row["last_stored"]),
-                row["first_stored"],
-                row["last_stored"],
-            )
-            for row in self._tables.rows(sql)
+            (topic, queues, messages, size, rate(messages, first, last), first, last)
+            for topic, queues, messages, size, first, last in map(dict.values, self._tables.rows(sql))
         ]
         return Rows(("topic", "queues", "messages", "bytes", "per second", "first stored", "last stored"), rows, sql)
 
@@ -374,24 +368,24 @@ class LakeListing:
 
     def _viewed(self, view: str, columns: str, rest: str) -> Rows:
         shown = f"SELECT {columns} FROM {view}{rest}"  # noqa: S608 - texts of ours
-        if view in _JOINED and self.messages > _MOST_JOINED:
+        if self._is_too_large(view):
             return Rows((), (), shown, _TOO_MANY)
-        by_name = {one.name: one.sql for one in views()}
-        rows = self._tables.rows(f"SELECT {columns} FROM ({by_name[view]}) AS {view}{rest}")  # noqa: S608 - texts of ours
-        return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], shown)
+        return self._rows(f"SELECT {columns} FROM {_origin(view)}{rest}", shown)  # noqa: S608 - texts of ours
+
+    def _is_too_large(self, view: str) -> bool:
+        return view in _JOINED and self.messages > _MOST_JOINED
 
     # the index and other tables
 
     def chains(self, message: Message) -> Iterator[Chain]:
         """Yield for each key of a message the entries of its slot, as the rebuilt index file chains them."""
-        if not self._tables.has_index_entries:
+        if not self._tables.has(INDEX_ENTRIES):
             return
         offset = message.record.physical_offset
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
         of_keys = f"{one_of('key_hash', keys)} AND physical_offset = {offset}"
-        own = (
-            self.source.select("DISTINCT store_id, index_file, slot, key_hash", INDEX_ENTRIES, of_keys) if keys else []
-        )
+        columns = "DISTINCT store_id, index_file, slot, key_hash"
+        own = self.source.select(columns, INDEX_ENTRIES, of_keys) if keys else []
         for store_id, file in sorted({(str(row["store_id"]), int(row["index_file"] or 0)) for row in own}):
             of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
             newest = self._newest_of_slots(store_id, file, {int(row["slot"] or 0) for row in of_file})
@@ -407,7 +401,7 @@ class LakeListing:
                 yield Chain(key, str(file), slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
 
     def _newest_of_slots(self, store_id: str, file: int, slots: Iterable[int]) -> dict[int, list[dict[str, int]]]:
-        """Return the newest entries of slots of an index file; all slots at once, for it takes the whole column."""
+        """Return the newest entries of slots of an index file, with one query, since each reads a complete column."""
         inside = self.source.condition(
             f"store_id = {text(store_id)} AND index_file = {file} AND {one_of('slot', slots)}"
         )
@@ -429,23 +423,20 @@ class LakeListing:
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Return rows of a table or view whose columns hold the texts of *filters*, the newest first."""
         if name not in self.tables() or skip > _MOST_SKIPPED:
-            reason = f"the lake has no table {name[:40]!r}, or less rows"
-            raise UnsupportedFormat(reason)
-        by_name = {view.name: view.sql for view in views()}
-        origin = f"({by_name[name]}) AS {name}" if name in by_name else name
-        if name in _JOINED and self.messages > _MOST_JOINED:
+            raise UnsupportedFormat(f"the lake has no table {name[:40]!r}, or less rows")
+        origin = _origin(name)
+        if self._is_too_large(name):
             return Rows((), (), f"SELECT * FROM {name}", _TOO_MANY)  # noqa: S608 - a name of ours
         kinds = self._tables.kinds(f"SELECT * FROM {origin}")  # noqa: S608 - names of ours
         unknown = filters.keys() - kinds.keys()
         if unknown:
-            reason = f"{name} has no column {min(unknown)[:40]!r}"
-            raise UnsupportedFormat(reason)
+            raise UnsupportedFormat(f"{name} has no column {min(unknown)[:40]!r}")
         columns = [column for column in kinds if column not in _LARGE]
         shown = ", ".join(_shown(column, kinds[column]) for column in columns)
         conditions = [_holds(column, kinds[column], part) for column, part in filters.items()]
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
         note = ""
-        if newest is not None and name not in by_name:
+        if newest is not None and origin == name:
             part = self._newest_part(name, newest, None if filters else skip + limit)
             if part.rows > _MOST_SORTED:
                 newest, note = (
@@ -459,30 +450,36 @@ class LakeListing:
         rows = self._tables.rows(f"SELECT {shown} FROM (SELECT * FROM {origin}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
         return Rows(columns, [tuple(row.values()) for row in rows], f"SELECT * FROM {name}{rest}", note)  # noqa: S608 - the same
 
-    def _newest_part(self, name: str, column: str, wanted: int | None) -> _Part:
+    def _newest_part(self, name: str, column: str, wanted: int | None) -> _NewestRows:
         """Return the least value that the newest *wanted* rows can have, and how many rows have such: None of all."""
         files = self._tables.files(name, column)
         every = sum(file.rows or 0 for file in files)
         if wanted is None or any(file.low is None or file.high is None for file in files):
-            return _Part(None, every)
+            return _NewestRows(None, every)
         have = 0
         for file in sorted(files, key=lambda file: file.low or 0, reverse=True):
             have += file.rows or 0
             if have >= wanted:
                 low = file.low or 0
-                return _Part(low, sum(one.rows or 0 for one in files if (one.high or 0) >= low))
-        return _Part(None, every)
+                return _NewestRows(low, sum(one.rows or 0 for one in files if (one.high or 0) >= low))
+        return _NewestRows(None, every)
+
+
+def _origin(name: str) -> str:
+    """Return a table or a view as SQL selects from it: the lake has no views of its own."""
+    return next((f"({view.sql}) AS {name}" for view in views() if view.name == name), name)
 
 
 def _holds(column: str, kind: str, part: str) -> str:
-    """Return the condition that a column holds a text; of whole numbers, that it is this one: files tell where."""
-    if kind.startswith(("int", "uint")) and part.isascii() and part.isdigit() and len(part) < len(str(MAX_TIME)):
-        return f'"{column}" = {int(part)}'
+    """Return the condition that a column holds a text; integers have to be equal, so that statistics skip files."""
+    number = whole_number(part)
+    if kind.startswith(("int", "uint")) and number is not None:
+        return f'"{column}" = {number}'
     return f'contains(CAST("{column}" AS VARCHAR), {text(part)})'
 
 
 def _shown(column: str, kind: str) -> str:
-    """Return how a column is shown: what is neither a text nor a number as one."""
+    """Return the SQL that shows a column: bytes as digits, any other type than text and number as text."""
     if "binary" in kind:
         return f'encode("{column}", \'hex\') AS "{column}"'
     is_plain = kind.startswith(("int", "string", "large_string", "string_view", "bool", "double", "float"))
@@ -494,7 +491,7 @@ def _place_of(row: Mapping[str, Cell]) -> _Position:
 
 
 def _after(last: _Position | None) -> list[str]:
-    """Return the condition on what comes after a position in the order of pages."""
+    """Return the condition that a row comes after a position in the order of pages."""
     if last is None:
         return []
     time, offset, store = last

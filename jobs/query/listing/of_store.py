@@ -7,11 +7,10 @@ names, or where a segment begins. A time is searched by halves, as brokers do.
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice, pairwise
-from operator import attrgetter
 
 from jobs.query.listing.model import (
     CHAIN_SHOWN,
@@ -49,7 +48,6 @@ _MOST_READ = 1000  # messages of a queue of dead letters, or of half messages
 _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a histogram: of all queues, of one
 _LONGEST_CHAIN = 4096  # entries that are followed
 _SECONDS_OF_HALVES = 2  # that a log is searched for half messages
-_TIME = attrgetter("record.store_timestamp")
 
 
 class StoreListing:
@@ -95,14 +93,9 @@ class StoreListing:
             return sum(len(self._numbers(queue, wanted, self._reader.store.end_offset)) for queue in queues)
         if self._reader.log_size > COMPILED_FROM:
             return None
-        times = Wanted(begin=wanted.begin, end=wanted.end)
+        times = Wanted(wanted.topic, begin=wanted.begin, end=wanted.end)
         stored = search(self._reader, holding(wanted.topic or ""), silent)
-        return sum(
-            wanted.topic in {None, message.topic}
-            and times.takes(message)
-            and not self._is_left_over(message.record.physical_offset)
-            for message in (Message(record, self.source.release) for record in stored)
-        )
+        return sum(self._is_listed(Message(record, self.source.release), times) for record in stored)
 
     def _candidates(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """Yield messages and their offsets, descending; an offset alone says how far it has looked."""
@@ -146,14 +139,13 @@ class StoreListing:
 
     def _number_at(self, queue: StoredQueue, time: int, low: int, high: int) -> int:
         """Return the number of the first unit in [low, high) whose message was stored at *time* or later."""
-
-        def stored(number: int) -> int:
-            message = self.source.at(self._named(queue, number))
-            return MIN_TIME if message is None else message.record.store_timestamp
-
-        return bisect_left(range(high), time, low, key=stored)
+        # Store times ascend in a queue but for steps of the broker's clock, as brokers search by them, too. A message
+        # that is lost counts as the oldest: files are lost from the beginning of a log as a rule.
+        return bisect_left(range(high), time, low, key=lambda at: self.source.stored_at(queue, at) or MIN_TIME)
 
     def _logged(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+        # A span is read forwards and given backwards. It begins at a boundary, never inside a record: the chain of
+        # records from there meets the beginning of the span before, so no record is in two spans or in none.
         sieve = holding(wanted.topic or wanted.tag or "")
         start, end, size = self._reader.store.start_offset, before, _FIRST_SPAN
         if wanted.end < MAX_TIME:
@@ -165,8 +157,7 @@ class StoreListing:
             for record in search(self._reader, sieve, silent, Span(low, end)):
                 message = Message(record, self.source.release)
                 oldest = record.store_timestamp if oldest is None else oldest
-                is_wanted = wanted.topic in {None, message.topic} and wanted.takes(message)
-                if record.physical_offset < end and is_wanted and not self._is_left_over(record.physical_offset):
+                if record.physical_offset < end and self._is_listed(message, wanted):
                     kept.append(message)
             yield from ((one.record.physical_offset, one) for one in reversed(kept))
             yield low, None
@@ -174,8 +165,11 @@ class StoreListing:
                 return
             end, size = low, min(size * 2, _LARGEST_SPAN)
 
-    def _is_left_over(self, offset: int) -> bool:
-        return bool(self._reader.epochs) and self._reader.is_left_over(offset)
+    def _is_listed(self, message: Message, wanted: Wanted) -> bool:
+        """Return whether a message of the log is wanted, and not left over from a master that was replaced."""
+        if wanted.topic not in {None, message.topic} or not wanted.takes(message):
+            return False
+        return not (self._reader.epochs and self._reader.is_left_over(message.record.physical_offset))
 
     def _boundary_before(self, offset: int) -> int:
         """Return the last record at *offset* or before it that a queue names, else where the segment begins."""
@@ -216,12 +210,8 @@ class StoreListing:
         """Return how many messages the queues of a topic, or of all, have in each slot of time."""
         queues = self._largest() if wanted.topic is None else self._queues(wanted.topic)
         ranges = [(queue, *self._reader.unit_range(queue)) for queue in queues]
-        ends = [
-            message.record.store_timestamp
-            for queue, first, end in ranges
-            for number in {first, end - 1}
-            if first < end and (message := self.source.at(self._named(queue, number))) is not None
-        ]
+        filled = [(queue, first, end) for queue, first, end in ranges if first < end]
+        ends = self._times((queue, number) for queue, first, end in filled for number in (first, end - 1))
         if not ends:
             return None
         begin, end_time = max(min(ends), wanted.begin), min(max(ends), wanted.end)
@@ -243,11 +233,16 @@ class StoreListing:
             slots_of_numbers = [self._slot(queue, min(number, high - 1), start, step) for number in numbers]
             for (number, slot), (following, last) in pairwise(zip(numbers, slots_of_numbers, strict=True)):
                 _spread(counts, following - number, slot, last if following - number > 1 else slot)
-        return Histogram(start, step, counts, "messages", note)
+        return Histogram(start, step, counts, note)
 
     def _slot(self, queue: StoredQueue, number: int, start: int, step: int) -> int:
-        message = self.source.at(self._named(queue, number))
-        return 0 if message is None else (message.record.store_timestamp - start) // step
+        time = self.source.stored_at(queue, number)
+        return 0 if time is None else (time - start) // step
+
+    def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
+        """Return the store times of the messages of units, without those that are lost."""
+        times = (self.source.stored_at(queue, number) for queue, number in units)
+        return [time for time in times if time is not None]
 
     def topics(self) -> Rows:
         """Return each topic that has queues, with what these hold."""
@@ -257,15 +252,8 @@ class StoreListing:
         rows = []
         for topic in sorted({*ranges, *self._reader.topic_config}):
             own = [(queue, first, end) for queue, first, end in ranges.get(topic, ()) if first < end]
-            firsts, lasts = (
-                [self.source.at(self._named(queue, number)) for queue, number in numbers]
-                for numbers in (
-                    [(queue, first) for queue, first, _ in own],
-                    [(queue, end - 1) for queue, _, end in own],
-                )
-            )
-            oldest = min((_TIME(one) for one in firsts if one), default=None)
-            newest = max((_TIME(one) for one in lasts if one), default=None)
+            oldest = min(self._times((queue, first) for queue, first, _ in own), default=None)
+            newest = max(self._times((queue, end - 1) for queue, _, end in own), default=None)
             count = sum(end - first for _, first, end in own)
             rows.append((topic, len(ranges.get(topic, ())), count, rate(count, oldest, newest), oldest, newest))
         return Rows(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows)
@@ -318,7 +306,7 @@ class StoreListing:
         return Rows(("stored", "topic", "producer group", "id"), rows, note=note)
 
     def _open_in_log(self) -> OpenHalves:
-        """Find the half messages of brokers up to 4.2.0, which no queue has: what ends one is after it in the log."""
+        """Find the half messages of brokers up to 4.2.0, which no queue has: their ends come after them in the log."""
         found: list[Message] = []
         ended: set[int] = set()
         deadline = Deadline(_SECONDS_OF_HALVES)
@@ -359,14 +347,14 @@ class StoreListing:
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Refuse: a store has no tables."""
         del filters, skip, limit
-        reason = f"a store has no table {name[:40]!r}; a lake has"
-        raise UnsupportedFormat(reason)
+        raise UnsupportedFormat(f"a store has no table {name[:40]!r}; a lake has")
 
 
 def _spread(counts: list[int], messages: int, first: int, last: int) -> None:
     """Add messages to the slots from *first* to *last*, as evenly as whole numbers allow."""
     first, last = (min(max(slot, 0), len(counts) - 1) for slot in (first, max(first, last)))
     width = last - first + 1
+    # Differences of shares that are rounded down: they add up to the number of messages, whatever the width.
     for slot in range(width):
         counts[first + slot] += messages * (slot + 1) // width - messages * slot // width
 

@@ -4,13 +4,15 @@ mqadmin's own command lines: which letters a release knows, and what they mean t
 Letters change: `-c` of queryMsgByKey does not exist at first, then is the largest number of messages, then the cluster.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, tzinfo
 from getopt import GetoptError, gnu_getopt
 from pathlib import PurePath
 from typing import NamedTuple
 
-from jobs.query.charset import check_charset
-from jobs.query.mqadmin.unanswered import why_unanswered
+from jobs.console.moments import EXAMPLES, GivenTime
+from jobs.query.mqadmin.charsets import check_charset
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release, Version
 
@@ -34,14 +36,15 @@ class Letter(NamedTuple):
 _ALWAYS = (Letter("n", "namesrvAddr"), Letter("h", "help", has_value=False))
 _TOPIC = Letter("t", "topic", is_required=True)
 _CLUSTER = Letter("c", "cluster", since="5.3.1")
+_TIMES = (Letter("b", "beginTimestamp"), Letter("e", "endTimestamp"))
+_TIMES_OF_KEYS = tuple(letter._replace(since="5.1.1") for letter in _TIMES)
 _DIRECTLY = (Letter("g", "consumerGroup"), Letter("d", "clientId"))  # hand a message to a consumer: needs a broker
 
 COMMANDS: Mapping[str, tuple[Letter, ...]] = {
     "queryMsgByKey": (
         _TOPIC,
         Letter("k", "msgKey", is_required=True),
-        Letter("b", "beginTimestamp", since="5.1.1"),
-        Letter("e", "endTimestamp", since="5.1.1"),
+        *_TIMES_OF_KEYS,
         Letter("c", "maxNum", since="5.1.1", until="5.3.1"),
         Letter("m", "maxNum", since="5.3.1"),
         _CLUSTER,
@@ -77,16 +80,14 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
     "queryMsgTraceById": (
         Letter("i", "msgId", is_required=True),
         Letter("t", "traceTopic"),
-        Letter("b", "beginTimestamp", since="5.1.1"),
-        Letter("e", "endTimestamp", since="5.1.1"),
+        *_TIMES_OF_KEYS,
         Letter("c", "maxNum", since="5.1.1"),
     ),
     "printMsg": (
         _TOPIC,
         Letter("c", "charsetName"),
         Letter("s", "subExpression"),
-        Letter("b", "beginTimestamp"),
-        Letter("e", "endTimestamp"),
+        *_TIMES,
         Letter("d", "printBody"),
         Letter("l", "lmqParentTopic", since="5.3.2"),
     ),
@@ -96,8 +97,7 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
         Letter("i", "queueId", is_required=True),
         Letter("c", "charsetName"),
         Letter("s", "subExpression"),
-        Letter("b", "beginTimestamp"),
-        Letter("e", "endTimestamp"),
+        *_TIMES,
         Letter("p", "printMsg"),
         Letter("d", "printBody"),
         Letter("f", "calculate"),
@@ -130,6 +130,39 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
     ),
     "getConsumerConfig": (Letter("g", "groupName", is_required=True),),
 }
+# The commands that nothing on a broker's disk answers, by the reason.
+UNANSWERED: Mapping[str, Sequence[str]] = {
+    "makes brokers, name servers or controllers change something": (
+        *("updateTopic", "updateTopicList", "updateTopicPerm", "updateStaticTopic", "remappingStaticTopic"),
+        *("deleteTopic", "updateOrderConf", "updateSubGroup", "updateSubGroupList", "deleteSubGroup", "setConsumeMode"),
+        *("cloneGroupOffset", "resetOffsetByTime", "resetOffsetByTimeOld", "skipAccumulatedMessage"),
+        *("updateBrokerConfig", "updateNamesrvConfig", "updateControllerConfig", "updateKvConfig", "deleteKvConfig"),
+        *("wipeWritePerm", "addWritePerm", "addBroker", "removeBroker", "resetMasterFlushOffset", "electMaster"),
+        *("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog", "cleanBrokerMetadata"),
+        *("setCommitLogReadAheadMode", "updateColdDataFlowCtrGroupConfig", "removeColdDataFlowCtrGroupConfig"),
+        *("createUser", "updateUser", "deleteUser", "copyUser", "createAcl", "updateAcl", "deleteAcl", "copyAcl"),
+    ),
+    "sends messages": ("sendMessage", "sendMsgStatus", "checkMsgSendRT", "clusterRT"),
+    "asks who is connected or how fast something goes, which only brokers and clients at work know": (
+        *("brokerStatus", "brokerConsumeStats", "consumer", "consumerConnection", "consumerStatus"),
+        *("producer", "producerConnection", "startMonitoring", "statsAll", "exportMetrics", "exportPopRecord"),
+        *("getConsumerStatus", "haStatus", "getSyncStateSet", "getColdDataFlowCtrInfo"),
+    ),
+    "asks name servers or controllers, of which a broker's store has nothing": (
+        *("clusterList", "topicRoute", "topicClusterList", "allocateMQ"),
+        *("getNamesrvConfig", "getControllerConfig", "getControllerMetaData"),
+    ),
+    "asks for what the broker's process was started with, which broker.conf has": ("getBrokerConfig", "exportConfigs"),
+    "asks for users and their rights, which are not read here": ("getUser", "listUser", "getAcl", "listAcl"),
+    "prints a file of compacted messages, which dump does": ("dumpCompactionLog",),
+    "writes out topics, groups and offsets; topicList, getConsumerConfig and consumerProgress print them": (
+        "exportMetadata",
+        "exportMetadataInRocksDB",
+        "rocksDBConfigToJson",
+    ),
+    "asks for a broker's epochs, which inspect prints": ("getBrokerEpoch",),
+    "compares a broker's queues in RocksDB with those in files, which verify does": ("checkRocksdbCqWriteProgress",),
+}
 _SHELLS = frozenset({"sh", "bash"})
 _PROGRAMS = frozenset({"mqadmin", "mqadmin.cmd"})
 # queryCq is not in 4.0.0; what the other two printed before 4.9.8 is not known here.
@@ -141,6 +174,7 @@ _SINCE = {
     "queryMsgTraceById": "4.9.0",
     "consumeMessage": "4.3.0",
 }
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")  # yyyy-MM-dd#HH:mm:ss:SSS
 
 
 class Line(NamedTuple):
@@ -157,8 +191,27 @@ class Line(NamedTuple):
         try:
             return int(text or "")
         except ValueError as error:
-            reason = f"{self.command}: {text!r} is no number for {name}"
+            raise UnsupportedFormat(f"{self.command}: {text!r} is no number for {name}") from error
+
+    def moment(self, name: str, default: int, zone: tzinfo | None) -> int:
+        """Return a time that the line gives, as mqadmin writes it or as our own queries take it, in *zone*."""
+        text = self.options.get(name)
+        if text is None:
+            return default
+        match = _TIME.fullmatch(text)
+        if match:
+            year, month, day, hour, minute, second, rest = map(int, match.groups())
+            moment = datetime(year, month, day, hour, minute, second, tzinfo=zone)
+            return int(moment.timestamp()) * 1000 + rest
+        try:
+            return GivenTime(text).milliseconds(zone)
+        except (ValueError, OverflowError) as error:
+            reason = f"{text!r} is neither yyyy-MM-dd#HH:mm:ss:SSS nor another time (examples: {EXAMPLES})"
             raise UnsupportedFormat(reason) from error
+
+    def is_true(self, name: str, default: str = "false") -> bool:
+        """Return whether an option says `true`, in any case of its letters."""
+        return self.options.get(name, default).lower() == "true"
 
     def charset(self, name: str, default: str | None) -> str | None:
         """Return a charset that the line gives."""
@@ -168,8 +221,7 @@ class Line(NamedTuple):
         try:
             check_charset(text)
         except ValueError as error:
-            reason = f"{self.command}: {error}"
-            raise UnsupportedFormat(reason) from error
+            raise UnsupportedFormat(f"{self.command}: {error}") from error
         return text
 
 
@@ -179,10 +231,9 @@ def parse(arguments: Sequence[str], release: Release) -> Line:
     word = words.pop(0) if words else ""
     # mqadmin does not look at the case: up to 4.9.3 it wrote QueryMsgTraceById itself.
     name = next((command for command in COMMANDS if command.lower() == word.lower()), word)
-    why = why_unanswered(name)
+    why = next((why for why, names in UNANSWERED.items() if name.lower() in map(str.lower, names)), None)
     if why is not None:
-        reason = f"mqadmin {name} is not answered from a disk: it {why}"
-        raise UnsupportedFormat(reason)
+        raise UnsupportedFormat(f"mqadmin {name} is not answered from a disk: it {why}")
     if name not in COMMANDS or not _has(release, name):
         known = ", ".join(command for command in COMMANDS if _has(release, command))
         reason = f"{name!r} is no mqadmin command that is answered here for RocketMQ {release}; these are: {known}"
@@ -211,15 +262,12 @@ def _options(command: str, words: list[str], letters: Sequence[Letter], release:
     try:
         given, surplus = gnu_getopt(words, short, long)
     except GetoptError as error:
-        reason = f"mqadmin {command} of RocketMQ {release}: {error}"
-        raise UnsupportedFormat(reason) from error
+        raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release}: {error}") from error
     if surplus:
-        reason = f"mqadmin {command}: {surplus[0]!r} belongs to no option"
-        raise UnsupportedFormat(reason)
+        raise UnsupportedFormat(f"mqadmin {command}: {surplus[0]!r} belongs to no option")
     names = {f"-{letter.letter}": letter.name for letter in letters}
     options = {names.get(option, option.removeprefix("--")): value.strip() for option, value in given}
     for letter in letters:
         if letter.is_required and letter.name not in options:
-            reason = f"mqadmin {command} of RocketMQ {release} needs -{letter.letter} ({letter.name})"
-            raise UnsupportedFormat(reason)
+            raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release} needs -{letter.letter} ({letter.name})")
     return options

@@ -17,7 +17,6 @@ from jobs.query.source import Reason, ReasonKind
 from jobs.store.broker_config import BrokerConfig, ReaderKind
 from rmq_formats.consumequeue.unit import RETRY_PREFIX
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.hashing import java_hash
 from rmq_formats.release import Release, Version
 
 _SHOWS_INFLIGHT = Version.parse("5.1.0")
@@ -59,13 +58,12 @@ def _config(context: Context) -> BrokerConfig:
 def topic_list(line: Line, context: Context) -> ExitCode:
     """Print the topics in the order of the client's set."""
     if "clusterModel" in line.options:
-        reason = "topicList -c names who consumes a topic, which only brokers at work know"
-        raise UnsupportedFormat(reason)
+        raise UnsupportedFormat("topicList -c names who consumes a topic, which only brokers at work know")
     topics = _config(context).topics
     if not topics:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
         return context.refuse(why)
-    for topic in set_order({topic: java_hash(topic) for topic in topics}):
+    for topic in set_order(topics):
         if context.printer.as_json:
             context.printer.object("topic", {"topic": topic, "settings": topics[topic]})
         else:
@@ -108,7 +106,7 @@ def consumer_progress(line: Line, context: Context) -> ExitCode:
         for row in rows:
             printer.object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
         return context.finish()
-    shows_client = line.options.get("showClientIP", "").lower() == "true"
+    shows_client = line.is_true("showClientIP")
     shows_inflight = source.release.version >= _SHOWS_INFLIGHT
     printer.out(_header(shows_client=shows_client, shows_inflight=shows_inflight))
     for row in rows:
@@ -133,7 +131,7 @@ def _all_groups(line: Line, context: Context) -> ExitCode:
     No consumer is connected to a broker that is down: count and pace are 0, and type and model are not known.
     """
     config, printer = _config(context), context.printer
-    retries = {topic: java_hash(topic) for topic in config.topics if topic.startswith(RETRY_PREFIX)}
+    retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
     if not printer.as_json:
         printer.out(_group_line("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     for topic in set_order(retries):
@@ -204,7 +202,7 @@ def _rows(line: Line, config: BrokerConfig, group: str, context: Context) -> Ite
             end = (source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)).maximum
             newest = source.in_queue(topic, queue_id, consumed - 1) if consumed > 0 else None
             time = newest.record.store_timestamp if newest else 0
-            yield _Row(topic, context.broker or "broker", queue_id, end, consumed, max(consumed, pulled), time)
+            yield _Row(topic, context.broker_name, queue_id, end, consumed, max(consumed, pulled), time)
 
 
 def consumer_config(line: Line, context: Context) -> ExitCode:
@@ -218,7 +216,7 @@ def consumer_config(line: Line, context: Context) -> ExitCode:
     if printer.as_json:
         printer.object("group", {"consumer_group": group, "settings": settings})
         return context.finish()
-    printer.out(f"{'=' * 29}{_cluster(config)}:{context.broker or 'broker'}{'=' * 29}\n")
+    printer.out(f"{'=' * 29}{_cluster(config)}:{context.broker_name}{'=' * 29}\n")
     for name, since in _FIELDS.items():
         if not since or source.release.version >= Version.parse(since):
             printer.out(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
@@ -226,7 +224,7 @@ def consumer_config(line: Line, context: Context) -> ExitCode:
 
 
 def _cluster(config: BrokerConfig) -> str:
-    """Return the cluster's name as the broker's own topics tell it."""
+    """Return the cluster's name by the broker's own topics."""
     names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
     return next((name for name in names if name in config.topics), "cluster")
 

@@ -1,5 +1,5 @@
 """
-Bytes as Java decodes them, where Python's codec of the same name differs.
+Charsets that a body can be shown in, and bytes as Java decodes them where Python's codec of the same name differs.
 
 GBK: two bytes of the zones for users' own characters are characters of a private area in Java; and a pair that is none
 takes one byte with it, but two where the second can begin nothing.
@@ -8,29 +8,37 @@ takes one byte with it, but two where the second can begin nothing.
 import codecs
 from collections.abc import Iterator
 
-from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.hashing import java_text
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LEADS = range(0x81, 0xFF)
 _TRAILS = range(0x40, 0xFF)
 _ASCII = 0x80
+# `undefined`, `idna` and `punycode` are text encodings to Python, and refuse bytes that are none of theirs.
+_PROBES = (bytes(range(256)), b"abc-", b"xn--\xff")
+
+
+def check_charset(name: str) -> None:
+    """Raise `ValueError` where *name* is no charset that any bytes can be shown in."""
+    try:
+        codecs.lookup(name)
+        for probe in _PROBES:
+            probe.decode(name, "replace")
+    except (LookupError, ValueError) as error:
+        reason = f"{name[:40]!r} is no charset that a body can be shown in (examples: UTF-8, GBK, ISO-8859-1)"
+        raise ValueError(reason) from error
 
 
 def decode_as_java(data: bytes, charset: str) -> str:
-    """Return Java's `new String(data, charset)`; `UnsupportedFormat` for an encoding that is no charset of texts."""
-    try:
-        name = codecs.lookup(charset).name
-        if name == "utf-8":
-            return java_text(data)
-        if name == "gbk":
-            return "".join(_gbk(data))
-        if name == "utf-16" and not data.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)):
-            name = "utf-16-be"
-        return data.decode(name, "replace")
-    except (LookupError, UnicodeError) as error:
-        reason = f"{charset!r} is no charset that a body can be read in"
-        raise UnsupportedFormat(reason) from error
+    """Return Java's `new String(data, charset)`, of a charset that was checked."""
+    name = codecs.lookup(charset).name
+    if name == "utf-8":
+        return java_text(data)
+    if name == "gbk":
+        return "".join(_gbk(data))
+    if name == "utf-16" and not data.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)):
+        name = "utf-16-be"
+    return data.decode(name, "replace")
 
 
 def _gbk(data: bytes) -> Iterator[str]:

@@ -15,7 +15,6 @@ from jobs.query.message import Message
 from jobs.query.mqadmin.arguments import Line, parse
 from jobs.query.mqadmin.broker_tables import consumer_config, consumer_progress, topic_list
 from jobs.query.mqadmin.context import Context
-from jobs.query.mqadmin.moments import milliseconds
 from jobs.query.mqadmin.queues import consume, print_queue, print_topic
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,
@@ -61,7 +60,8 @@ def _by_key(line: Line, context: Context) -> ExitCode:
     if key_type not in _KEY_KINDS:
         context.printer.out("index type error, just support K for keys or T for tags")
         return ExitCode.USAGE
-    window = TimeWindow(_moment(line, "beginTimestamp", 0, context), _moment(line, "endTimestamp", MAX_TIME, context))
+    zone = context.printer.zone
+    window = TimeWindow(line.moment("beginTimestamp", 0, zone), line.moment("endTimestamp", MAX_TIME, zone))
     limit = max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
     kind = _KEY_KINDS[key_type]
     if kind is KeyKind.KEY:
@@ -160,17 +160,12 @@ def _offset_id_only(text: str, context: Context) -> Answer:
 def _by_offset(line: Line, context: Context) -> ExitCode:
     printer, source = context.printer, context.source
     printer.charset = line.charset("bodyFormat", printer.charset)
-    named = line.options["brokerName"]
-    if context.broker is not None and named != context.broker:
-        return printer.empty(reasons.other_name(context.broker, named))
+    refused = context.other_broker(line.options["brokerName"])
+    if refused is not None:
+        return refused
     answer = lookups.by_offset(source, line.options["topic"], line.integer("queueId"), line.integer("offset"))
     printer.details(answer)
     return context.finish(answer)
-
-
-def _moment(line: Line, name: str, otherwise: int, context: Context) -> int:
-    text = line.options.get(name)
-    return otherwise if text is None else milliseconds(text, context.printer.zone)
 
 
 def _query_cq(line: Line, context: Context) -> ExitCode:
@@ -212,7 +207,7 @@ class _StatusRow(NamedTuple):
 
 def _status_rows(topic: str, context: Context) -> Iterator[_StatusRow]:
     """Yield the queues of the broker, and of a static topic its own, which are made of them."""
-    source, broker = context.source, context.broker or "broker"
+    source, broker = context.source, context.broker_name
     rows: dict[int, _StatusRow] = {}
     for queue_id in source.queue_ids(topic):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)

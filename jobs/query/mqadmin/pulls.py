@@ -11,7 +11,7 @@ from enum import StrEnum, unique
 from typing import NamedTuple
 
 from jobs.query.message import Message
-from jobs.query.mqadmin.java_map import set_order
+from jobs.query.mqadmin.java_map import hash_order
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import Source
 from rmq_formats.consumequeue.layout import UNIT
@@ -126,8 +126,7 @@ def wanted_tags(expression: str) -> frozenset[str] | None:
 
 def queue_order(topic: str, broker: str, queue_ids: list[int]) -> list[int]:
     """Return queue ids in the order in which a client walks its set of message queues."""
-    hashes = {str(queue_id): _queue_hash(topic, broker, queue_id) for queue_id in queue_ids}
-    return [int(name) for name in set_order(hashes)]
+    return hash_order({queue_id: _queue_hash(topic, broker, queue_id) for queue_id in queue_ids})
 
 
 def _queue_hash(topic: str, broker: str, queue_id: int) -> int:

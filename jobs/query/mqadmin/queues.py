@@ -8,12 +8,10 @@ from jobs.query import reasons
 from jobs.query.mqadmin.arguments import Line
 from jobs.query.mqadmin.context import Context
 from jobs.query.mqadmin.java_map import set_order
-from jobs.query.mqadmin.moments import milliseconds
 from jobs.query.mqadmin.pulls import Pull, PulledQueue, PullStatus, queue_order, wanted_tags
-from jobs.query.mqadmin.text import OffsetRange, Printing, message_line, pad
-from jobs.query.source import Answer, Reason, ReasonKind
+from jobs.query.mqadmin.text import OffsetRange, message_line, pad
+from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.hashing import java_hash
 
 _LINE = "--------------------------------------------------------\n"
 _ENDS = {PullStatus.NO_NEW, PullStatus.ILLEGAL}
@@ -26,7 +24,7 @@ class _Output:
     def __init__(self, line: Line, context: Context, *, prints_body: bool) -> None:
         self.printer = context.printer
         charset = line.charset("charsetName", "UTF-8") or "UTF-8"
-        self._how = Printing(context.broker or "broker", charset, prints_body)
+        self._broker, self._charset = context.broker_name, charset if prints_body else None
 
     def text(self, shown: str) -> None:
         """Print a line that only mqadmin's layout has."""
@@ -38,11 +36,7 @@ class _Output:
             self.printer.details(Answer(pull.messages, offsets=queue.offsets))
             return
         for message in pull.messages:
-            self.printer.out(message_line(self.printer.shown(message), queue.offsets, self._how))
-
-
-def _is_true(line: Line, name: str, default: str = "false") -> bool:
-    return line.options.get(name, default).lower() == "true"
+            self.printer.out(message_line(self.printer.shown(message), queue.offsets, self._broker, self._charset))
 
 
 def print_topic(line: Line, context: Context) -> ExitCode:
@@ -50,7 +44,7 @@ def print_topic(line: Line, context: Context) -> ExitCode:
     source, topic = context.source, line.options["topic"]
     if not source.has_topic(topic):
         return context.refuse(reasons.unknown_topic(source, topic))
-    output = _Output(line, context, prints_body=_is_true(line, "printBody", "true"))
+    output = _Output(line, context, prints_body=line.is_true("printBody", "true"))
     tags = wanted_tags(line.options.get("subExpression", "*"))
     newline = "\n" if source.release.print_msg_ends_lines else ""
     for queue in _queues(topic, context):
@@ -75,8 +69,8 @@ def print_queue(line: Line, context: Context) -> ExitCode:
     queue = _named_queue(line, context)
     if not isinstance(queue, PulledQueue):
         return queue
-    output = _Output(line, context, prints_body=_is_true(line, "printBody"))
-    prints_messages = _is_true(line, "printMsg") or context.printer.as_json
+    output = _Output(line, context, prints_body=line.is_true("printBody"))
+    prints_messages = line.is_true("printMsg") or context.printer.as_json
     tags = wanted_tags(line.options.get("subExpression", "*"))
     counted: Counter[str] = Counter()
     found = 0
@@ -91,12 +85,12 @@ def print_queue(line: Line, context: Context) -> ExitCode:
         counted.update(message.tags for message in pull.messages if message.tags and not message.tags.isspace())
         if prints_messages:
             output.messages(pull, queue)
-    if _is_true(line, "calculate"):
-        for tag in sorted(set_order({tag: java_hash(tag) for tag in counted}), key=lambda tag: -counted[tag]):
+    if line.is_true("calculate"):
+        for tag in sorted(set_order(counted), key=lambda tag: -counted[tag]):
             output.text(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
     if not found:
         return context.refuse(_why_none(asked, queue))
-    if not prints_messages and not _is_true(line, "calculate"):
+    if not prints_messages and not line.is_true("calculate"):
         context.printer.note(f"{found} messages were pulled: -p true prints them, -f true counts their tags")
     return context.finish()
 
@@ -140,18 +134,13 @@ def _why_not(line: Line, context: Context) -> str | None:
         return "Please set the brokerName before queueId!"
     if "offset" in options and "queueId" not in options:
         return "Please set queueId before offset!"
-    begin, end = (_time(line, name, context) for name in ("beginTimestamp", "endTimestamp"))
+    begin, end = (line.moment(name, 0, context.printer.zone) for name in ("beginTimestamp", "endTimestamp"))
     for name, time in (("beginTimestamp", begin), ("endTimestamp", end)):
         if now is not None and time > now:
             return f"Please set the {name} before now!"
     if "endTimestamp" in options and begin > end:
         return "Please make sure that the beginTimestamp is less than or equal to the endTimestamp"
     return None
-
-
-def _time(line: Line, name: str, context: Context) -> int:
-    text = line.options.get(name)
-    return milliseconds(text, context.printer.zone) if text else 0
 
 
 def _consume_topic(line: Line, topic: str, output: _Output, context: Context) -> None:
@@ -184,12 +173,7 @@ def _consume_queue(line: Line, queue: PulledQueue, output: _Output, context: Con
 
 def _consumed(line: Line, queue: PulledQueue, context: Context) -> OffsetRange:
     """Return the offsets that are asked for, the last one included, which is that of the next message as a rule."""
-
-    def limit(name: str, otherwise: int) -> int:
-        time = _time(line, name, context)
-        return queue.offset_at(time) if time > 0 else otherwise
-
-    return OffsetRange(limit("beginTimestamp", queue.offsets.minimum), limit("endTimestamp", queue.offsets.maximum))
+    return _asked(line, queue, context, earliest=1)
 
 
 def _consume(queue: PulledQueue, first: int, last: int, output: _Output) -> None:
@@ -209,7 +193,7 @@ def _consume(queue: PulledQueue, first: int, last: int, output: _Output) -> None
 
 def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
     """Yield the queues of a topic in the order in which a client walks them."""
-    broker = context.broker or "broker"
+    broker = context.broker_name
     for queue_id in queue_order(topic, broker, context.source.queue_ids(topic)):
         offsets = context.source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
         yield PulledQueue(context.source, topic, broker, queue_id, offsets)
@@ -219,19 +203,20 @@ def _named_queue(line: Line, context: Context) -> PulledQueue | ExitCode:
     """Return the queue that a line names, or how the command ends where it is not there."""
     source, named = context.source, line.options["brokerName"]
     topic, queue_id = line.options["topic"], line.integer("queueId")
-    if context.broker is not None and named != context.broker:
-        return context.printer.empty(reasons.other_name(context.broker, named))
+    refused = context.other_broker(named)
+    if refused is not None:
+        return refused
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
         return context.refuse(reasons.no_offset(source, topic, queue_id, 0, offsets))
     return PulledQueue(source, topic, named, queue_id, offsets)
 
 
-def _asked(line: Line, queue: PulledQueue, context: Context) -> OffsetRange:
-    """Return the part of a queue that is asked for, by store time."""
+def _asked(line: Line, queue: PulledQueue, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
+    """Return the part of a queue that is asked for, by store time; a time before the *earliest* limits nothing."""
 
     def limit(name: str, otherwise: int) -> int:
-        text = line.options.get(name)
-        return queue.offset_at(milliseconds(text, context.printer.zone)) if text else otherwise
+        time = line.moment(name, -MAX_TIME - 1, context.printer.zone)
+        return queue.offset_at(time) if time >= earliest else otherwise
 
     return OffsetRange(limit("beginTimestamp", queue.offsets.minimum), limit("endTimestamp", queue.offsets.maximum))

@@ -22,8 +22,6 @@ from rmq_formats.release import Release
 _TRANSACTION_PREPARED = "TRAN_MSG"
 _QUEUE_LINE = "======================================\n"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-MIN_OFFSET = "MIN_OFFSET"
-MAX_OFFSET = "MAX_OFFSET"
 _PLAIN_BUCKETS = 16  # a map that the client makes because the message has no properties
 _V6_SIZE = 16
 _HOUR_MS = 3_600_000
@@ -94,7 +92,7 @@ def properties_text(message: Message, offsets: OffsetRange | None = None) -> str
     buckets = _PLAIN_BUCKETS if stored is None else message.release.property_map_buckets
     if offsets is None:
         return None if stored is None else map_text(stored, buckets)
-    pulled = {MIN_OFFSET: str(offsets.minimum), MAX_OFFSET: str(offsets.maximum)}
+    pulled = {"MIN_OFFSET": str(offsets.minimum), "MAX_OFFSET": str(offsets.maximum)}
     return map_text({**(stored or {}), **pulled}, buckets)
 
 
@@ -112,7 +110,7 @@ def key_row(message: Message, index_key: str | None) -> str:
 
 
 def index_key(message: Message, topic: str, key_type: str, key: str) -> str:
-    """Return the fourth column of 5.4.0+: what a next query would begin after."""
+    """Return the fourth column of 5.4.0+: the key that the next query would begin after."""
     record = message.record
     # MixAll#dealTimeToHourStamps; Java's division goes towards zero.
     hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)
@@ -197,18 +195,10 @@ def queue_unit(index: int, unit: Unit) -> str:
     )
 
 
-class Printing(NamedTuple):
-    """How messages are printed."""
-
-    broker: str
-    charset: str = "UTF-8"
-    prints_body: bool = True
-
-
-def message_line(message: Message, offsets: OffsetRange, how: Printing) -> str:
-    """Return printMsg's line of one message."""
-    body = body_text(message, how.charset) if how.prints_body else "NOT PRINT BODY"
-    return f"MSGID: {message.message_id} {_java_text(message, offsets, how.broker)} BODY: {body}\n"
+def message_line(message: Message, offsets: OffsetRange, broker: str, charset: str | None) -> str:
+    """Return printMsg's line of one message, its body in a charset; None: without the body."""
+    body = "NOT PRINT BODY" if charset is None else body_text(message, charset)
+    return f"MSGID: {message.message_id} {_java_text(message, offsets, broker)} BODY: {body}\n"
 
 
 def _java_text(message: Message, offsets: OffsetRange, broker: str) -> str:

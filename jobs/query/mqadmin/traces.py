@@ -13,7 +13,6 @@ from jobs.query.mqadmin.java_map import set_order
 from jobs.query.mqadmin.text import address_text, pad, second_text
 from jobs.query.source import MAX_TIME, Reason, ReasonKind
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.hashing import java_hash
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
 _WIDTHS = (10, 20, 20, 20, 10, 10)
@@ -54,8 +53,7 @@ def message_traces(line: Line, context: Context) -> ExitCode:
 def _moment(line: Line, name: str, otherwise: int) -> int:
     moment = line.integer(name, otherwise)
     if not _LIMITS.begin <= moment <= _LIMITS.end:
-        reason = f"{line.command}: {moment} is no time in milliseconds for {name}"
-        raise UnsupportedFormat(reason)
+        raise UnsupportedFormat(f"{line.command}: {moment} is no time in milliseconds for {name}")
     return moment
 
 
@@ -97,7 +95,7 @@ def _text(reported: Sequence[_Reported], context: Context) -> Iterator[str]:
             yield f"{_header('Producer', 'Send')}{_line('Pub', one, context)}\n"
         elif one.trace.kind is TraceKind.CONSUMED:
             groups.setdefault(one.trace.client_group or "", []).append(one)
-    for group in set_order({group: java_hash(group) for group in groups}):
+    for group in set_order(groups):
         yield _header("Consumer", "Consumer")
         for one in groups[group]:
             yield _line("Sub", one, context)

@@ -1,6 +1,5 @@
 """Facts that a store or a lake has about a message's copies, each with the place that it is known from."""
 
-from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -53,11 +52,3 @@ class KeyFact(NamedTuple):
 
 
 Evidence: TypeAlias = "StoreEvidence | LakeEvidence"  # both answer the same questions
-
-
-def progress_of(rows: Iterable[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:
-    """Yield the newest row of each reader of a queue; *rows* come oldest first."""
-    newest: dict[tuple[object, ...], Mapping[str, object]] = {}
-    for row in rows:
-        newest[row["kind"], row["consumer_group"], row["topic"], row["queue_id"]] = row
-    return (row for row in newest.values() if row["next_offset"] is not None)

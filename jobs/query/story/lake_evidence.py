@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, SUPERSEDED, one_of, text
 from jobs.query.message import Message
-from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact, progress_of
+from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
 from jobs.store.broker_config import Progress, ReaderKind
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import typed_index_keys
@@ -20,10 +20,9 @@ class LakeEvidence:
     """The facts in a lake."""
 
     def __init__(self, source: LakeSource) -> None:
-        """Ask *source* and the tables beside its messages."""
         self.source = source
         self._tables = source.tables
-        self._taken_back: dict[tuple[str, str], object] = {}  # by the conditions that name a copy
+        self._taken_back: dict[str, int | None] = {}  # by the condition that names a copy
 
     def _place(self, table: str) -> Place:
         return Place(table, version=self._tables.version(table))
@@ -85,17 +84,13 @@ class LakeEvidence:
         columns = "kind, consumer_group, topic, queue_id, next_offset"
         rows = self.source.select(columns, _PROGRESS, one_of("topic", topics), rest="ORDER BY run")
         place = self._place(_PROGRESS)
-        for row in progress_of(rows):
-            group = row["consumer_group"]
-            reader = Progress(
-                ReaderKind(str(row["kind"])),
-                None if group is None else str(group),
-                str(row["topic"]),
-                int(str(row["queue_id"])),
-                int(str(row["next_offset"])),
-                _PROGRESS,
-            )
-            yield reader, place
+        # Rows come oldest first: of each reader of a queue the newest one stays.
+        newest = {
+            (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows
+        }
+        for (kind, group, topic, queue_id), next_offset in newest.items():
+            if next_offset is not None:
+                yield Progress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), place
 
     def leaves(self, message: Message) -> str | None:
         """Say that a record was taken back by its broker, where a later run found other bytes in its place."""
@@ -106,14 +101,15 @@ class LakeEvidence:
         """Return whether a later run found other bytes in a record's place."""
         return self._taken_back_by(message) is not None
 
-    def _taken_back_by(self, message: Message) -> object:
+    def _taken_back_by(self, message: Message) -> int | None:
         """Return the run that found a record taken back; asked once of each copy, though three facts rest on it."""
         if not self._tables.has(SUPERSEDED):
             return None
-        there = f"physical_offset = {message.record.physical_offset}", _same(message)
+        record = message.record
+        same = f"store_timestamp = {record.store_timestamp} AND topic = {text(message.topic)}"
+        there = f"physical_offset = {record.physical_offset} AND {same}"
         if there not in self._taken_back:
-            rows = self.source.select("max(superseded_by_run) AS run", SUPERSEDED, *there)
-            self._taken_back[there] = rows[0]["run"] if rows else None
+            self._taken_back[there] = self.source.select("max(superseded_by_run) AS run", SUPERSEDED, there)[0]["run"]
         return self._taken_back[there]
 
     def unknown(self) -> list[str]:
@@ -124,7 +120,3 @@ class LakeEvidence:
 
 
 _CHECKS = {"missing": Check.MISSING, _MISMATCHED: Check.ELSEWHERE, "expired": Check.NOT_KNOWN}
-
-
-def _same(message: Message) -> str:
-    return f"store_timestamp = {message.record.store_timestamp} AND topic = {text(message.topic)}"

@@ -28,7 +28,6 @@ class StoreEvidence:
     """The facts in a store."""
 
     def __init__(self, source: StoreSource) -> None:
-        """Ask *source* and the files that it reads."""
         self.source = source
         self._reader = source.reader
         self._root = source.reader.store.root
@@ -39,7 +38,7 @@ class StoreEvidence:
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages under a unique key, topic by topic; of a small log those that no index has, too."""
         for topic in topics:
-            yield from self.source.find(KeyKind.UNIQUE, topic, unique_key, MIN_TIME, MAX_TIME)
+            yield from self.source.find(KeyKind.UNIQUE, topic, unique_key)
         # The index has every copy but a rollback of these releases: a search of the log would only find what it lost.
         is_whole = not self.source.release.half_message_in_real_topic
         for seen in self.source.occurrences(unique_key, COMPILED_FROM if is_whole else LOG_SEARCHED_UNASKED):

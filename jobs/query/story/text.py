@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jobs.query.json_text import iso_time
 from jobs.query.mqadmin.text import time_text
 from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
-from jobs.query.story.timeline import Consumed, Copy, GroupFact, Story, report_text
+from jobs.query.story.timeline import Consumed, Copy, Story, report_text
 
 _STATES = {Consumed.CONSUMED: "consumed", Consumed.IN_FLIGHT: "taken, not yet consumed", Consumed.NOT_YET: "not yet"}
 
@@ -38,8 +38,7 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
 
 def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     """Return the events of a story, in the order of the log and of time."""
-    taken = {one.trace.request_id: one.trace.client_group for one in story.reports if one.trace.request_id}
-    groups = {request: group for request, group in taken.items() if request and group}
+    groups = _groups_of_requests(story)
     # Copies keep the order of the log, whatever the clock said; reports of clients go where their time puts them.
     timed: list[tuple[int, TimelineLine]] = []
     newest = 0
@@ -55,6 +54,12 @@ def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     return [line for _, line in sorted(timed, key=lambda pair: pair[0])]
 
 
+def _groups_of_requests(story: Story) -> dict[str, str]:
+    """Return the group of each request that took messages: the line that ends the request names none."""
+    named = ((one.trace.request_id, one.trace.client_group) for one in story.reports)
+    return {request: group for request, group in named if request and group}
+
+
 def _below(copy: Copy, zone: tzinfo | None) -> Iterator[str]:
     yield f"offset {copy.message.record.physical_offset:,}, offset id {copy.message.offset_id}"
     if copy.due is not None:
@@ -64,13 +69,12 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[str]:
     yield from (_queue_text(fact) for fact in copy.queues)
     if copy.keys:
         yield from _key_texts(copy.keys)
-    yield from (f"group {fact.group}: {_STATES[fact.state]}, {_position(fact)}" for fact in copy.groups)
+    yield from (
+        f"group {fact.group}: {_STATES[fact.state]}, its next offset is {fact.next_offset:,} ({fact.place})"
+        for fact in copy.groups
+    )
     if copy.leaves is not None:
         yield copy.leaves
-
-
-def _position(fact: GroupFact) -> str:
-    return f"its next offset is {fact.next_offset:,} ({fact.place})"
 
 
 def _queue_text(fact: QueueFact) -> str:
@@ -100,8 +104,7 @@ def _key_texts(facts: Sequence[KeyFact]) -> Iterator[str]:
 
 def story_object(story: Story) -> dict[str, object]:
     """Return a story with the names that scripts read."""
-    taken = {one.trace.request_id: one.trace.client_group for one in story.reports if one.trace.request_id}
-    groups = {request: group for request, group in taken.items() if request and group}
+    groups = _groups_of_requests(story)
     return {
         "unique_key": story.unique_key,
         "state": story.state,

@@ -15,7 +15,7 @@ from jobs.query import lookups
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text
 from jobs.query.reasons import TIMER_TOPIC
-from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Source
+from jobs.query.source import Answer, Source, whole_number
 from jobs.query.story.evidence import Evidence, KeyFact, Place, QueueFact
 from jobs.query.transactions import HalfEnd, half_end
 from jobs.store.broker_config import ReaderKind
@@ -318,7 +318,7 @@ def _due(copy: Copy) -> int | None:
     """Return when a waiting copy is delivered: the timer's property, or the time that a delayed one's unit holds."""
     out = copy.message.properties.get("TIMER_OUT_MS", "")
     if copy.message.topic == TIMER_TOPIC:
-        return int(out) if out.isascii() and out.isdigit() and len(out) < len(str(MAX_TIME)) else None
+        return whole_number(out)
     return next((fact.tags_code for fact in copy.queues if fact.tags_code is not None), None)
 
 
@@ -327,7 +327,7 @@ def _reports(evidence: Evidence, unique_key: str) -> Iterator[Report]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
     read = 0
     for topic in topics:
-        for message in source.find(KeyKind.KEY, topic, unique_key, MIN_TIME, MAX_TIME):
+        for message in source.find(KeyKind.KEY, topic, unique_key):
             read += 1
             if read > _MOST_TRACES:
                 return
@@ -384,7 +384,7 @@ def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
 
 
 def _state(copies: Sequence[Copy]) -> str:
-    """Return the message's state in a few words: what its newest copies say."""
+    """Return the message's state in a few words, by its newest copies."""
     if all(copy.is_taken_back for copy in copies):
         return "taken back by its broker"
     last = copies[-1]

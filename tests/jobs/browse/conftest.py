@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, HOSTILE_FOLDER
-from tests.support.query_stores import RELEASE, write_queues
+from tests.support.query_stores import RELEASE, write_queues, write_segment
 
 
 @pytest.fixture(scope="session")
@@ -26,9 +25,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *(a_record(topic=topic, properties=moved) for topic in topics),
         ]
     )
-    (folder / "store" / "commitlog").mkdir(parents=True)
-    content = b"".join(map(encode_record, records))
-    (folder / "store" / "commitlog" / f"{0:020d}").write_bytes(content.ljust(1 << 14, b"\0"))
+    write_segment(folder / "store", records)
     write_queues(folder / "store", records[len(bodies) :], RELEASE)
     (folder / "store" / "config").mkdir()
     progress = {"offsetTable": {f"{HOSTILE_FOLDER}@{HOSTILE}": {"0": 1}}}

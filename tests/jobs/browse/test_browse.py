@@ -19,7 +19,7 @@ import pytest
 from jobs.console.severity import Severity
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.flags import COMPRESSED
-from tests.golden import unpack
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, ROOT, Pages, served
@@ -30,13 +30,13 @@ VIEWS = ("/", "/messages", "/topics", "/groups", "/unfinished", "/tables/runs", 
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack("b551-base", tmp_path_factory.mktemp("browse") / "store")
+def store(golden: StoreOf) -> Path:
+    return golden("b551-base")
 
 
 @pytest.fixture(scope="module")
-def lake(store: Path) -> Path:
-    place = store.parent / "lake"
+def lake(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("browse") / "lake"
     ingest_store(store, place, "broker-a", hash_slots=100, index_num=20)
     return place
 

@@ -4,10 +4,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import pytest
 from deltalake import DeltaTable
@@ -25,7 +25,7 @@ from jobs.query.lake_source import open_lake
 from jobs.query.listing.model import Deadline
 from jobs.query.listing.model import Wanted as Listed
 from jobs.query.listing.of_lake import LakeListing
-from jobs.query.message import Message
+from jobs.query.log_search import holding
 from jobs.query.open_source import seeming_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
@@ -39,7 +39,6 @@ from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.properties import UNIQ_KEY
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
 from tests.support.stores import flip, records_of, segments_of
@@ -52,34 +51,15 @@ _GEOMETRY = Geometry(100, 20)
 _QUESTIONS = 16  # of each kind
 
 
-class _Question(NamedTuple):
-    verb: str
-    topic: str
-    text: str
-    queue_id: int = 0
-    number: int = 0
-
-    def asked_of(self, source: StoreSource) -> Answer:
-        if self.verb == "by-key":
-            return lookups.by_key(source, self.topic, self.text, limit=None)
-        if self.verb == "by-unique-key":
-            return lookups.by_unique_key(source, self.topic, self.text, show_all=True, limit=None)
-        if self.verb == "by-id":
-            return lookups.by_any_id(source, self.text, None)
-        return lookups.by_offset(source, self.topic, self.queue_id, self.number)
-
-
-def _questions(source: StoreSource, random: Random) -> Iterator[_Question]:
-    reader = source.reader
-    records = [record for segment in reader.store.segments for record in reader.records(segment)]
-    for record in random.sample(records, min(_QUESTIONS, len(records))):
-        message = Message(record, source.release)
-        topic = message.topic
-        yield from (_Question("by-key", topic, key) for key in message.keys)
-        if UNIQ_KEY in message.properties:
-            yield _Question("by-unique-key", topic, message.properties[UNIQ_KEY])
-        yield _Question("by-id", topic, message.offset_id)
-        yield _Question("by-offset", topic, "", record.queue_id, record.queue_offset)
+def _questions(source: StoreSource, random: Random) -> Iterator[partial[Answer]]:
+    messages = list(source.search(holding("")))
+    for message in random.sample(messages, min(_QUESTIONS, len(messages))):
+        topic, record = message.topic, message.record
+        yield from (partial(lookups.by_key, topic=topic, key=key, limit=None) for key in message.keys)
+        if message.unique_key is not None:
+            yield partial(lookups.by_unique_key, topic=topic, unique_key=message.unique_key, show_all=True, limit=None)
+        yield partial(lookups.by_any_id, text=message.offset_id, topic=None)
+        yield partial(lookups.by_offset, topic=topic, queue_id=record.queue_id, queue_offset=record.queue_offset)
 
 
 def _lose(store: Path, kind: str, place: str, random: Random) -> Path:
@@ -114,9 +94,9 @@ def test_an_answer_is_whole_or_says_what_it_lacks(
     lost = _lose(damaged, kind, place, random)
     with ExitStack() as stack:
         whole = _opened(stack, golden(name))
-        for question in set(_questions(whole, random)):
+        for question in {str(one): one for one in _questions(whole, random)}.values():
             source = _opened(stack, damaged)
-            truth, answer = _offsets(question.asked_of(whole)), question.asked_of(source)
+            truth, answer = _offsets(question(whole)), question(source)
             found = _offsets(answer)
 
             said = bool(answer.reason or source.lacking)

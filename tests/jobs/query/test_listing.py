@@ -5,18 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.tables import TABLES
 from jobs.query.lake_source import open_lake
 from jobs.query.listing.model import Deadline, Listing, Rows, Wanted
 from jobs.query.listing.of_lake import LISTED, LakeListing
 from jobs.query.listing.of_store import StoreListing
-from jobs.query.log_search import silent
-from jobs.query.store_reader import StoreReader
-from jobs.query.store_source import StoreSource
-from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
 from rmq_formats.body import decode_body
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import UnsupportedFormat
@@ -24,24 +17,19 @@ from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
-from tests.support.query_stores import Sent, stored, write_store
+from tests.support.query_stores import RELEASE, Sent, opened, stored, write_store
 from tests.support.stores import records_of, segments_of
 
-RELEASE = Release.of("5.5.1")
+Listings = tuple[list[MessageRecord], list[Listing]]
 
 
 @pytest.fixture(scope="module")
-def listings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[MessageRecord], list[Listing]]]:
-    from tests.golden import unpack
-
-    folder = tmp_path_factory.mktemp("listing")
-    store = unpack("b551-base", folder / "store")
-    asked = IngestRequest(str(store), str(folder / "lake"), "b", hash_slots=100, index_num=20)
-    ingest(asked, OneByOne())
+def listings(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listings]:
+    store, lake = golden("b551-base"), tmp_path_factory.mktemp("listing") / "lake"
+    ingest_store(store, lake, "b", hash_slots=100, index_num=20)
     records = [record for record, _ in records_of(segments_of(store))]
-    with StoreReader(list_store(str(store))) as reader:
-        source = StoreSource(reader, RELEASE, progress=silent)
-        yield records, [StoreListing(source), LakeListing(open_lake(str(folder / "lake"), None, RELEASE))]
+    with opened(store, geometry=None) as source:
+        yield records, [StoreListing(source), LakeListing(open_lake(str(lake), None, RELEASE))]
 
 
 def _properties(record: MessageRecord) -> dict[str, str]:
@@ -70,9 +58,7 @@ CASES: dict[str, tuple[Wanted, Callable[[MessageRecord], bool]]] = {
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
 @pytest.mark.parametrize("case", CASES)
-def test_pages_hold_every_message_once(
-    listings: tuple[list[MessageRecord], list[Listing]], case: str, seconds: float
-) -> None:
+def test_pages_hold_every_message_once(listings: Listings, case: str, seconds: float) -> None:
     """However early a page is cut short, the next one begins where it ended."""
     records, both = listings
     wanted, is_wanted = CASES[case]
@@ -91,7 +77,7 @@ def test_pages_hold_every_message_once(
     assert case == "quote" or expected
 
 
-def test_a_histogram_counts_what_was_stored_when(listings: tuple[list[MessageRecord], list[Listing]]) -> None:
+def test_a_histogram_counts_what_was_stored_when(listings: Listings) -> None:
     records, both = listings
     for topic in (None, "T1"):
         times = [one.store_timestamp for one in records if topic in {None, one.topic}]
@@ -104,7 +90,7 @@ def test_a_histogram_counts_what_was_stored_when(listings: tuple[list[MessageRec
             assert counted == list(found.counts)
 
 
-def test_topics_and_groups_are_those_of_the_log(listings: tuple[list[MessageRecord], list[Listing]]) -> None:
+def test_topics_and_groups_are_those_of_the_log(listings: Listings) -> None:
     records, both = listings
     expected = {topic: sum(one.topic == topic for one in records) for topic in {one.topic for one in records}}
     groups = [listing.groups().rows for listing in both]
@@ -117,7 +103,7 @@ def test_topics_and_groups_are_those_of_the_log(listings: tuple[list[MessageReco
     assert groups[0]
 
 
-def test_a_position_leads_to_its_message(listings: tuple[list[MessageRecord], list[Listing]]) -> None:
+def test_a_position_leads_to_its_message(listings: Listings) -> None:
     shown: list[set[tuple[object, ...]]] = []
     for listing in listings[1]:
         shown.append(set())
@@ -137,7 +123,7 @@ def test_a_position_leads_to_its_message(listings: tuple[list[MessageRecord], li
 @pytest.mark.parametrize(
     "position", ["", "x", "-1", "1.2", "1.2.'; --", "9" * 30, "1.2.3.4", "²", f"{'9' * 30}.1.a", "../../x"]
 )
-def test_what_is_no_position_is_refused(listings: tuple[list[MessageRecord], list[Listing]], position: str) -> None:
+def test_what_is_no_position_is_refused(listings: Listings, position: str) -> None:
     for listing in listings[1]:
         with pytest.raises(UnsupportedFormat, match="is no position"):
             listing.at(position)
@@ -147,7 +133,7 @@ def test_what_is_no_position_is_refused(listings: tuple[list[MessageRecord], lis
 
 @pytest.mark.parametrize("most_sorted", [0, 1_000_000])
 def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
-    listings: tuple[list[MessageRecord], list[Listing]], monkeypatch: pytest.MonkeyPatch, most_sorted: int
+    listings: Listings, monkeypatch: pytest.MonkeyPatch, most_sorted: int
 ) -> None:
     """The rows of the queues are one for each record that has a unit: the last ones are those of the last records."""
     monkeypatch.setattr("jobs.query.listing.of_lake._MOST_SORTED", most_sorted)
@@ -169,8 +155,8 @@ def test_every_table_of_a_lake_is_listed() -> None:
 
 def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, Rows]]:
     ingest_store(store, lake, "b", release=release, hash_slots=100, index_num=20)
-    with StoreReader(list_store(str(store))) as reader:
-        of_store = dict(StoreListing(StoreSource(reader, Release.of(release))).unfinished())
+    with opened(store, Release.of(release), None) as source:
+        of_store = dict(StoreListing(source).unfinished())
     return [of_store, dict(LakeListing(open_lake(str(lake), None, Release.of(release))).unfinished())]
 
 

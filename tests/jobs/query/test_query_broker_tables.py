@@ -1,6 +1,5 @@
 """topicList, consumerProgress and getConsumerConfig from stores, as far as brokers themselves answered about them."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -8,13 +7,18 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from tests.golden.features import unpack_feature
+from tests.golden.features import FeatureStore, unpack_feature
 from tests.support.commands import Run
 
 
 @pytest.fixture
 def ask(ask: Run) -> Run:
     return lambda store, line, *options: ask(store, line, "--release", "5.5.1", *options)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    return unpack_feature("b551-rockscq-clean", tmp_path_factory.mktemp("clean"))
 
 
 @pytest.mark.parametrize("name", ["b551-cqdouble", "b551-rockscq-clean", "b551-rockscq-killed"])
@@ -34,10 +38,9 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
     assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
 
 
-def test_progress_without_a_group_is_a_line_for_each_group(tmp_path: Path, ask: Run) -> None:
-    unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
-    code, out, _ = ask(unpacked.root, "consumerProgress")
-    _, one, _ = ask(unpacked.root, "consumerProgress -g G")
+def test_progress_without_a_group_is_a_line_for_each_group(clean: FeatureStore, ask: Run) -> None:
+    code, out, _ = ask(clean.root, "consumerProgress")
+    _, one, _ = ask(clean.root, "consumerProgress -g G")
 
     header, line = out.splitlines()
     assert code == ExitCode.CLEAN
@@ -46,12 +49,11 @@ def test_progress_without_a_group_is_a_line_for_each_group(tmp_path: Path, ask: 
     assert line == f"G{'':63}  0       OFFLINE{'':17}{'':7} {'':14}  0        {behind}"
 
 
-def test_topics_are_listed_from_rocksdb(tmp_path: Path, ask: Run) -> None:
-    unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
-    code, out, _ = ask(unpacked.root, "topicList")
+def test_topics_are_listed_from_rocksdb(clean: FeatureStore, ask: Run) -> None:
+    code, out, _ = ask(clean.root, "topicList")
 
     assert code == ExitCode.CLEAN
-    assert sorted(out.splitlines()) == sorted(unpacked.of_disk["topics"])
+    assert sorted(out.splitlines()) == sorted(clean.of_disk["topics"])
 
 
 @pytest.mark.parametrize(
@@ -63,17 +65,16 @@ def test_topics_are_listed_from_rocksdb(tmp_path: Path, ask: Run) -> None:
     ],
 )
 def test_an_unknown_group_and_what_only_a_broker_at_work_knows_have_a_reason(
-    line: str, expected: ExitCode, said: tuple[str, ...], tmp_path: Path, ask: Run
+    line: str, expected: ExitCode, said: tuple[str, ...], clean: FeatureStore, ask: Run
 ) -> None:
-    code, out, err = ask(unpack_feature("b551-rockscq-clean", tmp_path).root, line)
+    code, out, err = ask(clean.root, line)
 
     assert (code, out) == (expected, "")
     assert [text for text in said if text not in err] == []
 
 
-def test_settings_of_a_group_come_field_by_field(tmp_path: Path, ask: Run) -> None:
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    code, out, _ = ask(root, "getConsumerConfig -g G")
+def test_settings_of_a_group_come_field_by_field(clean: FeatureStore, ask: Run) -> None:
+    code, out, _ = ask(clean.root, "getConsumerConfig -g G")
     head, *lines = out.splitlines()
 
     assert code == ExitCode.CLEAN
@@ -84,10 +85,9 @@ def test_settings_of_a_group_come_field_by_field(tmp_path: Path, ask: Run) -> No
     assert f"{'groupRetryPolicy':40}=  {policy}" in lines
 
 
-def test_rows_are_json_for_scripts(tmp_path: Path, ask: Run) -> None:
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+def test_rows_are_json_for_scripts(clean: FeatureStore, ask: Run) -> None:
     progress, topics, group = (
-        [json.loads(line) for line in ask(root, line, "--json")[1].splitlines()]
+        ask(clean.root, line, "--json").lines
         for line in ("consumerProgress -g G", "topicList", "getConsumerConfig -g G")
     )
 
@@ -100,9 +100,11 @@ def test_rows_are_json_for_scripts(tmp_path: Path, ask: Run) -> None:
     assert [row["settings"]["groupName"] for row in group] == ["G"]
 
 
-def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_cannot_be_read_is_said(
+    clean: FeatureStore, tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    root = Path(shutil.copytree(unpack_feature("b551-rockscq-clean", tmp_path).root, tmp_path / "copy"))
+    root = Path(shutil.copytree(clean.root, tmp_path / "copy"))  # what was read of a database once is kept
     code, out, err = ask(root, "consumerProgress -g G")
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")

@@ -1,9 +1,12 @@
-"""What the `query` verb takes, prints and returns."""
+"""What the `query` verb takes, prints in each form, writes and returns."""
 
 import base64
+import csv
 import json
 import sys
+import zlib
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,8 @@ import pytest
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
-from jobs.query.mqadmin.arguments import COMMANDS, parse
-from jobs.query.mqadmin.unanswered import REASONS
+from jobs.console.rows import csv_line
+from jobs.query.mqadmin.arguments import COMMANDS, UNANSWERED, parse
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.flags import COMPRESSED
 from rmq_formats.release import Release
@@ -49,6 +52,7 @@ def test_json_is_one_object_a_line(run: Run, store: str) -> None:
     assert code == ExitCode.CLEAN
     assert {"version": 2, "type": "message", "topic": "Orders"}.items() <= message.items()
     assert {"queue_offset": 3, "store_timestamp": STORED + 300, "unique_key": "id3"}.items() <= message.items()
+    assert "2025-11-20T00:53:20.305Z" == message["store_time"]
     assert ["order", "k3"] == message["keys"]
     assert b"hello" == base64.b64decode(message["body_base64"])
 
@@ -62,8 +66,6 @@ def test_json_of_an_empty_answer_gives_the_reason(run: Run, store: str) -> None:
 
 
 def test_the_body_is_printed_decompressed_in_a_charset(run: Run, tmp_path: Path) -> None:
-    import zlib
-
     body = "Müller, 键".encode("gb18030")
     sent = Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED)
     store = str(write_store(tmp_path / "store", stored([sent])))
@@ -124,6 +126,13 @@ def test_decode_id_shows_both_readings(run: Run) -> None:
     assert "CommitLog Offset:  500" in out
     assert "Address:           127.0.0.1" in out
     assert "Counter:           500" in out
+
+
+def test_decode_id_says_that_no_broker_has_such_a_port(run: Run) -> None:
+    shown = run("decode-id", "7F000001FFFF51AF00000000000000F2").out
+
+    assert "127.0.0.1:-44625 (no port: this is no broker's id)" in shown
+    assert "no port" not in run("decode-id", "7F000001000051AF00000000000000F2").out
 
 
 def test_decode_id_of_a_text_that_is_none_is_told(run: Run) -> None:
@@ -302,7 +311,7 @@ def test_a_body_with_a_wrong_crc_is_not_served_as_good(run: Run, wrong_body: str
     assert "is damaged: its CRC is" in err
 
 
-@pytest.mark.parametrize(("why", "names"), REASONS.items())
+@pytest.mark.parametrize(("why", "names"), UNANSWERED.items())
 def test_a_command_that_no_disk_answers_is_a_usage_error_that_says_why(
     why: str, names: tuple[str, ...], run: Run
 ) -> None:
@@ -316,7 +325,7 @@ def test_a_command_that_no_disk_answers_is_a_usage_error_that_says_why(
 def test_every_command_of_mqadmin_is_in_the_page_of_queries() -> None:
     page = (Path(__file__).parents[3] / "docs" / "queries.md").read_text()
     help_page = (Path(__file__).parents[3] / "docs" / "reference.md").read_text()
-    unanswered = [name for names in REASONS.values() for name in names]
+    unanswered = [name for names in UNANSWERED.values() for name in names]
 
     assert [name for name in (*COMMANDS, *unanswered) if name not in page] == []
     assert [name for name in COMMANDS if name not in help_page] == []
@@ -379,3 +388,60 @@ def test_an_empty_page_of_a_list_that_had_no_time_says_so(run: Run, golden: Stor
 
     assert outcome.code is ExitCode.NOT_FOUND
     assert "nothing was found in 0 s, and not all was looked at; the next page: the same command with" in outcome.err
+
+
+def _query(golden: StoreOf, *more: str) -> tuple[str, ...]:
+    return ("by-key", "-t", "T1", "-k", "k1", "--store", str(golden("b551-base")), *more)
+
+
+def test_all_forms_have_the_same_rows(golden: StoreOf, run: Run) -> None:
+    lines = run(*_query(golden, "--json")).out
+    array = json.loads(run(*_query(golden, "--output", "json")).out)
+    table = list(csv.DictReader(StringIO(run(*_query(golden, "--output", "csv")).out)))
+    shown = run(*_query(golden, "--output", "table")).out.splitlines()
+
+    assert lines == run(*_query(golden, "--output", "ndjson")).out
+    assert [json.loads(line) for line in lines.splitlines()] == array
+    assert [row["message_id"] for row in table] == [message["message_id"] for message in array]
+    assert json.loads(table[0]["properties"]) == array[0]["properties"]
+    assert len(array) + 1 == len(shown)
+    assert "store_time" in shown[0]
+
+
+def test_an_empty_answer_is_an_empty_array(golden: StoreOf, run: Run) -> None:
+    empty = ("by-key", "-t", "T1", "-k", "nobody", "--store", str(golden("b551-base")))
+    as_json, as_csv = run(*empty, "--output", "json"), run(*empty, "--output", "csv")
+
+    assert ["empty"] == [one["type"] for one in json.loads(as_json.out)]
+    assert ("", ExitCode.NOT_FOUND) == (as_csv.out, as_csv.code)
+    assert as_csv.err
+
+
+def test_csv_keeps_what_is_nested() -> None:
+    assert 'a,"{""k"": ""v""}",,true,"x\ny"\n' == csv_line(["a", {"k": "v"}, None, True, "x\ny"])
+
+
+def _with_ids(folder: Path, *ids: str) -> Path:
+    messages = [Sent(keys=("k",), body=f"body {number}".encode(), unique_key=id_) for number, id_ in enumerate(ids)]
+    return write_store(folder / "store", stored(messages))
+
+
+@pytest.mark.parametrize("ids", [("SAME", "SAME"), ("x" * 3000, "x" * 2999 + "y")], ids=["one id", "long ids"])
+def test_each_body_is_a_file_of_its_own(tmp_path: Path, run: Run, ids: tuple[str, str]) -> None:
+    store, bodies = _with_ids(tmp_path, *ids, "OTHER"), tmp_path / "bodies"
+    for id_ in ids:
+        outcome = run("by-unique-key", "--store", store, "-t", "Orders", "-i", id_, "-a", "--bodies", bodies)
+        assert outcome.code is ExitCode.CLEAN, outcome.err
+
+    assert [b"body 0", b"body 1"] == sorted(path.read_bytes() for path in bodies.iterdir())
+
+
+def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, run: Run) -> None:
+    store = _with_ids(tmp_path, "ID")
+    bodies = tmp_path / "bodies"
+    bodies.mkdir()
+    (bodies / "ID").symlink_to(tmp_path / "elsewhere")
+    outcome = run("by-unique-key", "--store", store, "-t", "Orders", "-i", "ID", "--bodies", bodies)
+
+    assert outcome.code is ExitCode.FAILED
+    assert not (tmp_path / "elsewhere").exists()

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,10 +15,8 @@ from jobs.query import lookups
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
 from jobs.query.lookups import TimeWindow
-from jobs.query.source import ReasonKind
-from jobs.query.store_reader import StoreReader
+from jobs.query.source import Answer, ReasonKind
 from jobs.query.store_source import StoreSource
-from jobs.store.store import list_store
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import encode_offset_id
@@ -26,7 +25,7 @@ from tests.rmq_formats.builders import BROKER, STORED
 from tests.support.commands import packages_loaded_by
 from tests.support.lakes import ingest_store
 from tests.support.query_lakes import open_lake, write_entries, write_messages
-from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
+from tests.support.query_stores import RELEASE, Sent, opened, stored, write_store
 
 
 @contextmanager
@@ -38,8 +37,16 @@ def both(records: list[MessageRecord]) -> Iterator[tuple[StoreSource, list[LakeS
         write_messages(root / "bare", store, RELEASE)
         shutil.copytree(root / "bare", root / "whole")
         write_entries(root / "whole", records, RELEASE)
-        with StoreReader(list_store(str(store)), GEOMETRY) as reader:
-            yield StoreSource(reader, RELEASE), [open_lake(root / name, RELEASE) for name in ("whole", "bare")]
+        with opened(store) as source:
+            yield source, [open_lake(root / name, RELEASE) for name in ("whole", "bare")]
+
+
+def _is_same(expected: Answer, answer: Answer) -> None:
+    assert [encode_record(one.record) for one in expected.messages] == [
+        encode_record(one.record) for one in answer.messages
+    ]
+    assert expected.offsets == answer.offsets
+    assert (expected.reason and expected.reason.kind) == (answer.reason and answer.reason.kind)
 
 
 @settings(max_examples=15)
@@ -49,35 +56,20 @@ def both(records: list[MessageRecord]) -> Iterator[tuple[StoreSource, list[LakeS
     key=KEYS,
     kind=st.sampled_from(KeyKind),
     limit=st.none() | st.integers(1, 10),
+    place=st.tuples(st.integers(0, 2), st.integers(-1, 30)),
 )
-def test_a_lake_finds_by_key_what_its_store_finds(
-    messages: list[Sent], topic: str, key: str, kind: KeyKind, limit: int | None
+def test_a_lake_finds_what_its_store_finds(  # noqa: PLR0913, PLR0917 - the question
+    messages: list[Sent], topic: str, key: str, kind: KeyKind, limit: int | None, place: tuple[int, int]
 ) -> None:
+    """A queue's offsets come from its messages: a lake needs no ConsumeQueue."""
     with both(stored(messages)) as (store, lakes):
-        expected = lookups.by_key(store, topic, key, kind=kind, limit=limit)
-        for lake in lakes:
-            answer = lookups.by_key(lake, topic, key, kind=kind, limit=limit)
-
-            assert offsets(expected) == offsets(answer)
-            assert [encode_record(one.record) for one in expected.messages] == [
-                encode_record(one.record) for one in answer.messages
-            ]
-            assert (expected.reason and expected.reason.kind) == (answer.reason and answer.reason.kind)
-
-
-@settings(max_examples=10)
-@given(messages=MESSAGES, topic=st.sampled_from(TOPICS), queue_id=st.integers(0, 2), number=st.integers(-1, 30))
-def test_a_lake_finds_by_offset_what_its_store_finds(
-    messages: list[Sent], topic: str, queue_id: int, number: int
-) -> None:
-    """The queue's offsets come from its messages: a lake needs no ConsumeQueue."""
-    with both(stored(messages)) as (store, lakes):
-        expected = lookups.by_offset(store, topic, queue_id, number)
-        for lake in lakes:
-            answer = lookups.by_offset(lake, topic, queue_id, number)
-
-            assert (offsets(expected), expected.offsets) == (offsets(answer), answer.offsets)
-            assert (expected.reason and expected.reason.kind) == (answer.reason and answer.reason.kind)
+        for ask in (
+            partial(lookups.by_key, topic=topic, key=key, kind=kind, limit=limit),
+            partial(lookups.by_offset, topic=topic, queue_id=place[0], queue_offset=place[1]),
+        ):
+            expected = ask(store)
+            for lake in lakes:
+                _is_same(expected, ask(lake))
 
 
 @pytest.fixture(scope="module")

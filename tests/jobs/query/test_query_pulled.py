@@ -119,7 +119,7 @@ def test_a_lake_gives_the_messages_of_its_store(
 ) -> None:
     write_messages(tmp_path / "lake", store, RELEASE)
     _, of_store, _ = ask(line)
-    context = Context(open_lake(tmp_path / "lake", RELEASE), Printer(), "b0")
+    context = Context(open_lake(tmp_path / "lake", RELEASE), Printer())
     code = commands.run(shlex.split(line), context)
     of_lake = capfd.readouterr().out
 

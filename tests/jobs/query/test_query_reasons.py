@@ -10,40 +10,35 @@ from jobs.query import lookups
 from jobs.query.log_search import holding
 from jobs.query.lookups import TimeWindow
 from jobs.query.source import EXPLAINED_BY, Answer, ReasonKind
-from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.store import list_store
-from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
+from rmq_formats.commitlog.record import Host, encode_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import BROKER, STORED
-from tests.support.query_stores import GEOMETRY, RELEASE, SEGMENT_SIZE, Sent, stored, write_store
+from tests.support.query_stores import RELEASE, SEGMENT_SIZE, Sent, opened, stored, write_store
 
 HALF, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 ORDERS = (("REAL_TOPIC", "Orders"), ("REAL_QID", "0"))
 UNIQUE = "0A0102031B586D4A3E9C1F2A3B4C0001"
+IN_SMALL_LETTERS = "0A010203075F4E0E2F2A63805CCB0001"  # as an offset id it names a port that no broker has
+ELSEWHERE = encode_offset_id(Host(bytes([10, 9, 8, 7]), 10911), 0)
 
 Opened = Callable[..., StoreSource]
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
+def opened_store(tmp_path: Path) -> Iterator[Opened]:
     with ExitStack() as stack:
 
         def write_and_open(
             messages: list[Sent], *, release: Release = RELEASE, start: int = 0, first_queue_offset: int = 0
         ) -> StoreSource:
             records = stored(messages, start=start, first_queue_offset=first_queue_offset)
-            return _opened(stack, write_store(tmp_path / "store", records, release=release), release)
+            return stack.enter_context(opened(write_store(tmp_path / "store", records, release=release), release))
 
         yield write_and_open
-
-
-def _opened(stack: ExitStack, root: Path, release: Release = RELEASE) -> StoreSource:
-    reader = stack.enter_context(StoreReader(list_store(str(root)), GEOMETRY))
-    return StoreSource(reader, release)
 
 
 def _is(answer: Answer, kind: ReasonKind, *named: str) -> None:
@@ -54,44 +49,60 @@ def _is(answer: Answer, kind: ReasonKind, *named: str) -> None:
         assert name in answer.reason.text
 
 
+ONE = (Sent(keys=("4711",)),)
+OTHER = Sent(keys=("1",))
+WITH_ID = (Sent(keys=("4711",), unique_key=UNIQUE),)
+HALF_SENT = Sent(topic=HALF, keys=("4711",), unique_key=UNIQUE, properties=ORDERS)
+BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
+
+
 @pytest.mark.parametrize(
-    ("sent", "topic", "key", "expected"),
+    ("sent", "asked", "kind", "named"),
     [
-        ([Sent(keys=("4711",))], "Ordres", "4711", (ReasonKind.TOPIC_UNKNOWN, "did you mean Orders")),
-        ([Sent(keys=("4711",)), Sent(topic="Bills")], "Bills", "4711", (ReasonKind.OTHER_TOPIC, "under Orders, not")),
-        ([Sent(tags="paid")], "Orders", "paid", (ReasonKind.ONLY_TAG, "-p T")),
+        (ONE, ("by_key", "Ordres", "4711"), ReasonKind.TOPIC_UNKNOWN, "did you mean Orders"),
+        ((*ONE, Sent(topic="Bills")), ("by_key", "Bills", "4711"), ReasonKind.OTHER_TOPIC, "under Orders, not"),
+        ((Sent(tags="paid"),), ("by_key", "Orders", "paid"), ReasonKind.ONLY_TAG, "-p T"),
+        (WITH_ID, ("by_key", "Orders", UNIQUE), ReasonKind.ONLY_UNIQUE_KEY, "by-unique-key"),
+        (WITH_ID, ("by_unique_key", "Orders", "4711"), ReasonKind.ONLY_IN_KEYS, "by-key"),
         *(
-            ([Sent(keys=("1",)), Sent(topic=waiting, keys=("4711",), properties=ORDERS)], "Orders", "4711",
-             (ReasonKind.DELAYED, waiting))
+            ((OTHER, HALF_SENT._replace(topic=waiting)), ("by_key", "Orders", "4711"), ReasonKind.DELAYED, waiting)
             for waiting in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
         ),
+        ((OTHER, OTHER), ("by_key", "Orders", "4711"), ReasonKind.NOT_ON_DISK, "2025-11-20 00:53:20,005 UTC"),
+        ((OTHER, OTHER), ("by_key", "Orders", "4711"), ReasonKind.NOT_ON_DISK, "offsets 0 to 218"),
+        ((OTHER, HALF_SENT), ("by_key", "Orders", "4711"), ReasonKind.HALF, "not committed to Orders"),
+        ((OTHER, HALF_SENT), ("by_unique_key", "Orders", UNIQUE), ReasonKind.HALF, "not committed to Orders"),
+        *(  # an op message ends the half message, whichever way its release writes it
+            ((OTHER, HALF_SENT, Sent(topic=OPS, tags="d", body=body)), ("by_key", "Orders", "4711"),
+             ReasonKind.ROLLED_BACK, "rolled back")
+            for body in (b"0", b"3,0,")
+        ),
+        (ONE, ("by_offset_id", ELSEWHERE), ReasonKind.OTHER_BROKER,
+         "the broker 10.9.8.7:10911 (offset 0); here are messages of 10.0.0.1:10911"),
+        (ONE, ("by_offset_id", "4711"), ReasonKind.WRONG_KIND_OF_ID, "no offset id"),
+        (ONE, ("by_any_id", "471", "Orders"), ReasonKind.WRONG_KIND_OF_ID, "neither"),
+        ((OTHER._replace(unique_key=IN_SMALL_LETTERS),), ("by_any_id", IN_SMALL_LETTERS.lower(), None),
+         ReasonKind.WRONG_KIND_OF_ID, f"{IN_SMALL_LETTERS!r} is there"),
+        (ONE, ("by_unique_key", "Orders", encode_offset_id(BROKER, 0)), ReasonKind.WRONG_KIND_OF_ID, "by-id finds it"),
+        ((Sent(body=bytes(1500)),) * 4, ("by_offset_id", encode_offset_id(BROKER, SEGMENT_SIZE - 9)),
+         ReasonKind.NO_RECORD, "no record begins"),
+        ((*ONE * (EXPLAINED_BY + 5), Sent(topic="Bills")), ("by_key", "Bills", "4711"),
+         ReasonKind.OTHER_TOPIC, "(at least 20 seen, one of them: offset id "),
     ],
 )  # fmt: skip
-def test_a_key_that_is_not_there_is_named_where_it_is(
-    opened: Opened, sent: list[Sent], topic: str, key: str, expected: tuple[ReasonKind, str]
+def test_an_empty_answer_has_its_reason(
+    opened_store: Opened, sent: tuple[Sent, ...], asked: tuple[str, ...], kind: ReasonKind, named: str
 ) -> None:
-    _is(lookups.by_key(opened(sent), topic, key), *expected)
+    query, *question = asked
+
+    _is(getattr(lookups, query)(opened_store(sent), *question), kind, named)
 
 
-def test_a_key_that_is_only_a_unique_key_is_told(opened: Opened) -> None:
-    source = opened([Sent(keys=("4711",), unique_key=UNIQUE)])
-
-    _is(lookups.by_key(source, "Orders", UNIQUE), ReasonKind.ONLY_UNIQUE_KEY, "by-unique-key")
-    _is(lookups.by_unique_key(source, "Orders", "4711"), ReasonKind.ONLY_IN_KEYS, "by-key")
-
-
-def test_a_key_outside_the_times_asked_for_is_told_with_its_times(opened: Opened) -> None:
-    source = opened([Sent(keys=("4711",))])
+def test_a_key_outside_the_times_asked_for_is_told_with_its_times(opened_store: Opened) -> None:
     window = TimeWindow(0, STORED - 60_000)
+    answer = lookups.by_key(opened_store(ONE), "Orders", "4711", window=window)
 
-    _is(lookups.by_key(source, "Orders", "4711", window=window), ReasonKind.OUTSIDE_TIMES, "outside the times")
-
-
-def test_a_key_of_no_message_is_told_with_what_is_on_disk(opened: Opened) -> None:
-    source = opened([Sent(keys=("1",)), Sent(keys=("2",))])
-    answer = lookups.by_key(source, "Orders", "4711")
-
-    _is(answer, ReasonKind.NOT_ON_DISK, "2025-11-20 00:53:20,005 UTC", "offsets 0 to 218")
+    _is(answer, ReasonKind.OUTSIDE_TIMES, "outside the times")
 
 
 def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> None:
@@ -101,8 +112,7 @@ def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> No
     behind = write_store(tmp_path / "behind", records[:1])
     (whole / "index").rename(tmp_path / "away")
     (behind / "index").rename(whole / "index")
-    with ExitStack() as stack:
-        source = _opened(stack, whole)
+    with opened(whole) as source:
         answer = lookups.by_key(source, "Orders", "4711")
         as_client = lookups.by_key_as_client(source, "Orders", "4711", TimeWindow(), 64)
 
@@ -111,81 +121,32 @@ def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> No
     _is(as_client, ReasonKind.NOT_INDEXED, "verify says why", "--through-log")
 
 
-def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened: Opened) -> None:
+def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened_store: Opened) -> None:
     """A batch's own UNIQ_KEY is after that of each message and wins."""
     hidden = f"UNIQ_KEY\x01{UNIQUE}\x02UNIQ_KEY\x01BATCH\x02".encode()
-    source = opened([Sent(keys=("1",))])
-    message = Sent(keys=("1",)).record(0, 0, STORED)
+    source = opened_store([Sent(keys=("1",))])
+    message = OTHER.record(0, 0, STORED)
+    grown = len(hidden) - message.properties_length
+    changed = message._replace(
+        properties_raw=hidden, properties_length=len(hidden), total_size=message.total_size + grown
+    )
     path = Path(source.reader.store.segments[0].location)
-    raw = _record_with(message, hidden)
-    path.write_bytes(raw.ljust(SEGMENT_SIZE, b"\0"))
+    path.write_bytes(encode_record(changed).ljust(SEGMENT_SIZE, b"\0"))
 
     answer = lookups.by_unique_key(source, "Orders", UNIQUE)
 
     _is(answer, ReasonKind.SHADOWED, "BATCH", encode_offset_id(BROKER, 0))
 
 
-def _record_with(record: MessageRecord, properties: bytes) -> bytes:
-    grown = len(properties) - record.properties_length
-    return encode_record(
-        record._replace(
-            properties_raw=properties, properties_length=len(properties), total_size=record.total_size + grown
-        )
-    )
-
-
-def test_a_message_that_is_still_half_is_told(opened: Opened) -> None:
-    half = Sent(topic=HALF, keys=("4711",), unique_key=UNIQUE, properties=ORDERS)
-    source = opened([Sent(keys=("1",)), half])
-
-    _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.HALF, "not committed to Orders")
-    _is(lookups.by_unique_key(source, "Orders", UNIQUE), ReasonKind.HALF)
-
-
-@pytest.mark.parametrize("body", [b"0", b"3,0,"])
-def test_a_message_that_was_rolled_back_is_told(opened: Opened, body: bytes) -> None:
-    """An op message ends the half message, whichever way its release writes it."""
-    half = Sent(topic=HALF, keys=("4711",), properties=ORDERS)
-    source = opened([Sent(keys=("1",)), half, Sent(topic=OPS, tags="d", body=body)])
-
-    _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.ROLLED_BACK, "rolled back")
-
-
-def test_a_rollback_of_an_old_release_is_told(opened: Opened) -> None:
+def test_a_rollback_of_an_old_release_is_told(opened_store: Opened) -> None:
     """Up to 4.2.0 a rollback is a record in the real topic, and in no index."""
-    back = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
-    source = opened([Sent(keys=("1",)), back], release=Release.of("4.2.0"))
+    source = opened_store([OTHER, BACK], release=Release.of("4.2.0"))
 
     _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.ROLLED_BACK, "rolled back")
 
 
-def test_an_offset_id_of_another_broker_is_never_answered_silently(opened: Opened) -> None:
-    source = opened([Sent(keys=("1",))])
-    elsewhere = encode_offset_id(Host(bytes([10, 9, 8, 7]), 10911), 0)
-
-    _is(lookups.by_offset_id(source, elsewhere), ReasonKind.OTHER_BROKER, "10.9.8.7:10911", "10.0.0.1:10911")
-    assert lookups.by_offset_id(source, elsewhere, any_host=True).messages
-
-
-def test_a_text_that_is_no_id_is_told(opened: Opened) -> None:
-    source = opened([Sent(keys=("1",))])
-
-    _is(lookups.by_offset_id(source, "4711"), ReasonKind.WRONG_KIND_OF_ID)
-    _is(lookups.by_any_id(source, "4711", "Orders"), ReasonKind.WRONG_KIND_OF_ID, "neither")
-
-
-def test_an_id_in_small_letters_is_answered_with_the_one_that_is_there(opened: Opened) -> None:
-    unique_key = "0A010203075F4E0E2F2A63805CCB0001"  # as an offset id it names a port that no broker has
-    source = opened([Sent(keys=("1",), unique_key=unique_key)])
-
-    _is(lookups.by_any_id(source, unique_key.lower(), None), ReasonKind.WRONG_KIND_OF_ID, f"{unique_key!r} is there")
-
-
-def test_an_offset_id_given_as_a_unique_key_is_told(opened: Opened) -> None:
-    source = opened([Sent(keys=("1",))])
-    answer = lookups.by_unique_key(source, "Orders", encode_offset_id(BROKER, 0))
-
-    _is(answer, ReasonKind.WRONG_KIND_OF_ID, "by-id finds it")
+def test_an_offset_id_of_another_broker_is_answered_where_the_user_wants_it(opened_store: Opened) -> None:
+    assert lookups.by_offset_id(opened_store(ONE), ELSEWHERE, any_host=True).messages
 
 
 @pytest.mark.parametrize(
@@ -198,23 +159,15 @@ def test_an_offset_id_given_as_a_unique_key_is_told(opened: Opened) -> None:
     ],
 )
 def test_an_offset_id_that_points_at_no_record_says_where_it_points(
-    opened: Opened, offset: int, kind: ReasonKind, named: str
+    opened_store: Opened, offset: int, kind: ReasonKind, named: str
 ) -> None:
-    source = opened([Sent(keys=("1",))], start=SEGMENT_SIZE)
+    source = opened_store([Sent(keys=("1",))], start=SEGMENT_SIZE)
 
     _is(lookups.by_offset_id(source, encode_offset_id(BROKER, offset)), kind, named)
 
 
-def test_an_offset_behind_the_blank_of_a_full_segment_is_no_record(opened: Opened) -> None:
-    source = opened([Sent(body=bytes(1500)) for _ in range(4)])
-
-    answer = lookups.by_offset_id(source, encode_offset_id(BROKER, SEGMENT_SIZE - 9))
-
-    _is(answer, ReasonKind.NO_RECORD, "no record begins")
-
-
-def test_an_offset_beyond_its_queue_is_told_with_what_the_queue_holds(opened: Opened) -> None:
-    source = opened([Sent() for _ in range(5)], first_queue_offset=40)
+def test_an_offset_beyond_its_queue_is_told_with_what_the_queue_holds(opened_store: Opened) -> None:
+    source = opened_store([Sent() for _ in range(5)], first_queue_offset=40)
 
     _is(lookups.by_offset(source, "Orders", 0, 45), ReasonKind.OFFSET_ABOVE_MAX, "holds offsets 40 to 44")
     _is(lookups.by_offset(source, "Orders", 3, 45), ReasonKind.QUEUE_UNKNOWN, "no queue 3")
@@ -227,14 +180,14 @@ def test_an_offset_whose_message_has_expired_is_below_the_queues_first(tmp_path:
     store = write_store(tmp_path / "store", records)
     (store / "commitlog" / f"{0:020d}").unlink()
     first = next(number for number, record in enumerate(records) if record.physical_offset >= SEGMENT_SIZE)
-    with ExitStack() as stack:
-        answer = lookups.by_offset(_opened(stack, store), "Orders", 0, first - 1)
+    with opened(store) as source:
+        answer = lookups.by_offset(source, "Orders", 0, first - 1)
 
     _is(answer, ReasonKind.OFFSET_BELOW_MIN, f"holds offsets {first} to 7")
 
 
-def test_a_unit_that_points_at_no_message_is_told(opened: Opened) -> None:
-    source = opened([Sent(), Sent()])
+def test_a_unit_that_points_at_no_message_is_told(opened_store: Opened) -> None:
+    source = opened_store([Sent(), Sent()])
     path = Path(next(iter(source.reader.queues.values())).files[0].location)
     raw = path.read_bytes()
     path.write_bytes(raw[:20] + (3).to_bytes(8, "big") + raw[28:])
@@ -242,23 +195,17 @@ def test_a_unit_that_points_at_no_message_is_told(opened: Opened) -> None:
     _is(lookups.by_offset(source, "Orders", 0, 1), ReasonKind.UNIT_DANGLES, "--through-log")
 
 
-def test_tags_of_a_release_that_does_not_index_them_are_found_in_the_log(opened: Opened) -> None:
-    source = opened([Sent(tags="paid")], release=Release.of("5.3.3"))
+def test_tags_of_a_release_that_does_not_index_them_are_found_in_the_log(opened_store: Opened) -> None:
+    source = opened_store([Sent(tags="paid")], release=Release.of("5.3.3"))
     answer = lookups.by_key(source, "Orders", "paid", kind=KeyKind.TAG)
 
     assert 1 == len(answer.messages)
     assert any("does not index tags" in note for note in source.notes)
 
 
-def test_a_message_that_index_and_log_lead_to_is_counted_once_and_the_first_is_the_oldest(opened: Opened) -> None:
-    source = opened([Sent(keys=("4711",), tags="4711"), Sent(keys=("4711",)), Sent(topic="Bills", tags="paid")])
+def test_a_message_that_index_and_log_lead_to_is_counted_once_and_the_first_is_the_oldest(opened_store: Opened) -> None:
+    source = opened_store([Sent(keys=("4711",), tags="4711"), Sent(keys=("4711",)), Sent(topic="Bills", tags="paid")])
     first = next(iter(source.search(holding("4711")))).offset_id
 
     _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, f"(2 seen, the first: offset id {first},")
     _is(lookups.by_key(source, "Bills", "paid"), ReasonKind.ONLY_TAG, "(1 seen, the first: ")
-
-
-def test_where_not_every_message_is_looked_at_the_number_is_a_least_one(opened: Opened) -> None:
-    source = opened([*(Sent(keys=("4711",)) for _ in range(EXPLAINED_BY + 5)), Sent(topic="Bills")])
-
-    _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, "(at least 20 seen, one of them: offset id ")

@@ -1,8 +1,7 @@
 """What brokers of 5.x answered about their own stores, asked of the stores: limits, units, messages and keys."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -10,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from jobs.query import lookups
+from jobs.query.library import open_source
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.open_source import SourcePlace, open_place
-from jobs.query.source import MAX_TIME, MIN_TIME, ReasonKind, Source
+from jobs.query.source import MAX_TIME, ReasonKind
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import transactions
 from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
 
 _EVERY = (*FEATURES, "b551-compaction", "b551-timerwheel")
 Recorded = Callable[[str], FeatureStore]
-_WHOLE = TimeWindow(MIN_TIME, MAX_TIME)
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +26,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return cache(partial(unpack_feature, folder=tmp_path_factory.mktemp("recorded")))
 
 
-@contextmanager
-def opened(root: Path) -> Iterator[Source]:
-    with open_place(SourcePlace(str(root))) as (source, _):
-        yield source
-
-
 def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_log(tmp_path: Path) -> None:
     """With double write RocksDB alone keeps them; there was 'no such queue'."""
     unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
     kill_with_database(unpacked.root, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
-    with opened(unpacked.root) as source:
+    with open_source(store=str(unpacked.root)) as source:
         for queue, expected in unpacked.before_stop["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
             if topic.startswith("%LMQ%$"):  # of a LITE topic: the broker has put its units into RocksDB
@@ -53,7 +45,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
 def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(recorded: Recorded, name: str) -> None:
     unpacked = recorded(name)
     compared = 0
-    with opened(unpacked.root) as source:
+    with open_source(store=str(unpacked.root)) as source:
         for queue, expected in unpacked.of_disk["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
             offsets = source.queue_offsets(topic, int(queue_id))
@@ -74,18 +66,18 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(record
 @pytest.mark.parametrize("name", _EVERY)
 def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, name: str) -> None:
     unpacked = recorded(name)
-    with opened(unpacked.root) as source:
+    with open_source(store=str(unpacked.root)) as source:
         for question, expected in unpacked.of_disk["keys"].items():
             topic, _, key = question.partition("#")
             if topic in WRITTEN_BY_THE_STOP:
                 continue
-            hits = islice(source.key_hits(topic, key, MIN_TIME, MAX_TIME), KEY_LIMIT)
+            hits = islice(source.key_hits(topic, key), KEY_LIMIT)
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
 
 
 def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: Recorded) -> None:
     """A message whose key comes twice in KEYS has one row; the log was searched instead, and gave it twice."""
-    with opened(recorded("b551-indexrocks").root) as source:
+    with open_source(store=str(recorded("b551-indexrocks").root)) as source:
         for kind, key in ((KeyKind.KEY, "dup"), (KeyKind.KEY, "k3"), (KeyKind.TAG, "T1")):
             answer = lookups.by_key(source, "Orders", key, kind=kind, limit=None)
 
@@ -100,11 +92,11 @@ def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: 
 
 def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(recorded: Recorded) -> None:
     """Of files it takes the newest entries first: a limit that is met cuts the other end."""
-    with opened(recorded("b551-indexrocks").root) as source:
+    with open_source(store=str(recorded("b551-indexrocks").root)) as source:
         few, all_of_them = (
             [message.record.physical_offset for message in answer.messages]
             for answer in (
-                lookups.by_key_as_client(source, "Orders", "every", _WHOLE, 5),
+                lookups.by_key_as_client(source, "Orders", "every", TimeWindow(), 5),
                 lookups.by_key(source, "Orders", "every", limit=None),
             )
         )
@@ -116,7 +108,7 @@ def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(recorded
 
 
 def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Recorded) -> None:
-    with opened(recorded("b551-indexrocks").root) as source:
+    with open_source(store=str(recorded("b551-indexrocks").root)) as source:
         messages = lookups.by_key(source, "Orders", "every", limit=None).messages
         times = sorted(message.record.store_timestamp for message in messages)
         inside = lookups.by_key(source, "Orders", "every", window=TimeWindow(times[3], times[7]), limit=None)
@@ -129,7 +121,7 @@ def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Recorded) -> Non
 
 def test_without_the_package_keys_come_from_the_log(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    with opened(recorded("b551-indexrocks").root) as source:
+    with open_source(store=str(recorded("b551-indexrocks").root)) as source:
         answer = lookups.by_key(source, "Orders", "k3")
 
         assert len(answer.messages) == 1
@@ -139,7 +131,7 @@ def test_without_the_package_keys_come_from_the_log(recorded: Recorded, monkeypa
 @pytest.mark.parametrize("name", ["b551-transrocks", "b551-transrocks-killed"])
 def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Recorded, name: str) -> None:
     halves: dict[ReasonKind | None, set[int]] = {}
-    with opened(recorded(name).root) as source:
+    with open_source(store=str(recorded(name).root)) as source:
         offsets = source.queue_offsets(transactions.HALF_TOPIC, 0)
         assert offsets is not None
         for number in range(offsets.maximum):

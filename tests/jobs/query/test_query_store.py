@@ -25,7 +25,7 @@ from tests.rmq_formats.builders import STORED
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations
 from tests.support.commands import overwrite
-from tests.support.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
+from tests.support.query_stores import GEOMETRY, Sent, opened, stored, write_store
 
 # "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
 COLLIDING = ("AaAa", "AaBB", "BBAa", "BBBB")
@@ -47,12 +47,6 @@ MESSAGES = st.lists(
     min_size=1,
     max_size=60,
 )
-
-
-@contextmanager
-def opened(root: Path, *, through_log: bool = False) -> Iterator[StoreSource]:
-    with StoreReader(list_store(str(root)), GEOMETRY) as reader:
-        yield StoreSource(reader, RELEASE, through_log=through_log)
 
 
 @contextmanager
@@ -81,80 +75,56 @@ def expected_by_key(messages: list[Sent], records: list[MessageRecord], topic: s
 
 @settings(max_examples=40)
 @given(messages=MESSAGES, topic=st.sampled_from(TOPICS), key=KEYS, limit=st.none() | st.integers(1, 70))
-def test_by_key_finds_the_newest_messages_that_really_have_the_key(
+def test_a_key_finds_the_messages_that_really_have_it(
     messages: list[Sent], topic: str, key: str, limit: int | None
 ) -> None:
+    """Of KEYS, as an id of the producer, or as the whole TAGS, which the index has from 5.4.0 on and the log always."""
     records = stored(messages)
-    expected = expected_by_key(messages, records, topic, key)
+    sent = [pair for pair in zip(messages, records, strict=True) if pair[0].topic == topic]
+    under_key = expected_by_key(messages, records, topic, key)
+    under_id = [
+        record.physical_offset
+        for message, record in sent
+        if message.unique_key == key
+        for _ in range(1 + message.keys.count(key))
+    ]
+    tagged = [record.physical_offset for message, record in sent if message.tags == key]
     with three_ways(records) as sources:
         for source in sources:
             answer = lookups.by_key(source, topic, key, limit=limit)
-
-            assert expected[-limit if limit else 0 :] == offsets(answer)
-            assert bool(answer.reason) is not bool(expected)
-
-
-@settings(max_examples=30)
-@given(messages=MESSAGES, topic=st.sampled_from(TOPICS), key=KEYS)
-def test_by_unique_key_finds_every_message_with_the_id(messages: list[Sent], topic: str, key: str) -> None:
-    records = stored(messages)
-    expected = [
-        record.physical_offset
-        for message, record in zip(messages, records, strict=True)
-        if message.topic == topic and message.unique_key == key
-        for _ in range(1 + message.keys.count(key))
-    ]
-    with three_ways(records) as sources:
-        for source in sources:
-            answer = lookups.by_unique_key(source, topic, key, show_all=True, limit=None)
+            by_id = lookups.by_unique_key(source, topic, key, show_all=True, limit=None)
             first = lookups.by_unique_key(source, topic, key, limit=None)
+            by_tags = lookups.by_key(source, topic, key, kind=KeyKind.TAG, limit=None)
 
-            assert expected == offsets(answer)
-            assert expected[:1] == offsets(first)
-
-
-@settings(max_examples=30)
-@given(messages=MESSAGES, topic=st.sampled_from(TOPICS), tags=KEYS)
-def test_by_tags_finds_the_messages_with_the_whole_tags(messages: list[Sent], topic: str, tags: str) -> None:
-    """From 5.4.0 on the TAGS text is indexed; in the log it always stands."""
-    records = stored(messages)
-    expected = [
-        record.physical_offset
-        for message, record in zip(messages, records, strict=True)
-        if message.topic == topic and message.tags == tags
-    ]
-    with three_ways(records) as sources:
-        for source in sources:
-            assert expected == offsets(lookups.by_key(source, topic, tags, kind=KeyKind.TAG, limit=None))
+            assert under_key[-limit if limit else 0 :] == offsets(answer)
+            assert bool(answer.reason) is not bool(under_key)
+            assert (under_id, under_id[:1]) == (offsets(by_id), offsets(first))
+            assert tagged == offsets(by_tags)
 
 
-@settings(max_examples=30)
-@given(messages=MESSAGES, topic=st.sampled_from(TOPICS), queue_id=st.integers(0, 2), number=st.integers(-1, 40))
-def test_by_offset_finds_the_message_of_that_number(
-    messages: list[Sent], topic: str, queue_id: int, number: int
+@settings(max_examples=40)
+@given(
+    messages=MESSAGES,
+    topic=st.sampled_from(TOPICS),
+    queue_id=st.integers(0, 2),
+    number=st.integers(-1, 40),
+    which=st.integers(0),
+)
+def test_a_place_in_a_queue_or_in_the_log_leads_to_its_message_and_to_no_other(
+    messages: list[Sent], topic: str, queue_id: int, number: int, which: int
 ) -> None:
+    """The id printed for a message leads back to it; one byte further nothing begins."""
     records = stored(messages)
     queue = [record for record in records if (record.topic, record.queue_id) == (topic, queue_id)]
     expected = [queue[number].physical_offset] if 0 <= number < len(queue) else []
-    with three_ways(records) as sources:
-        for source in sources:
-            answer = lookups.by_offset(source, topic, queue_id, number)
-
-            assert expected == offsets(answer)
-            assert not expected or answer.offsets == (0, len(queue))
-
-
-@settings(max_examples=30)
-@given(messages=MESSAGES, which=st.integers(0))
-def test_an_offset_id_finds_its_record_and_nothing_else(messages: list[Sent], which: int) -> None:
-    """The id printed for a message leads back to it; one byte further nothing begins."""
-    records = stored(messages)
     record = records[which % len(records)]
     with three_ways(records) as sources:
         for source in sources:
+            answer = lookups.by_offset(source, topic, queue_id, number)
+            assert expected == offsets(answer)
+            assert not expected or answer.offsets == (0, len(queue))
             message = source.at(record.physical_offset)
             assert message is not None
-
             assert [record.physical_offset] == offsets(lookups.by_offset_id(source, message.offset_id))
             assert source.at(record.physical_offset + 1) is None
 

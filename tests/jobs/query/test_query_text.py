@@ -6,11 +6,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 
-from jobs.query.mqadmin.charsets import decode_as_java
+from jobs.query.mqadmin.charsets import check_charset, decode_as_java
 from jobs.query.mqadmin.java_map import map_text
 from jobs.query.mqadmin.text import host_text, pad, time_text
 from rmq_formats.commitlog.record import Host
-from rmq_formats.errors import UnsupportedFormat
 from tests.rmq_formats.strategies import HOSTS, I64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,8 +94,8 @@ def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
 
 @pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "base64", "no-such"])
 def test_what_is_no_charset_of_texts_is_refused(charset: str) -> None:
-    with pytest.raises(UnsupportedFormat, match="no charset"):
-        decode_as_java(b"\xff", charset)
+    with pytest.raises(ValueError, match="no charset"):
+        check_charset(charset)
 
 
 def test_utf_16_without_a_mark_begins_with_the_high_byte() -> None:

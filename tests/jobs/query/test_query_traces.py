@@ -2,21 +2,19 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.query.mqadmin import commands
 from jobs.query.mqadmin.context import Context
 from jobs.query.output import Printer
 from rmq_formats.trace import TRACE_TOPIC
+from tests.support.commands import Run
 from tests.support.query_lakes import open_lake, write_entries, write_messages
 from tests.support.query_stores import RELEASE, Sent, stored, write_store
 
-Ask = Callable[..., tuple[int, str, str]]
 _SENT = "Pub\x01{time}\x01region\x01{group}\x01Orders\x01{id}\x01null\x01null\x01host\x014\x017\x010\x01true\x02"
 _CONSUMED = "SubAfter\x01R\x01{id}\x013\x01false\x01null\x010\x011700000001000\x01consumers\x02"
 _TAKEN = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01{id}\x010\x01null\x02"
@@ -37,19 +35,10 @@ _MESSAGES = (
 
 
 @pytest.fixture
-def ask(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
+def ask(tmp_path: Path, ask: Run) -> Run:
     store = write_store(tmp_path / "store", stored(_MESSAGES))
-
-    def answer(message_id: str, *options: str) -> tuple[int, str, str]:
-        capfdbinary.readouterr()
-        place = ["--store", str(store), "--time-zone", "UTC", "--release", str(RELEASE), "--hash-slots", "7"]
-        line = ["queryMsgTraceById", "-i", message_id]
-        code = cli.main(["query", "mqadmin", *place, "--index-num", "9", *options, *line])
-        sys.stdout.flush()
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return answer
+    known = ("--release", str(RELEASE), "--hash-slots", "7", "--index-num", "9")
+    return lambda message_id, *options: ask(store, f"queryMsgTraceById -i {message_id}", *known, *options)
 
 
 _BOTH = """\
@@ -62,7 +51,7 @@ Sub        consumers            {host:20} 2023-11-14 22:13:21  3ms        failed
 """
 
 
-def test_who_sent_and_who_consumed_a_message_is_printed(ask: Ask) -> None:
+def test_who_sent_and_who_consumed_a_message_is_printed(ask: Run) -> None:
     code, out, err = ask("both")
 
     assert (code, err) == (ExitCode.CLEAN, "")
@@ -79,14 +68,14 @@ def test_who_sent_and_who_consumed_a_message_is_printed(ask: Ask) -> None:
         ("alias", "mqadmin cannot decode"),
     ],
 )
-def test_where_mqadmin_prints_nothing_the_reason_is_said(message_id: str, said: str, ask: Ask) -> None:
+def test_where_mqadmin_prints_nothing_the_reason_is_said(message_id: str, said: str, ask: Run) -> None:
     code, out, err = ask(message_id)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
     assert said in err
 
 
-def test_all_kinds_of_traces_are_json(ask: Ask) -> None:
+def test_all_kinds_of_traces_are_json(ask: Run) -> None:
     rows = [json.loads(line) for line in ask("both", "--json")[1].splitlines()]
     broken = json.loads(ask("broken", "--json")[1])
 
@@ -103,7 +92,7 @@ def test_all_kinds_of_traces_are_json(ask: Ask) -> None:
     )
 
 
-def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(ask: Ask) -> None:
+def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(ask: Run) -> None:
     code, out, err = ask("timeless")
 
     assert code == ExitCode.CLEAN
@@ -111,7 +100,7 @@ def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(ask: Ask) -> Non
     assert "the moment of the call" in err
 
 
-def test_a_trace_does_nothing_to_a_terminal(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_does_nothing_to_a_terminal(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     _, out, _ = ask("controls")
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -11,21 +12,19 @@ import pytest
 from jobs.browse.templates import Words
 from jobs.query.lake_source import open_lake
 from jobs.query.listing.of_lake import LakeListing
-from jobs.query.store_reader import StoreReader
-from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline
 from jobs.query.story.evidence import Check, Evidence
 from jobs.query.story.lake_evidence import LakeEvidence
 from jobs.query.story.store_evidence import StoreEvidence
 from jobs.query.story.text import timeline_lines
 from jobs.query.story.timeline import Consumed, Role, Story
-from jobs.store.store import list_store
-from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import Release
+from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
+from tests.support.query_stores import opened, write_segment
 
 _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
@@ -100,8 +99,8 @@ def check_sent(evidence: Evidence, line: SentLine) -> Story:
 def test_a_story_has_what_the_driver_wrote_down(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))
     lake = of_lake(store, tmp_path / "lake", release)
-    with StoreReader(list_store(str(store))) as reader:
-        evidence = StoreEvidence(StoreSource(reader, release))
+    with opened(store, release, None) as source:
+        evidence = StoreEvidence(source)
         consumed = _CONSUMED.findall((store / "EXPECT" / "sent.txt").read_text())
         lines = sent_lines(store)
         assert lines
@@ -149,8 +148,8 @@ def assert_in_chinese(story: Story) -> None:
 @pytest.mark.parametrize("name", golden_stores("base"))
 def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))
-    with StoreReader(list_store(str(store))) as reader:
-        evidence = StoreEvidence(StoreSource(reader, release))
+    with opened(store, release, None) as source:
+        evidence = StoreEvidence(source)
         told = {
             key: list(timeline.stories(evidence, timeline.by_key(evidence.source, "T1", key).messages))
             for key in ("txc", "txr", "txu")
@@ -166,8 +165,6 @@ def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -
 
 
 def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    import shutil
-
     store = Path(shutil.copytree(golden("b551-retry"), tmp_path / "store"))
     line = sent_lines(store)[0]
     unit = store / "consumequeue" / "T1" / "0" / ("0" * 20)
@@ -188,8 +185,8 @@ def test_nothing_that_is_no_story_is_told(golden: StoreOf, run: Run) -> None:
 
 def test_queues_that_selective_double_write_leaves_out_are_not_called_lost(situation: StoreOf) -> None:
     store = situation("b551-lmq-selective") / "store"
-    with StoreReader(list_store(str(store))) as reader:
-        evidence = StoreEvidence(StoreSource(reader, Release.of("5.5.1")))
+    with opened(store, geometry=None) as source:
+        evidence = StoreEvidence(source)
         (story,) = timeline.stories(evidence, timeline.by_key(evidence.source, "Orders", "l39").messages)
     assert {"Orders": Check.LEADS_THERE, "%LMQ%q3": Check.NOT_KNOWN, "%LMQ%all": Check.NOT_KNOWN} == {
         fact.topic: fact.check for copy in story.copies for fact in copy.queues
@@ -227,15 +224,12 @@ def test_messages_of_a_batch_that_share_its_id_have_stories_of_their_own(tmp_pat
     sent = [a_record(b"body", topic="T1", properties=raw, queue_offset=number) for number, raw in enumerate(ids)]
     retry = a_record(b"body", topic="%RETRY%g", properties=b"UNIQ_KEY\1batch\2KEYS\1k1\2", reconsume_times=1)
     records = placed([*sent, retry])
-    (tmp_path / "store" / "commitlog").mkdir(parents=True)
-    content = b"".join(map(encode_record, records))
-    (tmp_path / "store" / "commitlog" / f"{0:020d}").write_bytes(content.ljust(1 << 14, b"\0"))
+    write_segment(tmp_path / "store", records)
     release = Release.of("5.3.3")
     with ExitStack() as stack:
         evidence: Evidence
         if kind == "store":
-            reader = stack.enter_context(StoreReader(list_store(str(tmp_path / "store"))))
-            evidence = StoreEvidence(StoreSource(reader, release))
+            evidence = StoreEvidence(stack.enter_context(opened(tmp_path / "store", release, None)))
         else:
             evidence = of_lake(tmp_path / "store", tmp_path / "lake", release)
         under_key = timeline.by_key(evidence.source, "T1", "k1").messages
@@ -246,6 +240,20 @@ def test_messages_of_a_batch_that_share_its_id_have_stories_of_their_own(tmp_pat
     own = [one.physical_offset for one in records]
     assert [[own[1], own[3]], [own[0]], [own[1], own[3]], [own[2]], [own[1], own[3]]] == offsets
     assert [Role.SENT, Role.RETRIED] == roles(stories[0])
+
+
+def test_a_line_of_a_trace_without_a_group_has_the_group_of_its_request(tmp_path: Path) -> None:
+    """Older clients name the group where they take a message, not where they have consumed it."""
+    taken = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01ID\x010\x01null\x02"
+    consumed = "SubAfter\x01R\x01ID\x013\x01true\x01null\x010\x02"
+    sent = a_record(topic="T1", properties={"UNIQ_KEY": "ID"})
+    trace = a_record((taken + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
+    with opened(write_segment(tmp_path / "store", [sent, trace]), geometry=None) as source:
+        found = timeline.by_id(source, "ID", "T1").messages
+        (story,) = timeline.stories(StoreEvidence(source), found)
+    told = [line.text for line in timeline_lines(story, None)]
+
+    assert "trace: consumed by the group consumers in 3 ms, success" in told
 
 
 def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf, tmp_path: Path) -> None:
