@@ -13,9 +13,7 @@ from jobs.query import reasons
 from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Reason, ReasonKind, Source
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
-from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.message_id import decode_offset_id
 
 KEY_LIMIT = 64  # maxMsgsNumBatch
 UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum
@@ -115,18 +113,16 @@ def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer
 
 
 def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | None:
-    try:
-        named = decode_offset_id(text)
-    except FormatError:
+    named = reasons.offset_id(text)
+    if named is None:
         return None
     message = source.at(named.physical_offset, None if any_host else named.host)
     return message if any_host or message is None or message.record.store_host == named.host else None
 
 
 def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
-    try:
-        named = decode_offset_id(text)
-    except FormatError:
+    named = reasons.offset_id(text)
+    if named is None:
         return reasons.no_id(text)
     if source.other_broker is not None:
         return Reason(ReasonKind.OTHER_BROKER, source.other_broker)

@@ -111,6 +111,18 @@ class Printer:
         say(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
+    def row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
+        """Print one row: as *shown* in mqadmin's layout, else its values."""
+        if self.as_json:
+            self.object(kind, value)
+        else:
+            self.out(shown)
+
+    def layout(self, shown: str) -> None:
+        """Print a line that only mqadmin's layout has."""
+        if not self.as_json:
+            self.out(shown)
+
     def object(self, kind: str, value: Mapping[str, object]) -> None:
         """Print one row."""
         row = {"version": json_text.VERSION, "type": kind, **value}

@@ -119,12 +119,19 @@ def other_case(source: Source, key: str) -> str:
     return f", but {found!r} is there: did you mean that? Case matters" if found else ""
 
 
-def _is_offset_id(source: Source, text: str) -> bool:
+def offset_id(text: str) -> OffsetId | None:
+    """Return the host and the offset that an offset id names; None of any other text."""
     try:
-        named = decode_offset_id(text)
+        return decode_offset_id(text)
     except FormatError:
+        return None
+
+
+def _is_offset_id(source: Source, text: str) -> bool:
+    named = offset_id(text)
+    if named is None or named.host not in source.hosts():
         return False
-    return named.host in source.hosts() and source.at(named.physical_offset, named.host) is not None
+    return source.at(named.physical_offset, named.host) is not None
 
 
 def covered(coverage: Coverage) -> str:
@@ -161,17 +168,9 @@ def unknown_topic(source: Source, topic: str) -> Reason:
 
 def no_message_has_id(text: str, reason: Reason) -> Reason:
     """Explain that a text is no id at all, where *reason* could only say that no message has it."""
-    if reason.kind is not ReasonKind.NOT_ON_DISK or _is_hexadecimal_id(text):
+    if reason.kind is not ReasonKind.NOT_ON_DISK or offset_id(text) is not None:
         return reason
     return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a producer's id; {reason.text}")
-
-
-def _is_hexadecimal_id(text: str) -> bool:
-    try:
-        decode_offset_id(text)
-    except FormatError:
-        return False
-    return True
 
 
 def no_id(text: str) -> Reason:

@@ -187,6 +187,13 @@ class StoreReader:
         files = reversed(self.store.index_files)
         return [IndexReader(_reading(self, file.location), geometry, file.location) for file in files]
 
+    def index_readers_around(self, physical_offset: int) -> Iterator[IndexReader]:
+        """Yield the index files whose part of the log an offset is in, newest first."""
+        for file in self.index_readers():
+            header = file.header
+            if header.begin_physical_offset <= physical_offset <= header.end_physical_offset:
+                yield file
+
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Return a file that stays open after the block."""
         return nullcontext(self.file(location))

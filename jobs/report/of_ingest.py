@@ -36,7 +36,10 @@ def report_of(summary: Summary, lake: Lake) -> Report:
     if summary.run is not None and summary.store_id is not None:
         contents = _Contents(lake, FileNaming(summary.store_id, summary.run).prefix)
         parts += contents.parts()
-    parts += [_facts(summary), *_tables(summary), Bars("Where the time went", "seconds", summary.seconds)]
+    parts.append(_facts(summary))
+    if summary.versions:
+        parts.append(Grid("Tables written", ("table", "Delta version"), list(summary.versions.items())))
+    parts.append(Bars("Where the time went", "seconds", summary.seconds))
     return Report.of("ingest", summary.store, summary.result, parts, list(_remedies(summary, lake)))
 
 
@@ -57,11 +60,6 @@ def _facts(summary: Summary) -> Facts:
     values |= {f"segments {end}": count for end, count in summary.segment_ends.items()}
     values |= {f"units {name}": count for name, count in summary.units.items()}
     return Facts("This run", values)
-
-
-def _tables(summary: Summary) -> Iterator[Grid]:
-    if summary.versions:
-        yield Grid("Tables written", ("table", "Delta version"), list(summary.versions.items()))
 
 
 def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:

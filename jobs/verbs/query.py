@@ -390,10 +390,8 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
         )
         printer = options.printer
         for told in timeline.stories(listing_of(source).evidence, answer.messages):
-            if printer.as_json:
-                printer.object("story", story_object(told))
-            else:
-                printer.out("".join(f"{line}\n" for line in (*story_lines(told, options.time_zone), "")))
+            lines = (*story_lines(told, options.time_zone), "")
+            printer.row("story", story_object(told), "".join(f"{line}\n" for line in lines))
         return printer.finish(answer, source)
 
 
@@ -410,10 +408,7 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_js
     readings = ids.readings(message_id.strip(), time_zone, time.time_ns() // 1_000_000)
     if readings is None:
         return printer.empty(reasons.no_id(message_id))
-    if printer.as_json:
-        printer.object("id", ids.as_json(readings))
-    else:
-        printer.out(ids.as_text(readings))
+    printer.row("id", ids.as_json(readings), ids.as_text(readings))
     return ExitCode.CLEAN
 
 

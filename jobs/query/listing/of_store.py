@@ -104,8 +104,8 @@ class StoreListing:
             found = {one.record.physical_offset: one for one in self._under_key(wanted.key, wanted)}
             yield from ((offset, found[offset]) for offset in sorted(found, reverse=True) if offset < before)
         elif queues:
-            units = merge(*(self._units(queue, wanted, before) for queue in queues), reverse=True)
-            yield from ((offset, self.source.at(offset)) for offset in units)
+            units = (map(partial(self._named, one), reversed(self._numbers(one, wanted, before))) for one in queues)
+            yield from ((offset, self.source.at(offset)) for offset in merge(*units, reverse=True))
         else:
             yield from self._logged(wanted, before, limit)
 
@@ -118,10 +118,6 @@ class StoreListing:
 
     def _queues(self, topic: str) -> list[StoredQueue]:
         return [queue for (name, _), queue in self._reader.queues.items() if name == topic]
-
-    def _units(self, queue: StoredQueue, wanted: Wanted, before: int) -> Iterator[int]:
-        """Yield the offsets that the units of a queue name, descending."""
-        yield from (self._named(queue, number) for number in reversed(self._numbers(queue, wanted, before)))
 
     def _numbers(self, queue: StoredQueue, wanted: Wanted, before: int) -> range:
         """Return the numbers of the units whose messages lie before an offset, and in the times that are asked for."""
@@ -327,10 +323,7 @@ class StoreListing:
         offset = message.record.physical_offset
         for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):
             key_hash = index_key_hash(key.text)
-            for file in self._reader.index_readers():
-                header = file.header
-                if not header.begin_physical_offset <= offset <= header.end_physical_offset:
-                    continue
+            for file in self._reader.index_readers_around(offset):
                 slot = file.geometry.slot_of(key_hash)
                 links = [
                     Link(hop.number, at := hop.entry.physical_offset, at == offset, hop.entry.key_hash == key_hash)

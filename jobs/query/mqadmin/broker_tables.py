@@ -64,10 +64,7 @@ def topic_list(line: Line, context: Context) -> ExitCode:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
         return context.refuse(why)
     for topic in set_order(topics):
-        if context.printer.as_json:
-            context.printer.object("topic", {"topic": topic, "settings": topics[topic]})
-        else:
-            context.printer.out(f"{topic}\n")
+        context.printer.row("topic", {"topic": topic, "settings": topics[topic]}, f"{topic}\n")
     return context.finish()
 
 
@@ -132,15 +129,12 @@ def _all_groups(line: Line, context: Context) -> ExitCode:
     """
     config, printer = _config(context), context.printer
     retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
-    if not printer.as_json:
-        printer.out(_group_line("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
+    printer.layout(_group_line("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     for topic in set_order(retries):
         group = topic.removeprefix(RETRY_PREFIX)
         behind = sum(row.behind for row in _rows(line, config, group, context))
-        if printer.as_json:
-            printer.object("group", {"consumer_group": group, "behind": behind})
-        else:
-            printer.out(_group_line(group, 0, "OFFLINE", "", "", 0, behind))
+        shown = _group_line(group, 0, "OFFLINE", "", "", 0, behind)
+        printer.row("group", {"consumer_group": group, "behind": behind}, shown)
     return context.finish()
 
 

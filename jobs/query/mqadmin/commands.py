@@ -186,13 +186,11 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
     units = [(index, source.unit(topic, queue_id, index)) for index in range(first, end)]
     if not units:
         return context.refuse(reasons.no_offset(source, topic, queue_id, first, offsets))
-    if not printer.as_json:
-        printer.out(queue_header(offsets))
+    printer.layout(queue_header(offsets))
     for index, unit in units:
-        if unit and printer.as_json:
-            printer.object("unit", {"topic": topic, "queue_id": queue_id, "queue_offset": index, **unit._asdict()})
-        elif unit:
-            printer.out(queue_unit(index, unit))
+        if unit:
+            place = {"topic": topic, "queue_id": queue_id, "queue_offset": index}
+            printer.row("unit", {**place, **unit._asdict()}, queue_unit(index, unit))
     return context.finish()
 
 
@@ -228,18 +226,15 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
     topic = line.options["topic"]
     if not source.has_topic(topic):
         return context.refuse(reasons.unknown_topic(source, topic))
-    if not printer.as_json:
-        printer.out(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
+    printer.layout(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
     for row in sorted(_status_rows(topic, context)):
-        if printer.as_json:
-            limits = {"min_offset": row.offsets.minimum, "max_offset": row.offsets.maximum}
-            queue = {"topic": topic, "broker": row.broker, "queue_id": row.queue_id}
-            printer.object("queue", {**queue, **limits, "updated": row.stored})
-        else:
-            updated = time_text(row.stored, printer.zone) if row.stored > 0 else ""
-            printer.out(topic_status_row(row.broker, row.queue_id, *row.offsets, updated))
-    if source.release.prints_put_tps and not printer.as_json:
-        printer.out("\nTopic Put TPS: 0.0\n")  # nobody puts into a store at rest
+        limits = {"min_offset": row.offsets.minimum, "max_offset": row.offsets.maximum}
+        queue = {"topic": topic, "broker": row.broker, "queue_id": row.queue_id}
+        updated = time_text(row.stored, printer.zone) if row.stored > 0 else ""
+        shown = topic_status_row(row.broker, row.queue_id, *row.offsets, updated)
+        printer.row("queue", {**queue, **limits, "updated": row.stored}, shown)
+    if source.release.prints_put_tps:
+        printer.layout("\nTopic Put TPS: 0.0\n")  # nobody puts into a store at rest
     return context.finish()
 
 

@@ -26,11 +26,6 @@ class _Output:
         charset = line.charset("charsetName", "UTF-8") or "UTF-8"
         self._broker, self._charset = context.broker_name, charset if prints_body else None
 
-    def text(self, shown: str) -> None:
-        """Print a line that only mqadmin's layout has."""
-        if not self.printer.as_json:
-            self.printer.out(shown)
-
     def messages(self, pull: Pull, queue: PulledQueue) -> None:
         if self.printer.as_json:
             self.printer.details(Answer(pull.messages, offsets=queue.offsets))
@@ -49,18 +44,18 @@ def print_topic(line: Line, context: Context) -> ExitCode:
     newline = "\n" if source.release.print_msg_ends_lines else ""
     for queue in _queues(topic, context):
         asked = _asked(line, queue, context)
-        output.text(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
+        output.printer.layout(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
         offset = asked.minimum
         while offset < asked.maximum:
             pull = queue.pull(offset, tags)
             offset = pull.next_offset
             output.messages(pull, queue)
             if pull.status is PullStatus.NO_MATCHED:
-                output.text(f"{queue.name} no matched msg. status={pull.status}, offset={offset}{newline}")
+                output.printer.layout(f"{queue.name} no matched msg. status={pull.status}, offset={offset}{newline}")
             if pull.status in _ENDS:
                 break
         if newline:
-            output.text(_LINE)
+            output.printer.layout(_LINE)
     return context.finish()
 
 
@@ -87,7 +82,7 @@ def print_queue(line: Line, context: Context) -> ExitCode:
             output.messages(pull, queue)
     if line.is_true("calculate"):
         for tag in sorted(set_order(counted), key=lambda tag: -counted[tag]):
-            output.text(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
+            output.printer.layout(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
     if not found:
         return context.refuse(_why_none(asked, queue))
     if not prints_messages and not line.is_true("calculate"):
@@ -150,7 +145,7 @@ def _consume_topic(line: Line, topic: str, output: _Output, context: Context) ->
             return
         first, last = _consumed(line, queue, context)
         if last - first > left:
-            output.text(f"The older {left} message of the {queue.queue_id} queue will be provided\n")
+            output.printer.layout(f"The older {left} message of the {queue.queue_id} queue will be provided\n")
             last, left = first + left - 1, 0
         else:
             # One too many: so what is left may be -1, with which the next queue begins.
@@ -162,11 +157,11 @@ def _consume_queue(line: Line, queue: PulledQueue, output: _Output, context: Con
     first, last = _consumed(line, queue, context)
     offset, count = line.integer("offset", 0), line.integer("messageNumber", _MESSAGES)
     if offset > last:
-        output.text(f"{queue.name} no matched msg, offset={offset}\n")
+        output.printer.layout(f"{queue.name} no matched msg, offset={offset}\n")
         return
     first = max(first, offset)
     if last - first > count:
-        output.text(f"The oldler {count} message will be provided\n")
+        output.printer.layout(f"The oldler {count} message will be provided\n")
         last = first + count - 1
     _consume(queue, first, last, output)
 
@@ -182,12 +177,12 @@ def _consume(queue: PulledQueue, first: int, last: int, output: _Output) -> None
         pull = queue.pull(offset, None, last - offset + 1)
         offset = pull.next_offset
         if pull.status is PullStatus.FOUND:
-            output.text("Consume ok\n")
+            output.printer.layout("Consume ok\n")
             output.messages(pull, queue)
         elif pull.status is PullStatus.NO_MATCHED:
-            output.text(f"{queue.name} no matched msg. status={pull.status}, offset={offset}\n")
+            output.printer.layout(f"{queue.name} no matched msg. status={pull.status}, offset={offset}\n")
         else:
-            output.text(f"{queue.name} print msg finished. status={pull.status}, offset={offset}\n")
+            output.printer.layout(f"{queue.name} print msg finished. status={pull.status}, offset={offset}\n")
             return
 
 

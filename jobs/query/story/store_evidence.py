@@ -106,18 +106,12 @@ class StoreEvidence:
         offset = message.record.physical_offset
         facts = []
         for key in keys:
-            found = next((file for file in self._covering(message) if self._leads(file, key.text, offset)), None)
-            beside = found or next(self._covering(message), None)
+            files = self._reader.index_readers_around(offset)
+            found = next((file for file in files if self._leads(file, key.text, offset)), None)
+            beside = found or next(self._reader.index_readers_around(offset), None)
             place = Place(self._relative(beside.file)) if beside is not None and beside.file else Place("index")
             facts.append(KeyFact(key.kind.value, key.key, Check.LEADS_THERE if found else Check.MISSING, place))
         return facts
-
-    def _covering(self, message: Message) -> Iterator[IndexReader]:
-        offset = message.record.physical_offset
-        for file in self._reader.index_readers():
-            header = file.header
-            if header.begin_physical_offset <= offset <= header.end_physical_offset:
-                yield file
 
     @staticmethod
     def _leads(file: IndexReader, text: str, offset: int) -> bool:

@@ -128,6 +128,25 @@ def test_without_the_package_keys_come_from_the_log(recorded: Recorded, monkeypa
         assert any("pip install" in note and "the log itself is searched" in note for note in source.notes)
 
 
+@pytest.mark.parametrize(
+    "name", ["b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate", "b540-cqcombine-rocksonly"]
+)
+def test_without_the_package_every_queue_with_a_message_comes_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    unpacked = unpack_feature(name, tmp_path)
+    written_by_a_start = ("RMQ_SYS_TRANS", "rmq_sys", "SCHEDULE_TOPIC", "RMQ_SYS_ROCKSDB")
+    with open_source(store=str(unpacked.root)) as source:
+        for queue, expected in unpacked.before_stop["queues"].items():
+            topic, _, queue_id = queue.rpartition("/")
+            if expected["units"] and not topic.startswith(written_by_a_start):
+                numbers = [number for number, *_ in expected["units"]]
+                units = [[number, *(source.unit(topic, int(queue_id), number) or ())] for number in numbers]
+                assert source.queue_offsets(topic, int(queue_id)) == (expected["min"], expected["max"]), queue
+                assert units == expected["units"], queue
+
+
 @pytest.mark.parametrize("name", ["b551-transrocks", "b551-transrocks-killed"])
 def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Recorded, name: str) -> None:
     halves: dict[ReasonKind | None, set[int]] = {}

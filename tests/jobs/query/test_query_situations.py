@@ -19,10 +19,7 @@ from tests.support.query_stores import Sent, stored, write_store
 ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
 
 
-IS_READ = pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
-
-
-@IS_READ
+@pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
 @pytest.mark.parametrize("line", ROCKSDB)
 def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR0913 - fixtures
     situation: StoreOf, tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
@@ -41,36 +38,6 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
         assert "RocksDB" not in err
     else:
         assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
-
-
-@IS_READ
-@pytest.mark.parametrize(
-    "name", ["b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate", "b540-cqcombine-rocksonly"]
-)
-def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave(  # noqa: PLR0913, PLR0917 - fixtures
-    situation: StoreOf, tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch, name: str, is_read: bool
-) -> None:
-    """Every queue that has a message; of the others the log knows nothing, and a line says so."""
-    if not is_read:
-        monkeypatch.setitem(sys.modules, "rocksdict", None)
-    place = Path(shutil.copytree(situation(name), tmp_path / name))  # what was read of a database once is kept
-    expected = json.loads((place / "EXPECT.json").read_text())
-    answers = expected["beforeStop"]
-    for queue, broker in answers["queues"].items():
-        topic, _, queue_id = queue.rpartition("/")
-        if not broker["units"] or topic.startswith(("RMQ_SYS_TRANS", "rmq_sys", "SCHEDULE_TOPIC", "RMQ_SYS_ROCKSDB")):
-            continue  # a stop and a start themselves write to these
-        code, out, err = ask(
-            place / "store", f"queryCq -t {shlex.quote(topic)} -q {queue_id} -i {broker['min']} -c 1000"
-        )
-
-        assert code == ExitCode.CLEAN, (queue, err)
-        assert f"max: {broker['max']}, min: {broker['min']}\n" in out, queue
-        assert out.count("physicOffset=") == len(broker["units"]), queue
-        for number, offset, size, code_ in broker["units"]:
-            assert (
-                f"idx: {number}\nConsumeQueueData{{physicOffset={offset}, physicSize={size}, tagsCode={code_}," in out
-            )
 
 
 @pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])

@@ -65,12 +65,8 @@ def test_a_map_is_printed_bucket_by_bucket() -> None:
 
     assert "{REAL_TOPIC=T1, KEYS=k, UNIQ_KEY=u, WAIT=true, DELAY=1, TAGS=TagD, REAL_QID=1}" == map_text(properties, 16)
     assert "{UNIQ_KEY=u, DELAY=1, TAGS=TagD, KEYS=k, WAIT=true, REAL_TOPIC=T1, REAL_QID=1}" == map_text(properties, 128)
-
-
-def test_a_full_map_has_grown() -> None:
-    names = {f"n{number}": "v" for number in range(13)}
-
-    assert map_text(names, 32) == map_text(names, 16)
+    many = {f"n{number}": "v" for number in range(13)}  # such a map has grown
+    assert map_text(many, 32) == map_text(many, 16)
 
 
 def test_widths_count_utf_16_units() -> None:
