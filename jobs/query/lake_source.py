@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from jobs.launch.arguments import file_system_options
-from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, SUPERSEDED, LakeTables, one_of, text
+from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, RUNS, SUPERSEDED, LakeTables, one_of, text
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
@@ -258,7 +258,11 @@ class LakeSource:
 
     @cached_property
     def _chosen(self) -> list[TopicChoices | str]:
-        return list(self.tables.chosen(self.condition()))
+        """The topics that the runs of each store took, or why they are not known; the newest run has them of all."""
+        if not self.tables.has(RUNS):
+            return []
+        rows = self.select("store_id, manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
+        return [self.tables.chosen(newest) for newest in {row["store_id"]: row for row in rows}.values()]
 
     def asked_of(self, topic: str | None, *, is_search: bool = False) -> None:
         """
@@ -290,7 +294,7 @@ class LakeSource:
     @property
     def lacks(self) -> str | None:
         """Say that runs found damage, whose messages are in the table `quarantine` and no rows of `messages`."""
-        count = self.tables.quarantined(self.condition())
+        count = self.select("count(*) AS places", QUARANTINE)[0]["places"] if self.tables.has(QUARANTINE) else 0
         places = f"{count} damaged place{'' if count == 1 else 's'}"
         return f"the lake's table quarantine has {places}, whose messages are not answered" if count else None
 

@@ -7,7 +7,7 @@ filters what remains.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -113,31 +113,16 @@ class LakeTables:
         table = self._opened[name] if self.has(name) else None
         return None if table is None else int(table.version())
 
-    def quarantined(self, condition: str) -> int:
-        """Return how many damaged places the lake's runs have found; 0 where it has no such table."""
-        if not self.has(QUARANTINE):
-            return 0
-        return int(self.rows(f"SELECT count(*) AS places FROM {QUARANTINE} WHERE {condition}")[0]["places"])  # noqa: S608 - quoted
-
-    def chosen(self, condition: str) -> Iterator[TopicChoices | str]:
-        """Yield for each store the part of which runs took some topics only, or why that is not known."""
-        if not self.has(RUNS):
-            return
-        where = f"{condition} AND state = 'prepared' ORDER BY run"
-        rows = self.rows(f"SELECT store_id, manifest, detail FROM {RUNS} WHERE {where}")  # noqa: S608 - quoted
-        for newest in {row["store_id"]: row for row in rows}.values():
-            try:
-                yield self._chosen_of(newest)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                yield f"runs may have left out topics: {newest['manifest']} cannot be read ({type(error).__name__})"
-
-    def _chosen_of(self, run: Mapping[str, Any]) -> TopicChoices:
-        """Return the choices up to a run, which rows of earlier versions have in the manifest alone."""
-        detail = json.loads(run["detail"])
-        if CHOSEN in detail:
-            return TopicChoices.of(detail[CHOSEN], {})
-        manifest = json.loads(Lake(self._lake, self._options).read(run["manifest"]))
-        return TopicChoices.of(manifest["state"], manifest["selection"])
+    def chosen(self, run: Mapping[str, Any]) -> TopicChoices | str:
+        """Return the topics that runs up to this one took, or why they are not known; once only manifests had them."""
+        try:
+            detail = json.loads(run["detail"])
+            if CHOSEN in detail:
+                return TopicChoices.of(detail[CHOSEN], {})
+            manifest = json.loads(Lake(self._lake, self._options).read(run["manifest"]))
+            return TopicChoices.of(manifest["state"], manifest["selection"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return f"runs may have left out topics: {run['manifest']} cannot be read ({type(error).__name__})"
 
     def kinds(self, sql: str) -> dict[str, str]:
         """Return the columns of a query, and Arrow's name of each one's type."""

@@ -15,6 +15,7 @@ _DURATIONS = (
     *(days * _DAY for days in (1, 2, 5, 10, 30, 90)),
     *(years * _YEAR for years in (1, 2, 5, 10, 100, 1000, 10_000, 1_000_000)),
 )
+_DATE = "%Y-%m-%d"
 _TIMES = 6  # ticks at most
 _NAMES = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"), (1, "ms"))
 
@@ -53,7 +54,7 @@ def time_ticks(start: int, end: int) -> list[Tick]:
     """Return ticks at round times from *start* to *end* (milliseconds, UTC); where a day begins, with its date."""
     step = next((step for step in _DURATIONS if (end - start) / step <= _TIMES), _DURATIONS[-1])
     times = range(-(-start // step) * step, end + 1, step)
-    dates = [_text(time, "%Y-%m-%d") for time in times]
+    dates = [time_text(time) for time in times]
     is_new = [False, *(before != after for before, after in pairwise(dates))]
     return [
         Tick((time - start) / max(end - start, 1), _label(time, step, with_date=first))
@@ -63,19 +64,15 @@ def time_ticks(start: int, end: int) -> list[Tick]:
 
 def _label(time: int, step: int, *, with_date: bool) -> str:
     if step >= _DAY:
-        return _text(time, "%Y-%m-%d")
-    clock = _text(time, "%H:%M" if step >= _MINUTE else "%H:%M:%S")
+        return time_text(time)
+    clock = time_text(time, "%H:%M" if step >= _MINUTE else "%H:%M:%S")
     if step < _SECOND:
         clock += f".{time % _SECOND:03d}"
-    return f"{_text(time, '%m-%d')} {clock}" if with_date else clock
+    return f"{time_text(time, '%m-%d')} {clock}" if with_date else clock
 
 
-def date_text(time: int) -> str:
-    """Return the day of a time (milliseconds), in UTC."""
-    return _text(time, "%Y-%m-%d")
-
-
-def _text(time: int, form: str) -> str:
+def time_text(time: int, form: str = _DATE) -> str:
+    """Return a time (milliseconds) in UTC, by default its day."""
     try:
         return datetime.fromtimestamp(time // _SECOND, UTC).strftime(form)
     except (OverflowError, ValueError, OSError):

@@ -9,7 +9,7 @@ from html import escape
 from itertools import cycle
 
 from jobs.console.terminal import printable
-from jobs.report.axes import Tick, date_text, duration_name, round_step, time_ticks, whole_step
+from jobs.report.axes import Tick, duration_name, round_step, time_text, time_ticks, whole_step
 from jobs.report.model import Bars, Timeline
 
 COLOURS = 8  # of series, in the page's style sheet; further ones are summed up
@@ -80,7 +80,7 @@ def timeline(part: Timeline) -> str:
     name = html_text(f"{part.title}, {part.unit}")
     end = part.start + count * part.step
     levels = [Tick(level / top, number(level)) for level in range(0, top + 1, step)]
-    bucket = f"store time in UTC from {date_text(part.start)}, one column = {duration_name(part.step)}"
+    bucket = f"store time in UTC from {time_text(part.start)}, one column = {duration_name(part.step)}"
     return (
         f'<p class="unit">{html_text(part.unit)}</p><div class="timeline"><span class="levels">{_levels(levels)}</span>'
         f'<svg viewBox="0 0 {max(count, 1)} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{name}">'

@@ -20,7 +20,6 @@ _FOLDER = files(__package__)
 _CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="utf-8"))
 _PLACES = re.compile(r"\\{(=?)\\}")  # in an escaped sentence: `{}` a value, `{=}` a sentence in the sentence
 _LONGEST = 1_000  # letters: a producer chooses some values, and a long one could match a sentence in very many ways
-_SEVERITIES = frozenset(severity.value for severity in Severity)
 SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
 # One style for the pages and for the reports.
 STYLE = "".join(
@@ -102,7 +101,7 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters |= {"time": _time, "number": number, "host": host_text}
-_ENVIRONMENT.globals |= {"severities": _SEVERITIES}
+_ENVIRONMENT.globals |= {"severities": frozenset(severity.value for severity in Severity)}
 
 
 def rendered(name: str, words: Words, shown: dict[str, object]) -> str:

@@ -77,8 +77,15 @@ class Histogram(NamedTuple):
 
     start: int
     step: int
-    counts: Sequence[int]
+    counts: list[int]
     note: str = ""
+
+    @classmethod
+    def empty(cls, begin: int, end: int, slots: int) -> "Histogram":
+        """Return a histogram of no message between two times, of about so many slots of a round length."""
+        step = round_duration(max(1, (end - begin) / max(slots - 1, 1)))
+        start = begin // step * step
+        return cls(start, step, [0] * ((end - start) // step + 1))
 
 
 class Rows(NamedTuple):
@@ -129,12 +136,6 @@ def number_of(position: str) -> int:
     if number is None:
         raise UnsupportedFormat(f"{position[:40]!r} is no position of a message")
     return number
-
-
-def slots_of(begin: int, end: int, slots: int) -> tuple[int, int]:
-    """Return the beginning of a histogram, and the length of each slot: a round duration."""
-    step = round_duration(max(1, (end - begin) / max(slots - 1, 1)))
-    return begin // step * step, step
 
 
 def rate(count: int, first: int | None, last: int | None) -> float | None:

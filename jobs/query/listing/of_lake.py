@@ -27,7 +27,6 @@ from jobs.query.listing.model import (
     Wanted,
     number_of,
     rate,
-    slots_of,
 )
 from jobs.query.message import Message
 from jobs.query.source import MIN_TIME, whole_number
@@ -249,8 +248,7 @@ class LakeListing:
             return None
         begin = max(min(file.low or 0 for file in inside), wanted.begin)
         end = min(max(file.high or 0 for file in inside), wanted.end)
-        start, step = slots_of(begin, max(begin, end), slots)
-        counts = [0] * ((max(begin, end) - start) // step + 1)
+        start, step, counts, _ = Histogram.empty(begin, max(begin, end), slots)
         if sum(file.rows or 0 for file in inside) > _MOST_COUNTED:
             for file in inside:
                 first, last = (max((time - start) // step, 0) for time in (file.low or 0, file.high or 0))
@@ -297,8 +295,7 @@ class LakeListing:
         begin, end = min(ended, default=(0, 0))[0], max(ended, default=(0, 0))[0]
         if begin == end:  # one run is no growth
             return None
-        start, step = slots_of(begin, end, slots)
-        counts = [0] * ((end - start) // step + 1)
+        start, step, counts, _ = Histogram.empty(begin, end, slots)
         for time, messages in ended:
             counts[(time - start) // step] += messages
         return Histogram(start, step, counts)
@@ -386,25 +383,21 @@ class LakeListing:
         of_keys = f"{one_of('key_hash', keys)} AND physical_offset = {offset}"
         columns = "DISTINCT store_id, index_file, slot, key_hash"
         own = self.source.select(columns, INDEX_ENTRIES, of_keys) if keys else []
-        for store_id, file in sorted({(str(row["store_id"]), int(row["index_file"] or 0)) for row in own}):
+        for store_id, file in sorted({(row["store_id"], row["index_file"]) for row in own}):
             of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
-            newest = self._newest_of_slots(store_id, file, {int(row["slot"] or 0) for row in of_file})
+            newest = self._newest_of_slots(store_id, file, {row["slot"] for row in of_file})
             for row in of_file:
-                slot = int(row["slot"] or 0)
+                slot, key_hash = row["slot"], row["key_hash"]
                 links = [
-                    Link(
-                        link["entry"], at := link["physical_offset"], at == offset, link["key_hash"] == row["key_hash"]
-                    )
+                    Link(link["entry"], at := link["physical_offset"], at == offset, link["key_hash"] == key_hash)
                     for link in newest[slot]
                 ]
-                key = keys[int(row["key_hash"] or 0)]
-                yield Chain(key, str(file), slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
+                yield Chain(keys[key_hash], str(file), slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
 
     def _newest_of_slots(self, store_id: str, file: int, slots: Iterable[int]) -> dict[int, list[dict[str, int]]]:
         """Return the newest entries of slots of an index file, with one query, since each reads a complete column."""
-        inside = self.source.condition(
-            f"store_id = {text(store_id)} AND index_file = {file} AND {one_of('slot', slots)}"
-        )
+        of_file = f"store_id = {text(store_id)} AND index_file = {file}"
+        inside = self.source.condition(of_file, one_of("slot", slots))
         sql = (
             "SELECT * FROM (SELECT slot, entry, physical_offset, key_hash, row_number() OVER "  # noqa: S608 - numbers, and a text quoted
             f"(PARTITION BY slot ORDER BY entry DESC) AS age FROM {INDEX_ENTRIES} WHERE {inside}) AS aged "

@@ -24,7 +24,6 @@ from jobs.query.listing.model import (
     Wanted,
     number_of,
     rate,
-    slots_of,
 )
 from jobs.query.log_search import COMPILED_FROM, Span, holding, search, silent
 from jobs.query.message import Message
@@ -211,8 +210,7 @@ class StoreListing:
         if not ends:
             return None
         begin, end_time = max(min(ends), wanted.begin), min(max(ends), wanted.end)
-        start, step = slots_of(begin, max(begin, end_time), slots)
-        counts = [0] * ((max(begin, end_time) - start) // step + 1)
+        start, step, counts, _ = Histogram.empty(begin, max(begin, end_time), slots)
         is_part = wanted.topic is None and len(self._reader.queues) > _MOST_QUEUES
         note = f"of the {_MOST_QUEUES} largest queues" if is_part else ""
         samples = max(_MOST_SAMPLES // len(ranges), _FEWEST_SAMPLES)

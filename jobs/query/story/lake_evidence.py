@@ -22,7 +22,7 @@ class LakeEvidence:
     def __init__(self, source: LakeSource) -> None:
         self.source = source
         self._tables = source.tables
-        self._taken_back: dict[str, int | None] = {}  # by the condition that names a copy
+        self._taken_back: dict[str, str | None] = {}  # by the condition that names a copy
 
     def _place(self, table: str) -> Place:
         return Place(table, version=self._tables.version(table))
@@ -94,23 +94,20 @@ class LakeEvidence:
 
     def leaves(self, message: Message) -> str | None:
         """Say that a record was taken back by its broker, where a later run found other bytes in its place."""
-        run = self._taken_back_by(message)
-        return None if run is None else f"run {run} found that the broker had taken this record back"
-
-    def is_taken_back(self, message: Message) -> bool:
-        """Return whether a later run found other bytes in a record's place."""
-        return self._taken_back_by(message) is not None
-
-    def _taken_back_by(self, message: Message) -> int | None:
-        """Return the run that found a record taken back; asked once of each copy, though three facts rest on it."""
         if not self._tables.has(SUPERSEDED):
             return None
         record = message.record
         same = f"store_timestamp = {record.store_timestamp} AND topic = {text(message.topic)}"
         there = f"physical_offset = {record.physical_offset} AND {same}"
-        if there not in self._taken_back:
-            self._taken_back[there] = self.source.select("max(superseded_by_run) AS run", SUPERSEDED, there)[0]["run"]
+        if there not in self._taken_back:  # asked once of each copy, though three facts rest on it
+            run = self.source.select("max(superseded_by_run) AS run", SUPERSEDED, there)[0]["run"]
+            found = f"run {run} found that the broker had taken this record back"
+            self._taken_back[there] = None if run is None else found
         return self._taken_back[there]
+
+    def is_taken_back(self, message: Message) -> bool:
+        """Return whether a later run found other bytes in a record's place."""
+        return self.leaves(message) is not None
 
     def unknown(self) -> list[str]:
         """Return the tables and columns that the lake lacks for a story."""

@@ -10,10 +10,11 @@ from tests.support.commands import Outcome, Run
 
 @pytest.fixture
 def ask(run: Run) -> Run:
-    """Give a function that has a store answer a line of mqadmin."""
+    """Give a function that has a store or a lake answer a line of mqadmin."""
 
-    def answer(store: Path, line: str, *options: str) -> Outcome:
-        place = ("--store", store, "--time-zone", "UTC", "--broker", "b0", *options)
-        return run("query", "mqadmin", *place, *shlex.split(line))
+    def answer(place: Path, line: str, *options: str) -> Outcome:
+        kind = "--lake" if (place / "messages").is_dir() else "--store"
+        named = (kind, place, "--time-zone", "UTC", "--broker", "b0", *options)
+        return run("query", "mqadmin", *named, *shlex.split(line))
 
     return answer

@@ -1,17 +1,13 @@
 """printMsgByQueue and consumeMessage, where no live broker has to be asked what it prints."""
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.query.mqadmin import commands
-from jobs.query.mqadmin.context import Context
-from jobs.query.output import Printer
 from tests.support.commands import Run
-from tests.support.query_lakes import open_lake, write_messages
+from tests.support.query_lakes import write_messages
 from tests.support.query_stores import RELEASE, Sent, stored, write_store
 
 _TAGS = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have one hash
@@ -29,7 +25,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ask(store: Path, ask: Run) -> Run:
-    return lambda line, *options: ask(store, line, "--release", str(RELEASE), *options)
+    return lambda line, *options, place=store: ask(place, line, "--release", str(RELEASE), *options)
 
 
 def test_a_queue_is_counted_by_tag(ask: Run) -> None:
@@ -114,14 +110,10 @@ def test_pulled_messages_are_json_for_scripts(line: str, count: int, ask: Run) -
 
 
 @pytest.mark.parametrize("line", ["printMsgByQueue -t Orders -a b0 -i 1 -p true", "consumeMessage -t Orders -c 30"])
-def test_a_lake_gives_the_messages_of_its_store(
-    line: str, store: Path, ask: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lake_gives_the_messages_of_its_store(line: str, store: Path, ask: Run, tmp_path: Path) -> None:
     write_messages(tmp_path / "lake", store, RELEASE)
     _, of_store, _ = ask(line)
-    context = Context(open_lake(tmp_path / "lake", RELEASE), Printer())
-    code = commands.run(shlex.split(line), context)
-    of_lake = capfd.readouterr().out
+    code, of_lake, _ = ask(line, place=tmp_path / "lake")
 
     shown = [[row for row in text.splitlines() if row.startswith("MSGID")] for text in (of_store, of_lake)]
     assert code == ExitCode.CLEAN

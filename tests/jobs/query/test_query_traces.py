@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.query.mqadmin import commands
-from jobs.query.mqadmin.context import Context
-from jobs.query.output import Printer
 from rmq_formats.trace import TRACE_TOPIC
 from tests.support.commands import Run
-from tests.support.query_lakes import open_lake, write_entries, write_messages
+from tests.support.query_lakes import write_entries, write_messages
 from tests.support.query_stores import RELEASE, Sent, stored, write_store
 
 _SENT = "Pub\x01{time}\x01region\x01{group}\x01Orders\x01{id}\x01null\x01null\x01host\x014\x017\x010\x01true\x02"
@@ -38,7 +35,7 @@ _MESSAGES = (
 def ask(tmp_path: Path, ask: Run) -> Run:
     store = write_store(tmp_path / "store", stored(_MESSAGES))
     known = ("--release", str(RELEASE), "--hash-slots", "7", "--index-num", "9")
-    return lambda message_id, *options: ask(store, f"queryMsgTraceById -i {message_id}", *known, *options)
+    return lambda message_id, *options, place=store: ask(place, f"queryMsgTraceById -i {message_id}", *known, *options)
 
 
 _BOTH = """\
@@ -109,16 +106,11 @@ def test_a_trace_does_nothing_to_a_terminal(ask: Run, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("with_entries", [True, False])
-def test_a_lake_has_the_traces_of_its_store(
-    with_entries: bool, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    records = stored(_MESSAGES)
-    write_messages(tmp_path / "lake", write_store(tmp_path / "other", records), RELEASE)
+def test_a_lake_has_the_traces_of_its_store(with_entries: bool, tmp_path: Path, ask: Run) -> None:
+    write_messages(tmp_path / "lake", tmp_path / "store", RELEASE)
     if with_entries:
-        write_entries(tmp_path / "lake", records, RELEASE)
-    context = Context(open_lake(tmp_path / "lake", RELEASE), Printer())
-    code = commands.run(["queryMsgTraceById", "-i", "both"], context)
-    sys.stdout.flush()
+        write_entries(tmp_path / "lake", stored(_MESSAGES), RELEASE)
+    code, out, _ = ask("both", place=tmp_path / "lake")
 
     assert code == ExitCode.CLEAN
-    assert capfdbinary.readouterr().out.decode().count("\n") == _BOTH.count("\n")
+    assert out == _BOTH.format(host=out.splitlines()[1].split()[2])
