@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
@@ -99,6 +100,10 @@ def opened(
     """Open a store for queries; a real broker's shows its own *geometry*."""
     with StoreReader(list_store(str(root)), geometry) as reader:
         yield StoreSource(reader, release, through_log)
+
+
+def offsets(answer: Answer) -> list[int]:
+    return [message.record.physical_offset for message in answer.messages]
 
 
 def _write_log(folder: Path, records: Sequence[MessageRecord]) -> None:

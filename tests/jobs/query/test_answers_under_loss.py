@@ -41,6 +41,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
+from tests.support.query_stores import offsets
 from tests.support.stores import flip, records_of, segments_of
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
@@ -80,10 +81,6 @@ def _opened(stack: ExitStack, store: Path) -> StoreSource:
     return StoreSource(reader, seeming_writers(reader).value.newest)
 
 
-def _offsets(answer: Answer) -> list[int]:
-    return [message.record.physical_offset for message in answer.messages]
-
-
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(("name", "kind", "place"), CASES)
 def test_an_answer_is_whole_or_says_what_it_lacks(
@@ -96,8 +93,8 @@ def test_an_answer_is_whole_or_says_what_it_lacks(
         whole = _opened(stack, golden(name))
         for question in {str(one): one for one in _questions(whole, random)}.values():
             source = _opened(stack, damaged)
-            truth, answer = _offsets(question(whole)), question(source)
-            found = _offsets(answer)
+            truth, answer = offsets(question(whole)), question(source)
+            found = offsets(answer)
 
             said = bool(answer.reason or source.lacking)
             assert found == truth or (said and set(found) < set(truth)), (question, lost.name)
@@ -170,13 +167,13 @@ def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: Sto
     lake = tmp_path / "lake"
     ingest_store(golden("b533-base"), lake)
     before = lookups.by_key(open_lake(str(lake), None, None), "T1", "dup", limit=None)
-    deleted = _offsets(before)[0]
+    deleted = offsets(before)[0]
     DeltaTable(lake / "messages").delete(f"physical_offset = {deleted}")
 
     source = open_lake(str(lake), None, None)
     after = lookups.by_key(source, "T1", "dup", limit=None)
 
-    assert _offsets(after) == [offset for offset in _offsets(before) if offset != deleted]
+    assert offsets(after) == [offset for offset in offsets(before) if offset != deleted]
     assert f"the first at offset {deleted}: rows were deleted" in source.lacking[0]
 
 

@@ -20,12 +20,12 @@ from jobs.query.store_source import StoreSource
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import encode_offset_id
-from tests.jobs.query.test_query_store import KEYS, MESSAGES, TOPICS, offsets
+from tests.jobs.query.test_query_store import KEYS, MESSAGES, TOPICS
 from tests.rmq_formats.builders import BROKER, STORED
 from tests.support.commands import packages_loaded_by
 from tests.support.lakes import ingest_store
 from tests.support.query_lakes import open_lake, write_entries, write_messages
-from tests.support.query_stores import RELEASE, Sent, opened, stored, write_store
+from tests.support.query_stores import RELEASE, Sent, offsets, opened, stored, write_store
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from jobs.query.source import MAX_TIME, ReasonKind
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import transactions
 from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
+from tests.support.query_stores import offsets
 
 _EVERY = (*FEATURES, "b551-compaction", "b551-timerwheel")
 Recorded = Callable[[str], FeatureStore]
@@ -34,9 +35,9 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
         for queue, expected in unpacked.before_stop["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
             if topic.startswith("%LMQ%$"):  # of a LITE topic: the broker has put its units into RocksDB
-                offsets = source.queue_offsets(topic, int(queue_id))
+                limits = source.queue_offsets(topic, int(queue_id))
                 units = [source.unit(topic, int(queue_id), number) for number, *_ in expected["units"]]
-                assert offsets == (expected["min"], expected["max"]) > (0, 0)
+                assert limits == (expected["min"], expected["max"]) > (0, 0)
                 assert [unit.physical_offset for unit in units if unit] == [place for _, place, *_ in expected["units"]]
 
 
@@ -48,10 +49,10 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(record
     with open_source(store=str(unpacked.root)) as source:
         for queue, expected in unpacked.of_disk["queues"].items():
             topic, _, queue_id = queue.rpartition("/")
-            offsets = source.queue_offsets(topic, int(queue_id))
-            assert offsets is not None, queue
+            limits = source.queue_offsets(topic, int(queue_id))
+            assert limits is not None, queue
             if topic not in WRITTEN_BY_THE_STOP:
-                assert (offsets.minimum, offsets.maximum) == (expected["min"], expected["max"]), queue
+                assert (limits.minimum, limits.maximum) == (expected["min"], expected["max"]), queue
             for number, *unit in expected["units"]:
                 message = source.in_queue(topic, int(queue_id), number)
                 assert message is not None, (queue, number)
@@ -82,10 +83,10 @@ def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: 
             answer = lookups.by_key(source, "Orders", key, kind=kind, limit=None)
 
             assert answer.messages, key
-            places = [message.record.physical_offset for message in answer.messages]
+            places = offsets(answer)
             assert len(places) == len(set(places)), key
             by_id = lookups.by_unique_key(source, "Orders", answer.messages[0].message_id)
-            assert [message.record.physical_offset for message in by_id.messages] == places[:1]
+            assert offsets(by_id) == places[:1]
 
         assert source.notes == []
 
@@ -93,18 +94,13 @@ def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(recorded: 
 def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(recorded: Recorded) -> None:
     """Of files it takes the newest entries first: a limit that is met cuts the other end."""
     with open_source(store=str(recorded("b551-indexrocks").root)) as source:
-        few, all_of_them = (
-            [message.record.physical_offset for message in answer.messages]
-            for answer in (
-                lookups.by_key_as_client(source, "Orders", "every", TimeWindow(), 5),
-                lookups.by_key(source, "Orders", "every", limit=None),
-            )
-        )
-        newest = lookups.by_key(source, "Orders", "every", limit=5)
+        few = offsets(lookups.by_key_as_client(source, "Orders", "every", TimeWindow(), 5))
+        all_of_them = offsets(lookups.by_key(source, "Orders", "every", limit=None))
+        newest = offsets(lookups.by_key(source, "Orders", "every", limit=5))
 
     assert len(all_of_them) > 5
     assert few == all_of_them[:5]
-    assert [message.record.physical_offset for message in newest.messages] == all_of_them[-5:]
+    assert newest == all_of_them[-5:]
 
 
 def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Recorded) -> None:
@@ -151,9 +147,9 @@ def test_without_the_package_every_queue_with_a_message_comes_from_the_log(
 def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Recorded, name: str) -> None:
     halves: dict[ReasonKind | None, set[int]] = {}
     with open_source(store=str(recorded(name).root)) as source:
-        offsets = source.queue_offsets(transactions.HALF_TOPIC, 0)
-        assert offsets is not None
-        for number in range(offsets.maximum):
+        limits = source.queue_offsets(transactions.HALF_TOPIC, 0)
+        assert limits is not None
+        for number in range(limits.maximum):
             half = source.in_queue(transactions.HALF_TOPIC, 0, number)
             assert half is not None
             answer = lookups.by_unique_key(source, "Tx", half.message_id)

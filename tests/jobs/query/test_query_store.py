@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from jobs.query import log_search, lookups
 from jobs.query.lookups import TimeWindow
-from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
@@ -25,7 +24,7 @@ from tests.rmq_formats.builders import STORED
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations
 from tests.support.commands import overwrite
-from tests.support.query_stores import GEOMETRY, Sent, opened, stored, write_store
+from tests.support.query_stores import GEOMETRY, Sent, offsets, opened, stored, write_store
 
 # "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
 COLLIDING = ("AaAa", "AaBB", "BBAa", "BBBB")
@@ -57,10 +56,6 @@ def three_ways(records: list[MessageRecord]) -> Iterator[list[StoreSource]]:
         bare = write_store(Path(folder) / "bare", records, with_index=False, with_queues=False)
         with opened(whole) as by_files, opened(bare) as by_need, opened(whole, through_log=True) as by_wish:
             yield [by_files, by_need, by_wish]
-
-
-def offsets(answer: Answer) -> list[int]:
-    return [message.record.physical_offset for message in answer.messages]
 
 
 def expected_by_key(messages: list[Sent], records: list[MessageRecord], topic: str, key: str) -> list[int]:

@@ -30,7 +30,7 @@ _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
 )
 _CONSUMED = re.compile(r"^CONSUME \S+ (?:bad|good)(\d+) .*reconsumeTimes=(\d+)", re.MULTILINE)
-_LAKE_IS_ASKED = 4  # for every fourth message; the campaign asks for each
+_LAKE_IS_ASKED = 4  # for every fourth message: its story takes a second
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 # English words of sentences: values are ids, topics, hosts, files and tables.
 _ENGLISH = re.compile(
