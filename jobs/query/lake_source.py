@@ -262,7 +262,8 @@ class LakeSource:
         if not self.tables.has(RUNS):
             return []
         rows = self.select("store_id, manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
-        return [self.tables.chosen(newest) for newest in {row["store_id"]: row for row in rows}.values()]
+        newest = {row["store_id"]: row for row in rows}.values()
+        return [self.tables.chosen(row["detail"], row["manifest"]) for row in newest]
 
     def asked_of(self, topic: str | None, *, is_search: bool = False) -> None:
         """

@@ -113,16 +113,16 @@ class LakeTables:
         table = self._opened[name] if self.has(name) else None
         return None if table is None else int(table.version())
 
-    def chosen(self, run: Mapping[str, Any]) -> TopicChoices | str:
+    def chosen(self, detail: str, manifest: str) -> TopicChoices | str:
         """Return the topics that runs up to this one took, or why they are not known; once only manifests had them."""
         try:
-            detail = json.loads(run["detail"])
-            if CHOSEN in detail:
-                return TopicChoices.of(detail[CHOSEN], {})
-            manifest = json.loads(Lake(self._lake, self._options).read(run["manifest"]))
-            return TopicChoices.of(manifest["state"], manifest["selection"])
+            known = json.loads(detail)
+            if CHOSEN in known:
+                return TopicChoices.of(known[CHOSEN], {})
+            known = json.loads(Lake(self._lake, self._options).read(manifest))
+            return TopicChoices.of(known["state"], known["selection"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            return f"runs may have left out topics: {run['manifest']} cannot be read ({type(error).__name__})"
+            return f"runs may have left out topics: {manifest} cannot be read ({type(error).__name__})"
 
     def kinds(self, sql: str) -> dict[str, str]:
         """Return the columns of a query, and Arrow's name of each one's type."""
