@@ -28,6 +28,8 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_re
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, walk
 from rmq_formats.consumequeue.unit import QueueRules, expected_units, walk_units
 from rmq_formats.errors import FormatError
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.geometry import detect_geometry
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
@@ -53,8 +55,10 @@ __all__ = [
     "classify",
     "decode_checkpoint",
     "decode_record",
+    "detect_geometry",
     "encode_record",
     "expected_units",
+    "index_key_hash",
     "index_keys",
     "message_batch",
     "new_record",
