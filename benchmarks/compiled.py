@@ -26,8 +26,9 @@ import numpy as np
 
 from benchmarks.measuring import provenance
 from jobs.products.index.key_row import KEYS_AT_ONCE
-from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable
+from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder
 from rmq_formats.indexfile.divided import Division
+from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, rules_of
 

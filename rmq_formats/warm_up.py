@@ -51,9 +51,10 @@ def compile_queues_and_index() -> None:
     from rmq_formats.consumequeue.build import QueueBuilder
     from rmq_formats.consumequeue.collect import UnitCollector
     from rmq_formats.consumequeue.unit import QueueKind, QueueRules
-    from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
+    from rmq_formats.indexfile.build import FileBuilder, pack_keys
     from rmq_formats.indexfile.columns import text_array
     from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division
+    from rmq_formats.indexfile.kernels import RuleTable
     from rmq_formats.indexfile.layout import Geometry
     from rmq_formats.release import NEWEST, rules_of
 
@@ -78,8 +79,6 @@ def compile_queues_and_index() -> None:
         keys = np.repeat(packed.keys, LEAST_DIVIDED)
         with ThreadPoolExecutor(1) as threads:
             FileBuilder(Geometry(4, 1 << 20), table, None, None, Division(threads, 1)).add(keys)
-        builder = FileBuilder(Geometry(4, 4), table, None)
-        builder.adopt(packed.keys.copy().view(np.uint8), builder.header)
 
 
 _HALVES = (compile_messages, compile_queues_and_index)

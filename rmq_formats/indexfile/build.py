@@ -18,40 +18,29 @@ from rmq_formats.compiled import compiled, helper
 from rmq_formats.flags import TRANSACTION_MASK, TransactionType
 from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division, chain_divided
 from rmq_formats.indexfile.file import MAX_INT
-from rmq_formats.indexfile.kernels import rule_at, seconds_since
+from rmq_formats.indexfile.kernels import RuleTable, rule_at, seconds_since
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
-from rmq_formats.kernels.integers import Bytes, byte_at, read_i32, read_i64, read_u32, write_i32, write_i64
-from rmq_formats.kernels.properties import PARSER_CODES, find_below, next_property
+from rmq_formats.kernels.integers import (
+    Bytes,
+    Integers,
+    Sizes,
+    byte_at,
+    read_i32,
+    read_i64,
+    read_u32,
+    write_i32,
+    write_i64,
+)
+from rmq_formats.kernels.properties import find_below, next_property
 from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
-from rmq_formats.release import HashSlotCount, Rules
 
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
 # Where a key's text is in its buffer, and which kind it is.
 PLACE = np.dtype([("topic", "i4"), ("topic_end", "i4"), ("key", "i4"), ("key_end", "i4"), ("kind", "i4")])
 KINDS = tuple(KeyKind)  # a place names its kind by its number here
-
-
-class RuleTable(NamedTuple):
-    """Rules as compiled code reads them: row by row, the newest last."""
-
-    since: NDArray[np.int64]
-    parser: NDArray[np.int64]
-    indexes_tags: NDArray[np.bool_]
-    counts_every_put: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, rules: Rules) -> "RuleTable":
-        """Return the columns of *rules*."""
-        releases = [release for _, release in rules]
-        return cls(
-            np.array([since for since, _ in rules], np.int64),
-            np.array([PARSER_CODES[release.property_parser] for release in releases], np.int64),
-            np.array([release.indexes_tags for release in releases], np.bool_),
-            np.array([release.hash_slot_count is HashSlotCount.EVERY_PUT for release in releases], np.bool_),
-        )
 
 
 class PackedKeys(NamedTuple):
@@ -74,16 +63,7 @@ def pack_keys(
     places = np.empty(room if with_places else 0, PLACE)
     record = 0
     while record < len(records.positions):
-        record, count = _pack(
-            records.buffer,
-            records.base_offset,
-            records.positions,
-            record,
-            from_offset,
-            *rules[:3],
-            keys.view(np.uint8),
-            places.view(np.int32),
-        )
+        record, count = _pack(records, record, from_offset, rules, keys.view(np.uint8), places.view(np.int32))
         yield PackedKeys(keys[:count], places[:count] if with_places else places)
 
 
@@ -109,7 +89,7 @@ _WIDEST = (1 << 15) // 2 + 2
 
 @helper
 def _put_key(
-    keys: Bytes, places: NDArray[np.int32], count: int, key_hash: int, offset: int, time: int,
+    keys: Bytes, places: Sizes, count: int, key_hash: int, offset: int, time: int,
     topic: int, topic_end: int, key: int, key_end: int, kind: int,
 ) -> int:  # fmt: skip
     at = count * _ENTRY_SIZE
@@ -128,27 +108,26 @@ def _put_key(
 
 @compiled
 def _pack(
-    buffer: Bytes, base_offset: int, positions: NDArray[np.int64], record: int, from_offset: int,
-    since: NDArray[np.int64], parser: NDArray[np.int64], indexes_tags: NDArray[np.bool_],
-    keys: Bytes, places: NDArray[np.int32],
+    records: Records, record: int, from_offset: int, rules: RuleTable, keys: Bytes, places: Sizes
 ) -> tuple[int, int]:  # fmt: skip
     """Pack the keys of the records from *record* on while there is room for any; return the next one and the count."""
+    buffer, positions = records.buffer, records.positions
     count = 0
     rule = 0
     room = keys.size // _ENTRY_SIZE - _WIDEST
     while record < positions.size and count <= room:
         start = positions[record]
         record += 1
-        offset = base_offset + start
+        offset = records.base_offset + start
         if offset < from_offset or read_i32(buffer, start + SYS_FLAG_AT) & TRANSACTION_MASK == _ROLLBACK:
             continue
-        rule = rule_at(since, rule, offset)
+        rule = rule_at(rules, rule, offset)
         _, _, topic, topic_end, at, properties_end = record_parts(buffer, start)
         unique = unique_end = words = words_end = tags = tags_end = bits = 0
         seen = at
         while at < properties_end:
             name, name_end, value, value_end, at, seen, bits = next_property(
-                buffer, at, properties_end, parser[rule], seen, bits
+                buffer, at, properties_end, rules.parser[rule], seen, bits
             )
             if value_end == value:
                 continue
@@ -174,7 +153,7 @@ def _pack(
                 key_hash = hash_text(buffer, word, word_end, topic_hash)
                 count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, word, word_end, _KEY)
             word = word_end + 1
-        if indexes_tags[rule] and tags_end > tags:
+        if rules.indexes_tags[rule] and tags_end > tags:
             key_hash = hash_text(buffer, tags, tags_end, hash_character(_HASH, hash_character(_TAG, topic_hash)))
             count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, tags, tags_end, _TAGGED)
     return record, count
@@ -212,7 +191,7 @@ class FileBuilder:
         return IndexHeader(*map(int, self._state))
 
     @property
-    def slots(self) -> NDArray[np.int32]:
+    def slots(self) -> Sizes:
         """The newest entry of each slot so far; 0 for none."""
         return self._slots
 
@@ -238,7 +217,7 @@ class FileBuilder:
 
     def _add(self, entries: NDArray[np.uint8]) -> None:
         number = int(self._state[5])
-        _chain(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
+        _chain(entries, self._slots, self._state, self._rules, False)  # noqa: FBT003 - compiled code has no keywords
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
 
@@ -248,13 +227,13 @@ class FileBuilder:
         last = entries[-_ENTRY_SIZE:].view(PACKED_KEY)[0]
         self._state[1], self._state[3] = last["store_timestamp"], last["physical_offset"]
         chained = chain_divided(
-            division, entries, self._slots, number, int(self._state[0]), self._rules.since,
-            self._rules.counts_every_put, None if write is None else lambda at, block: write(position + at, block),
+            division, entries, self._slots, number, int(self._state[0]), self._rules,
+            None if write is None else lambda at, block: write(position + at, block),
         )  # fmt: skip
         self._state[4] += chained.hash_slots
         self._state[5] += chained.entries
 
-    def resume(self, slots: NDArray[np.int32], header: IndexHeader) -> None:
+    def resume(self, slots: Sizes, header: IndexHeader) -> None:
         """Go on with a file whose entries are in *slots* already; they are this builder's from now on."""
         self._slots = slots
         self._state = np.array(header, np.int64)
@@ -271,7 +250,9 @@ class FileBuilder:
         number = int(self._state[5])
         if entries.size > self.room * ENTRY.size:
             raise ValueError(f"{entries.size // ENTRY.size} entries, room for {self.room}")
-        offsets = entries.view(PACKED_KEY)["physical_offset"]
+        packed = entries.view(PACKED_KEY)
+        offsets, hashes = packed["physical_offset"], packed["key_hash"]
+        hashes[hashes < 0] = 0  # no broker stores a negative one: the file is damaged, and will differ here
         right = np.clip(offsets, header.begin_physical_offset, header.end_physical_offset)
         if number <= 1:
             self._state[0], self._state[2] = header.begin_timestamp, header.begin_physical_offset
@@ -280,7 +261,7 @@ class FileBuilder:
         if (right != offsets).any():
             entries = entries.copy()
             entries.view(PACKED_KEY)["physical_offset"] = right
-        _adopt(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
+        _chain(entries, self._slots, self._state, self._rules, True)  # noqa: FBT003
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
 
@@ -296,7 +277,7 @@ class FileBuilder:
 
 
 @helper
-def _load_slots(entries: Bytes, start: int, end: int, slots: NDArray[np.int32]) -> int:
+def _load_slots(entries: Bytes, start: int, end: int, slots: Sizes) -> int:
     """
     Write the slot of each entry where the number of its previous entry will be; return a sum of what is in them.
 
@@ -313,26 +294,18 @@ def _load_slots(entries: Bytes, start: int, end: int, slots: NDArray[np.int32]) 
 
 @helper
 def _hang(
-    entries: Bytes,
-    start: int,
-    end: int,
-    slots: NDArray[np.int32],
-    state: NDArray[np.int64],
-    since: NDArray[np.int64],
-    counts_every_put: NDArray[np.bool_],
-    rule: int,
-) -> int:
+    entries: Bytes, start: int, end: int, slots: Sizes, state: Integers, rules: RuleTable, rule: int
+) -> int:  # fmt: skip
     """Hang entries in the slots that `_load_slots` wrote into them; return the rule of the last one."""
-    # state: begin and end time, begin and end offset, count of slots, number of the next entry: the header's order.
     offset, hash_slot_count, index_count = state[3], state[4], state[5]
     for at in range(start, end, _ENTRY_SIZE):
         offset = read_i64(entries, at + _OFFSET_AT)
-        rule = rule_at(since, rule, offset)
+        rule = rule_at(rules, rule, offset)
         slot = np.uintp(read_i32(entries, at + _PREVIOUS_AT))
         previous = slots[slot]
         write_i32(entries, at + _PREVIOUS_AT, previous)
         slots[slot] = index_count
-        if counts_every_put[rule] or previous == 0:
+        if rules.counts_every_put[rule] or previous == 0:
             hash_slot_count += 1
         index_count += 1
     state[3], state[4], state[5] = offset, hash_slot_count, index_count
@@ -340,39 +313,15 @@ def _hang(
 
 
 @compiled
-def _adopt(
-    entries: Bytes,
-    slots: NDArray[np.int32],
-    state: NDArray[np.int64],
-    since: NDArray[np.int64],
-    counts_every_put: NDArray[np.bool_],
-) -> int:
-    """Chain entries whose seconds are given."""
-    loaded = rule = 0
-    for start in range(0, entries.size, _AT_ONCE):
-        end = min(start + _AT_ONCE, entries.size)
-        for at in range(start, end, _ENTRY_SIZE):
-            if read_i32(entries, at) < 0:
-                write_i32(entries, at, 0)  # no broker stores a negative hash: the file is damaged, and will differ here
-        loaded += _load_slots(entries, start, end, slots)
-        rule = _hang(entries, start, end, slots, state, since, counts_every_put, rule)
-    return loaded
-
-
-@compiled
-def _chain(
-    entries: Bytes,
-    slots: NDArray[np.int32],
-    state: NDArray[np.int64],
-    since: NDArray[np.int64],
-    counts_every_put: NDArray[np.bool_],
-) -> int:
-    """Put packed keys, as `IndexFile.put` does, turning each into an entry where it is."""
+def _chain(entries: Bytes, slots: Sizes, state: Integers, rules: RuleTable, are_ready: bool) -> int:  # noqa: FBT001
+    """Put packed keys, as `IndexFile.put` does, turning each into an entry where it is; or entries that *are_ready*."""
+    # state: begin and end time, begin and end offset, count of slots, number of the next entry: the header's order.
+    # The first entry takes its seconds from the previous file's end, and only then moves the file's begin.
     loaded = rule = 0
     begin, time, index_count = state[0], state[1], state[5]
     for start in range(0, entries.size, _AT_ONCE):
         end = min(start + _AT_ONCE, entries.size)
-        for at in range(start, end, _ENTRY_SIZE):
+        for at in range(start, start if are_ready else end, _ENTRY_SIZE):
             time = read_i64(entries, at + _TIME_AT)
             write_i32(entries, at + _TIME_AT, seconds_since(begin, time))
             if index_count <= 1:
@@ -380,6 +329,6 @@ def _chain(
                 state[2] = read_i64(entries, at + _OFFSET_AT)
             index_count += 1
         loaded += _load_slots(entries, start, end, slots)
-        rule = _hang(entries, start, end, slots, state, since, counts_every_put, rule)
+        rule = _hang(entries, start, end, slots, state, rules, rule)
     state[0], state[1] = begin, time
     return loaded

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry
 from rmq_formats.layout import Buffer, Read
 
-PAGE = 4096
-
 
 @unique
 class Part(StrEnum):

@@ -12,12 +12,11 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_formats.compiled import compiled
-from rmq_formats.indexfile.kernels import rule_at, seconds_since
+from rmq_formats.indexfile.kernels import RuleTable, rule_at, seconds_since
 from rmq_formats.indexfile.layout import ENTRY
-from rmq_formats.kernels.integers import Bytes, read_i64, read_u32, write_i32
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i64, read_u32, write_i32
 
 LEAST_DIVIDED = 1 << 14  # keys at once: with fewer, threads wait for each other longer than they work
 _ENTRY_SIZE = ENTRY.size
@@ -50,9 +49,9 @@ class _Share(NamedTuple):
 
     first: int  # its first entry, counted in the block
     entries: Bytes
-    hung: NDArray[np.int32]  # slots, then previous entries, part by part
-    places: NDArray[np.int32]  # of them among the entries
-    ends: NDArray[np.int64]  # of each part
+    hung: Sizes  # slots, then previous entries, part by part
+    places: Sizes  # of them among the entries
+    ends: Integers  # of each part
 
 
 class Chained(NamedTuple):
@@ -63,15 +62,9 @@ class Chained(NamedTuple):
 
 
 def chain_divided(
-    division: Division,
-    entries: Bytes,
-    slots: NDArray[np.int32],
-    number: int,
-    begin: int,
-    since: NDArray[np.int64],
-    counts_every_put: NDArray[np.bool_],
+    division: Division, entries: Bytes, slots: Sizes, number: int, begin: int, rules: RuleTable,
     write: Callable[[int, memoryview], object] | None,
-) -> Chained:
+) -> Chained:  # fmt: skip
     """
     Turn packed keys into entries from *number* on, in place; *write* gets them with their places in the block.
 
@@ -92,15 +85,13 @@ def chain_divided(
     ]
 
     def spread(share: _Share) -> None:
-        _spread(share.entries, begin, slots.size, share.hung, share.places, share.ends)
+        _spread(share, begin, slots.size)
 
     def chain(part: int) -> int:
-        return sum(
-            _chain_part(share.hung, share.places, share.ends, part, slots, number + share.first) for share in shares
-        )
+        return sum(_chain_part(share, part, slots, number + share.first) for share in shares)
 
     def gather(share: _Share) -> int:
-        added = int(_gather(share.entries, share.hung, share.places, since, counts_every_put))
+        added = int(_gather(share, rules))
         if write is not None:
             write(share.first * _ENTRY_SIZE, share.entries.data)
         return added
@@ -113,15 +104,9 @@ def chain_divided(
 
 
 @compiled
-def _spread(
-    entries: Bytes,
-    begin: int,
-    slot_count: int,
-    hung: NDArray[np.int32],
-    places: NDArray[np.int32],
-    ends: NDArray[np.int64],
-) -> None:
-    """Turn times into seconds, and put slots and places where the parts have them; each part's end into *ends*."""
+def _spread(share: _Share, begin: int, slot_count: int) -> None:
+    """Turn times into seconds, and put slots and places where the parts have them; each part's end into `ends`."""
+    entries, hung, ends = share.entries, share.hung, share.ends
     # Any function that rises with the slot divides it into ranges; this one needs no division.
     scale = ((ends.size - 1) << _SCALE_BITS) // slot_count
     for at in range(0, entries.size, _ENTRY_SIZE):
@@ -136,20 +121,14 @@ def _spread(
         part_here = np.uintp((slot_here * scale) >> _SCALE_BITS)
         to = np.uintp(ends[part_here])  # each rises from the part's begin to its end
         hung[to] = slot_here
-        places[to] = place
+        share.places[to] = place
         ends[part_here] += 1
 
 
 @compiled
-def _chain_part(
-    hung: NDArray[np.int32],
-    places: NDArray[np.int32],
-    ends: NDArray[np.int64],
-    part: int,
-    slots: NDArray[np.int32],
-    number: int,
-) -> int:
+def _chain_part(share: _Share, part: int, slots: Sizes, number: int) -> int:
     """Hang the entries of one part in its slots; return a sum of no use, without which slots are not loaded ahead."""
+    hung, ends = share.hung, share.ends
     first, end = (ends[part - 1] if part else 0), ends[part]
     loaded = 0
     for start in range(first, end, _AHEAD):
@@ -159,25 +138,20 @@ def _chain_part(
         for at in range(start, stop):
             slot = np.uintp(hung[np.uintp(at)])
             hung[np.uintp(at)] = slots[slot]
-            slots[slot] = number + places[np.uintp(at)]
+            slots[slot] = number + share.places[np.uintp(at)]
     return loaded
 
 
 @compiled
-def _gather(
-    entries: Bytes,
-    hung: NDArray[np.int32],
-    places: NDArray[np.int32],
-    since: NDArray[np.int64],
-    counts_every_put: NDArray[np.bool_],
-) -> int:
+def _gather(share: _Share, rules: RuleTable) -> int:
     """Give each entry the number of its previous one; return by how many slots the header's count grows."""
+    entries, hung = share.entries, share.hung
     added = rule = 0
     for at in range(hung.size):
-        write_i32(entries, places[np.uintp(at)] * _ENTRY_SIZE + _PREVIOUS_AT, hung[np.uintp(at)])
+        write_i32(entries, share.places[np.uintp(at)] * _ENTRY_SIZE + _PREVIOUS_AT, hung[np.uintp(at)])
     for at in range(0, entries.size, _ENTRY_SIZE):
         offset = read_i64(entries, at + _OFFSET_AT)
-        rule = rule_at(since, rule, offset)
-        if counts_every_put[rule] or read_u32(entries, at + _PREVIOUS_AT) == 0:
+        rule = rule_at(rules, rule, offset)
+        if rules.counts_every_put[rule] or read_u32(entries, at + _PREVIOUS_AT) == 0:
             added += 1
     return added

@@ -19,10 +19,11 @@ from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
+from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch
 from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division
 from rmq_formats.indexfile.file import IndexFile
+from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import NEWEST, OLDEST, Release, Rules, release_at, rules_of
@@ -211,20 +212,9 @@ def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
 def test_the_same_functions_run_uncompiled() -> None:
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         pytest.skip("this is that run")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "scalar_model or adopted",
-        __file__,
-    ]
-    done = subprocess.run(
-        command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=False
-    )
+    command = [*(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"), "-k", "scalar_model or adopted"]
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([*command, __file__], env=environment, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout
 
@@ -272,7 +262,6 @@ def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_releas
 
 @given(written_logs(), st.integers(0, 12), times)
 def test_a_builder_that_goes_on_with_slots_makes_the_same_entries(log: Written, cut: int, end: int) -> None:
-    """Wherever the first one ended, and though nothing is written."""
     records, rules = log
     previous = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     whole, parts = (packed(records, rules)[: GEOMETRY.capacity].copy() for _ in range(2))

@@ -34,8 +34,9 @@ from jobs.products.product import Output
 from jobs.storage.local import write_all
 from jobs.store.ranges import Range
 from jobs.store.store import Store
-from rmq_formats.indexfile.build import FileBuilder, RuleTable
+from rmq_formats.indexfile.build import FileBuilder
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch
+from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 

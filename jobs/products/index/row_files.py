@@ -30,8 +30,9 @@ from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome
 from jobs.store.retention import ListedLog
 from jobs.store.workers import OneByOne
-from rmq_formats.indexfile.build import FileBuilder, RuleTable
+from rmq_formats.indexfile.build import FileBuilder
 from rmq_formats.indexfile.divided import Division
+from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 
