@@ -243,7 +243,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong):
-                            until = log._replace(size=offset - log.base_offset)
+                            until = replace(log, size=offset - log.base_offset)
                             before = sum(1 for _ in record_places(until, piece.offset - log.base_offset)) - number
                             places.append(BadPlace(offset, offset + 1, messages + before))
                         messages += walked.records - len(walked.wrong)

@@ -7,7 +7,7 @@ by a walk from the newest record that a queue or an index file names, as only by
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jobs.diagnosis.misnamed_segments import Misnamed, WrongNames
 from jobs.dump.file import DumpFile
@@ -136,7 +136,7 @@ class LogInspector:
                     self.problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
-                for sampled in records_from(log._replace(size=min(log.size, _SAMPLED))):
+                for sampled in records_from(replace(log, size=min(log.size, _SAMPLED))):
                     self.see(sampled)
         return None
 

@@ -12,6 +12,7 @@ something that matters, the newest one is assumed, and called an assumption.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -272,7 +273,7 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
             except FormatError:
                 if not any(read(position, BLANK.size)):
                     return  # not written yet
-                near = log._replace(size=min(log.size, position + _DAMAGE_SKIPPED))
+                near = replace(log, size=min(log.size, position + _DAMAGE_SKIPPED))
                 position = near.find_record(position + 1, None)
             else:
                 yield record

@@ -15,8 +15,8 @@ import numpy as np
 
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
-from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes
-from rmq_formats.commitlog.window import NextWritten, ReadInto, Window
+from rmq_formats.commitlog.segment import LEFTOVER, Framing, NextWritten, Piece, PieceKind, SegmentBytes
+from rmq_formats.commitlog.window import ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.layout import Read
@@ -64,9 +64,8 @@ def scan(
     store. *final* and *store_timestamp* are those of `segment.walk`.
     """
     if base_offset + segment_size > _LAST_OFFSET:
-        reason = "a file that begins here reaches after the last offset that 64 bits can hold"
-        raise CorruptData(reason, base_offset)
-    log = _Log(Window(read, segment_size, window, read_into, next_written), base_offset, framing)
+        raise CorruptData("a file that begins here reaches after the last offset that 64 bits can hold", base_offset)
+    log = _Log(Window(read, segment_size, window, read_into), base_offset, framing, next_written)
     if sync:
         first = log.find_record(start, None, stop=end)
         if first is None:
@@ -159,12 +158,11 @@ class _Walker:
         return not is_end or self.log.find_record(position + 1, self.newest) is not None
 
 
-class _Log:
-    """A segment's bytes, window by window, with their offsets."""
+class _Log(SegmentBytes):
+    """A segment's bytes, window by window: what `SegmentBytes` searches in Python is searched by compiled code here."""
 
-    def __init__(self, window: Window, base_offset: int, framing: Framing) -> None:
-        self.base_offset = base_offset
-        self.framing = framing
+    def __init__(self, window: Window, base_offset: int, framing: Framing, next_written: NextWritten) -> None:
+        super().__init__(self._shown, window.size, base_offset, framing, next_written)
         self._window = window
         self._header_size = framing.header_size
         self._group_size = window.buffer.size  # a buffer that grew for one record would hold too many small ones
@@ -174,12 +172,16 @@ class _Log:
         self._positions: Integers = np.empty(window.buffer.size // MIN_RECORD_SIZE + 1, np.int64)
         self._sizes: Sizes = np.empty(self._positions.size, np.int32)
 
-    @property
-    def size(self) -> int:
-        return self._window.size
+    def _seek(self, position: int, wanted: int) -> int:
+        """Return the place of a position in the buffer, with *wanted* bytes after it where the file has them."""
+        at = self._window.seek(position, min(wanted, self.size - position))
+        self.size = self._window.size
+        return at
 
-    def piece(self, kind: PieceKind, position: int, end: int | None = None, reason: str = "") -> Piece:
-        return Piece(kind, self.base_offset + position, (self.size if end is None else end) - position, reason)
+    def _shown(self, position: int, length: int) -> memoryview:
+        """Return bytes as far as the window shows them: what `record_at` reads does not make it larger."""
+        at = self._seek(position, self._header_size + HEAD.size)
+        return self._window.buffer.data[at : min(at + length, self._window.filled)]
 
     def chain(self, position: int, stop: int, term: int = NO_TERM) -> tuple[Records | None, int, int]:
         """
@@ -191,7 +193,7 @@ class _Log:
         stop = min(stop, position + self._group_size)
         head = wanted = self._header_size + HEAD.size
         while True:
-            at = window.seek(position, min(wanted, window.size - position))
+            at = self._seek(position, wanted)
             base = self.base_offset + window.position
             count, next_at, found = kernels.chain(
                 window.buffer, at, window.filled, stop - window.position, base, self._header_size,
@@ -204,7 +206,7 @@ class _Log:
             if found != kernels.SHORT:
                 return None, position, int(found)
             there = window.filled - at
-            left = window.size - position
+            left = self.size - position
             if there < head:
                 return None, position, _UNREADABLE if there < left else kernels.BAD
             needed = self._header_size + int(read_i32(window.buffer, at + self._header_size + kernels.TOTAL_SIZE_AT))
@@ -218,29 +220,11 @@ class _Log:
         window = self._window
         if found == _UNREADABLE and window.unreadable is not None:
             return IO_ERROR, window.unreadable[1]
-        reason = ""
         try:
-            self._seen_from(position).record_at(position)
+            self.record_at(position)
         except FormatError as error:
-            reason = error.reason
-        return reason, None
-
-    def ends_at(self, position: int, not_before: int | None) -> bool:
-        """Return whether an end of file is one, as the scalar `ends_at`."""
-        if self._seen_from(position).stated_end(position) == self.size - position:
-            return True
-        return self.find_record(position + 1, not_before) is None
-
-    def _seen_from(self, position: int) -> SegmentBytes:
-        """Return the segment as far as the window shows it, from *position* on."""
-        window = self._window
-        window.seek(position, min(self._header_size + HEAD.size, window.size - position))
-        view, start, filled = window.buffer.data, window.position, window.filled
-
-        def read(at: int, length: int) -> memoryview:
-            return view[at - start : min(at - start + length, filled)]
-
-        return SegmentBytes(read, window.size, self.base_offset, self.framing)
+            return error.reason, None
+        return "", None
 
     def find_record(self, start: int, not_before: int | None, stop: int | None = None) -> int | None:
         """Return the position of the next record before *stop* that proves itself, as the scalar `find_record`."""
@@ -249,10 +233,10 @@ class _Log:
         reach = magic_at + _MAGIC_SIZE
         position = written = start
         while True:
-            position = max(position, window.next_written(position) - magic_at)  # a magic number has no zeros
-            if position >= (window.size if stop is None else min(stop, window.size)):
+            position = max(position, self.next_written(position) - magic_at)  # a magic number has no zeros
+            if position >= (self.size if stop is None else min(stop, self.size)):
                 break
-            at = window.seek(position, min(reach, window.size - position))
+            at = self._seek(position, reach)
             end = self._written_end()
             if end > at:
                 written = window.position + end
@@ -272,7 +256,7 @@ class _Log:
             else:
                 position = window.position + window.filled - reach + 1
         if stop is None:
-            self._zeros_from = min(written, window.size)
+            self._zeros_from = min(written, self.size)
         return None
 
     def _written_end(self) -> int:
@@ -290,26 +274,12 @@ class _Log:
             return None
         return int(kernels.store_timestamp(records.buffer, records.positions[0]))
 
-    def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
-        """Yield the pieces after the last record that can be believed, as the scalar `tail`."""
-        end = None if reason == LEFTOVER else self._find_end(position + 1)
-        if end is not None and self.find_record(position + 1, None) is None:
-            yield self.piece(PieceKind.DAMAGE, position, end, reason)
-            yield self.piece(PieceKind.BLANK, end)
-        elif final:
-            yield self.piece(PieceKind.DAMAGE, position, None, reason)
-        elif self._is_zero(position):
-            yield self.piece(PieceKind.UNWRITTEN, position)
-        else:
-            yield self.piece(PieceKind.WAITING, position, None, reason)
-
-    def _find_end(self, position: int) -> int | None:
-        """Return the place of an end of file that states exactly the bytes left."""
-        window = self._window
-        while position < min(self._zeros_from + BLANK.size, window.size):
-            at = window.seek(position, min(BLANK.size, window.size - position))
+    def find_end(self, start: int) -> int | None:
+        window, position = self._window, start
+        while position < min(self._zeros_from + BLANK.size, self.size):
+            at = self._seek(position, BLANK.size)
             limit = min(window.filled, self._zeros_from + BLANK.size - window.position)
-            found = int(kernels.find_end(window.buffer, at, limit, window.size - position, self._header_size))
+            found = int(kernels.find_end(window.buffer, at, limit, self.size - position, self._header_size))
             if found >= 0:
                 return window.position + found
             if window.unreadable is not None:
@@ -320,11 +290,10 @@ class _Log:
                 position = window.position + window.filled - BLANK.size + 1
         return None
 
-    def _is_zero(self, position: int) -> bool:
-        """Return whether nothing is written from *position* on."""
+    def is_zero(self, position: int) -> bool:
         window = self._window
-        while position < min(self._zeros_from, window.size):
-            at = window.seek(position, 1)
+        while position < min(self._zeros_from, self.size):
+            at = self._seek(position, 1)
             if at == window.filled or kernels.written_end(window.buffer, at, window.filled) > at:
                 return False
             position = window.position + window.filled

@@ -15,6 +15,7 @@ there an entry of a lower term than the one before it is a leftover.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import NamedTuple, Self
 
@@ -31,6 +32,8 @@ from rmq_formats.commitlog.layout import (
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.errors import CorruptData, FormatError, is_unreadable
 from rmq_formats.layout import Buffer, Read
+
+NextWritten = Callable[[int], int]  # the next position, this one or later, that is in no hole of the file
 
 
 @unique
@@ -167,14 +170,15 @@ def is_settled(record: MessageRecord) -> bool:
     return has_right_body_crc(record) and not record.properties_raw.endswith(b"\0")
 
 
-class SegmentBytes(NamedTuple):
-    """A segment's bytes, read by position, with their offset in the log."""
+@dataclass
+class SegmentBytes:
+    """A segment's bytes, read by position, with their offset in the log; `scan` has the same of a window."""
 
     read: Read
     size: int
     base_offset: int
     framing: Framing = Framing.PLAIN
-    next_written: Callable[[int], int] = int  # the next position, this one or later, that is in no hole of the file
+    next_written: NextWritten = int
 
     @classmethod
     def of(cls, buffer: Buffer, base_offset: int, framing: Framing = Framing.PLAIN) -> Self:
@@ -211,12 +215,10 @@ class SegmentBytes(NamedTuple):
         header_size = self.framing.header_size
         magic, size, _, _, pos, _, _, _, length = map(int, DLEDGER_ENTRY.unpack(self.read(position, header_size)))
         if magic != DLEDGER_MAGIC or pos != place or size != header_size + length:
-            reason = f"entry header says magic {magic}, pos {pos}, size {size}, body {length}"
-            raise CorruptData(reason, place)
+            raise CorruptData(f"entry header says magic {magic}, pos {pos}, size {size}, body {length}", place)
         record = self._decode(position + header_size)
         if record.total_size != length:
-            reason = f"entry of {length} bytes around a record of {record.total_size}"
-            raise CorruptData(reason, place)
+            raise CorruptData(f"entry of {length} bytes around a record of {record.total_size}", place)
         return record
 
     def term_at(self, position: int) -> int:

@@ -15,22 +15,13 @@ from rmq_formats.kernels.integers import Bytes
 from rmq_formats.layout import Read
 
 ReadInto = Callable[[int, memoryview], int]  # fills a buffer from a position; fewer bytes only at the end
-NextWritten = Callable[[int], int]  # where the next byte is that may be other than zero
 
 
 class Window:
     """The bytes from `position` on, as many as the buffer holds: fewer before the end or before unreadable blocks."""
 
-    def __init__(
-        self,
-        read: Read,
-        size: int,
-        capacity: int,
-        read_into: ReadInto | None = None,
-        next_written: NextWritten = int,
-    ) -> None:
+    def __init__(self, read: Read, size: int, capacity: int, read_into: ReadInto | None = None) -> None:
         """Read nothing yet; *size* is that of the file, *capacity* that of the buffer."""
-        self.next_written = next_written
         self._read = read
         self._read_into = read_into or self._copy_into
         self._capacity = max(min(capacity, size), 1)

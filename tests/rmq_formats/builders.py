@@ -15,7 +15,7 @@ from rmq_formats.commitlog.layout import (
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, new_record
 from rmq_formats.commitlog.segment import Framing
 from rmq_formats.layout import Buffer
-from rmq_formats.properties import encode_properties
+from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 PRODUCER = Host(bytes([10, 0, 0, 7]), 51234)
 BROKER = Host(bytes([10, 0, 0, 1]), 10911)
@@ -41,6 +41,11 @@ def a_record(
         "store_host": BROKER,
     }
     return new_record(topic=topic.encode(), body=body, properties=raw, **ordinary | fields)
+
+
+def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool) -> bytes:
+    text = PROPERTY_SEPARATOR.join(f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items())
+    return (text + PROPERTY_SEPARATOR * (trailing_separator and bool(text))).encode("utf-8", "replace")
 
 
 def placed(
@@ -89,6 +94,16 @@ def a_segment(
 
 def reading(data: Buffer) -> Callable[[int, int], Buffer]:
     return lambda position, length: data[position : position + length]
+
+
+def noting(data: Buffer, calls: list[int]) -> Callable[[int, int], Buffer]:
+    """Return a function that reads *data* and notes how much was asked for."""
+
+    def read(position: int, length: int) -> Buffer:
+        calls.append(length)
+        return data[position : position + length]
+
+    return read
 
 
 def into(data: bytearray) -> Callable[[int, Buffer], None]:

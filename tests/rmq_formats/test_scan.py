@@ -26,7 +26,9 @@ from tests.rmq_formats.builders import (
     a_segment,
     framed,
     log_of,
+    noting,
     placed,
+    reading,
 )
 from tests.rmq_formats.stores import read_segment, segment_files
 from tests.rmq_formats.strategies import FRAMINGS, I64, mutations, records
@@ -60,12 +62,9 @@ def scanned(  # noqa: PLR0913 - what scan takes, with ordinary values
     size: int | None = None,
     **options: Any,  # noqa: ANN401 - those of scan
 ) -> list[Piece]:
-    def read(position: int, length: int) -> bytes:
-        return segment[position : position + length]
-
     size = len(segment) if size is None else size
     options.setdefault("final", False)
-    return flat(scan(read, start, size if end is None else end, size, base, framing, **options), framing)
+    return flat(scan(reading(segment), start, size if end is None else end, size, base, framing, **options), framing)
 
 
 def stored_by_blocks(raw: bytes, block: int) -> Callable[[int], int]:
@@ -175,7 +174,7 @@ def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, exp
     hosts = [PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER]
     log = [a_record(born_host=host, store_timestamp=time) for host, time in zip(hosts, times, strict=True)]
     raw = log_of(log, BASE)
-    (group,) = scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True)
+    (group,) = scan(reading(raw), 0, len(raw), len(raw), BASE, final=True)
     assert isinstance(group, Records)
     assert count_stored_until(group.buffer, group.positions, limit) == expected
 
@@ -295,7 +294,6 @@ def _log_of_some_blocks() -> tuple[bytes, list[MessageRecord]]:
 @pytest.mark.parametrize("into", [False, True])
 @pytest.mark.parametrize("bad", [(3,), (0,), (2, 3, 7), (15,), (5, 6, 7, 8)])
 def test_what_cannot_be_read_is_damage_and_the_rest_is_read(window: int, into: bool, bad: tuple[int, ...]) -> None:
-    """Every record that does not touch an unreadable block is found; what lies between is `io_error`."""
     raw, some = _log_of_some_blocks()
     disk = Disk(raw, *bad)
     read_into = disk.read_into if into else None
@@ -359,28 +357,25 @@ def test_a_record_larger_than_the_window_is_read_whole() -> None:
 def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
     some = [a_record(b"x" * 10_000), *(a_record() for _ in range(90)), a_record(b"y" * 10_000)]
     raw = log_of(some, BASE)
-    for group in scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
+    for group in scan(reading(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
         assert isinstance(group, Records)
         assert int(group.sizes[:-1].sum()) <= 512
 
 
 def test_a_size_that_the_segment_has_no_room_for_is_not_allocated() -> None:
-    wanted = []
-
-    def read(position: int, length: int) -> bytes:
-        wanted.append(length)
-        return raw[position : position + length]
-
+    wanted: list[int] = []
     record = a_record()._replace(physical_offset=BASE, total_size=(1 << 31) - 1)
     raw = log_of([a_record()], BASE + 200).rjust(1000, b"\0")
     raw = encode_record(record) + raw[200:]
-    assert [piece.kind for piece in flat(scan(read, 0, len(raw), len(raw), BASE, final=True, window=256))]
+    assert [
+        piece.kind for piece in flat(scan(noting(raw, wanted), 0, len(raw), len(raw), BASE, final=True, window=256))
+    ]
     assert max(wanted) <= 256
 
 
 def test_a_group_stays_what_it_is_until_the_next_one() -> None:
     raw = log_of([a_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
-    groups = list(scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
+    groups = list(scan(reading(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
     assert len(groups) > 1
     positions = [group.base_offset + at for group in groups if isinstance(group, Records) for at in group.positions]
     assert positions == [piece.offset for piece in walk(raw, BASE, final=True)]
@@ -389,24 +384,16 @@ def test_a_group_stays_what_it_is_until_the_next_one() -> None:
 def test_offsets_that_64_bits_cannot_hold_are_refused() -> None:
     """Twenty digits name larger numbers than a record can."""
     with pytest.raises(CorruptData, match="64 bits"):
-        list(scan(_reader(b""), 0, 0, 1 << 30, (1 << 63) - 1, final=True))
+        list(scan(reading(b""), 0, 0, 1 << 30, (1 << 63) - 1, final=True))
 
 
 def test_a_live_log_that_only_zeros_follow_is_read_to_its_end_once() -> None:
     raw = a_segment([a_record()], 1 << 20)
-    counted = []
+    counted: list[int] = []
 
-    def read(position: int, length: int) -> bytes:
-        counted.append(length)
-        return raw[position : position + length]
-
-    found = flat(scan(read, 0, len(raw), len(raw), 0, final=False, window=4096))
+    found = flat(scan(noting(raw, counted), 0, len(raw), len(raw), 0, final=False, window=4096))
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
     assert sum(counted) < 1.1 * len(raw)
-
-
-def _reader(raw: bytes) -> Callable[[int, int], bytes]:
-    return lambda position, length: raw[position : position + length]
 
 
 @pytest.mark.sample(12)

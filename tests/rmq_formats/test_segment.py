@@ -22,10 +22,9 @@ from rmq_formats.commitlog.segment import (
     walk,
     walk_segment,
 )
-from rmq_formats.layout import Buffer
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
-from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, framed, log_of, placed
+from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, framed, log_of, noting, placed, reading
 from tests.rmq_formats.stores import newest_segment, walked_segments
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
 
@@ -45,7 +44,6 @@ def starts(pieces: list[Piece]) -> list[int]:
 
 
 def offsets(messages: list[MessageRecord], base_offset: int = 0) -> list[int]:
-    """Where the records of an unbroken log begin, and where the last one ends."""
     return [record.physical_offset for record in placed(messages, base_offset)] + [
         base_offset + sum(record.total_size for record in messages)
     ]
@@ -168,7 +166,6 @@ def test_dledger_puts_a_header_before_each_record() -> None:
     ids=["record", "blank", "zeros", "too short to tell", "entry", "end", "erased page"],
 )
 def test_the_first_bytes_tell_what_stands_before_records(segment: bytes, expected: Framing) -> None:
-    """A store that was upgraded to DLedger has both kinds of segments."""
     assert detect_framing(segment) is expected
 
 
@@ -202,7 +199,6 @@ def test_an_entry_must_be_as_long_as_its_record() -> None:
 
 @pytest.mark.parametrize("framing", Framing)
 def test_the_walk_goes_on_at_the_next_record_that_proves_itself(framing: Framing) -> None:
-    """Magic, lengths that add up, the offset where it stands, the body's CRC."""
     whole = a_segment([ONE, TWO, THREE], framing=framing)
     second = framing.header_size + ONE.total_size
 
@@ -258,23 +254,13 @@ def test_what_was_stored_before_the_start_counts_for_leftovers_too() -> None:
     assert kinds(list(walk(raw, 0, store_timestamp=STORED + 1))) == [WAITING]
 
 
-def reader(raw: Buffer, calls: list[int]) -> SegmentBytes:
-    """Read a segment through a function that notes how much was asked for."""
-
-    def read(position: int, length: int) -> Buffer:
-        calls.append(length)
-        return raw[position : position + length]
-
-    return SegmentBytes(read, len(raw), 0)
-
-
 def test_a_walk_reads_no_more_than_a_record_or_a_window_at_once() -> None:
     """A gigabyte of zeros, or a corrupt size, is no reason to hold a gigabyte."""
     calls: list[int] = []
     raw = bytearray(a_segment([ONE], size=3 << 20))
     raw[ONE.total_size : ONE.total_size + 8] = (2 << 20).to_bytes(4, "big") + b"\xda\xa3\x20\xa8"
 
-    pieces = list(walk_segment(reader(raw, calls)))
+    pieces = list(walk_segment(SegmentBytes(noting(raw, calls), len(raw), 0)))
 
     assert kinds(pieces) == [RECORD, WAITING]
     assert max(calls) <= (1 << 20) + 3
@@ -284,7 +270,7 @@ def test_a_walk_reads_no_hole_of_a_file() -> None:
     """A segment that something made a terabyte long has nothing in it after its records."""
     calls: list[int] = []
     raw = a_segment([ONE], size=4096)
-    log = reader(raw, calls)._replace(size=1 << 40, next_written=lambda at: at if at < len(raw) else 1 << 40)
+    log = SegmentBytes(noting(raw, calls), 1 << 40, 0, next_written=lambda at: at if at < len(raw) else 1 << 40)
 
     assert kinds(list(walk_segment(log))) == [RECORD, UNWRITTEN]
     assert len(calls) < 100
@@ -300,7 +286,7 @@ def test_records_are_found_across_windows(shift: int) -> None:
 
 def test_a_file_that_shrinks_under_the_walk_ends_it() -> None:
     raw = a_segment([ONE, TWO])
-    shrunk = SegmentBytes(lambda position, length: raw[: ONE.total_size][position : position + length], 4096, 0)
+    shrunk = SegmentBytes(reading(raw[: ONE.total_size]), 4096, 0)
 
     pieces = list(walk_segment(shrunk))
 
