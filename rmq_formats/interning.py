@@ -58,11 +58,10 @@ def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> b
     return same_bytes(texts.heap, number_at(ends, number), number_at(ends, number + 1), buffer, start, end)
 
 
-@helper
-def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
-    """Return the number of a text, a new one if it was not seen before; FULL when there is no room for it."""
-    state, slots, ends, heap = texts
-    value = number_at(state, integer(_SEED))
+@inlined
+def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
+    """Return a number of 32 bits that spreads texts over a table; *seed* has 32 bits, too: no product leaves 64."""
+    value = seed
     at = start
     while end - at >= 4:
         value = ((value ^ read_u32(buffer, at)) * _MULTIPLIER) & _LOW_32
@@ -71,8 +70,15 @@ def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
     while at < end:
         value = ((value ^ byte_at(buffer, at)) * _MULTIPLIER) & _LOW_32
         at += 1
+    return value ^ (value >> 15)
+
+
+@helper
+def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
+    """Return the number of a text, a new one if it was not seen before; FULL when there is no room for it."""
+    state, slots, ends, heap = texts
     mask = slots.size - 1
-    slot = (value ^ (value >> 15)) & mask
+    slot = hash_bytes(buffer, start, end, number_at(state, integer(_SEED))) & mask
     while True:
         number = number_at(slots, slot) - 1
         if number < 0:

@@ -32,7 +32,7 @@ UNITS = {QueueKind.PLAIN: dtype_of(UNIT), QueueKind.BATCH: dtype_of(BATCH_UNIT)}
 EXT_UNITS = dtype_of(EXT_UNIT)
 
 # What a queue's builder remembers between slices.
-_END, _FILES_END, _LAST_OFFSET, _LAST_END, _APPENDED, _MISPLACED, _SKIPPED = range(7)
+_END, _FILES_END, _LAST_OFFSET, _LAST_END, _MISPLACED, _SKIPPED = range(6)
 
 _UNIT_SIZE = UNIT.size
 _MAX_QUEUE_OFFSET = MAX_QUEUE_OFFSET
@@ -68,7 +68,6 @@ def _append(
         write_i64(out, written + _TAGS_CODE_AT, tags_codes[i])
         written += _UNIT_SIZE
         state[_END] += _UNIT_SIZE
-        state[_APPENDED] += 1
     return written
 
 
@@ -77,6 +76,27 @@ class QueueBytes(NamedTuple):
 
     offset: int
     data: NDArray[np.uint8]
+
+
+class Losses:
+    """Ranges of the log, ascending, that hold no record any more."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._ranges = np.array(ranges, np.int64).reshape(-1, 2)
+
+    def between(self, units: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
+        """Cut *units* (of `PACKED_UNIT`) where the log has lost something between two of them."""
+        if not self._ranges.size:
+            yield units
+            return
+        losses = np.searchsorted(self._ranges[:, 0], units["physical_offset"])
+        yield from np.split(units, np.flatnonzero(np.diff(losses)) + 1)
+
+    def records_between(self, first: int, last: int) -> int:
+        """Return how many records the log can have lost between two offsets, at most."""
+        starts = self._ranges[:, 0]
+        lost = self._ranges[(starts > first) & (starts < last)]
+        return int((lost[:, 1] - lost[:, 0]).sum()) // MIN_RECORD_SIZE
 
 
 class QueueBuilder:
@@ -99,9 +119,9 @@ class QueueBuilder:
         self.file_size = file_size
         self.start: int | None = None  # of the first file
         self.blanks = 0  # units that are left out for records that the log has lost
-        self._lost = np.array(lost, np.int64).reshape(-1, 2)
+        self._losses = Losses(lost)
         self._releases = releases
-        self._state = np.array([0, 0, -1, -1, 0, 0, 0], np.int64)
+        self._state = np.array([0, 0, -1, -1, 0, 0], np.int64)
 
     @property
     def end(self) -> int:
@@ -134,46 +154,27 @@ class QueueBuilder:
             yield from self._begin(max(logical_offset(int(units["queue_offset"][0])), 0))
         cuts = np.searchsorted(units["physical_offset"], [since for since, _ in self._releases[1:]]).tolist()
         for (_, release), at, stop in zip(self._releases, [0, *cuts], [*cuts, units.size], strict=True):
-            for some in self._between_losses(units[at:stop]):
-                yield from self._leave_out(some)
-                yield from self._append_by(release, some)
+            for some in self._losses.between(units[at:stop]):
+                if some.size:
+                    yield from self._leave_out(some[0])
+                    yield from self._append_by(release, some)
 
-    def _between_losses(self, units: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
-        """Cut *units* where the log has lost something between two of them."""
-        if not self._lost.size or not units.size:
-            yield units
-            return
-        losses = np.searchsorted(self._lost[:, 0], units["physical_offset"])
-        cuts = (np.flatnonzero(np.diff(losses)) + 1).tolist()
-        for start, stop in zip([0, *cuts], [*cuts, units.size], strict=True):
-            yield units[start:stop]
-
-    def _leave_out(self, units: NDArray[np.void]) -> Iterator[QueueBytes]:
-        """Yield blanks up to the first of *units*, as many as the log can have lost since the last unit, at most."""
-        if not self._lost.size or not units.size:
-            return
-        last, first = int(self._state[_LAST_OFFSET]), int(units["physical_offset"][0])
-        since = self._lost[(self._lost[:, 0] > last) & (self._lost[:, 0] < first)]
-        most = int((since[:, 1] - since[:, 0]).sum()) // MIN_RECORD_SIZE
-        end = self.end
-        missing = (logical_offset(int(units["queue_offset"][0])) - end) // UNIT.size
-        if not 0 < missing <= most:
-            return
-        blanks = np.zeros(missing, UNITS[QueueKind.PLAIN])
-        blanks["size"] = PRE_BLANK_SIZE
-        self.blanks += missing
-        self._state[_END] += blanks.nbytes
-        self._state[_FILES_END] = max(self.files_end, -(-self.end // self.file_size) * self.file_size)
-        yield QueueBytes(end, blanks.view(np.uint8))
+    def _leave_out(self, unit: np.void) -> Iterator[QueueBytes]:
+        """Yield blanks up to *unit*, as many as the log can have lost since the last unit, at most."""
+        end, place = self.end, int(unit["physical_offset"])
+        missing = (logical_offset(int(unit["queue_offset"])) - end) // UNIT.size
+        if 0 < missing <= self._losses.records_between(int(self._state[_LAST_OFFSET]), place):
+            self.blanks += missing
+            self._state[_END] += missing * UNIT.size
+            self._state[_FILES_END] = max(self.files_end, -(-self.end // self.file_size) * self.file_size)
+            yield _blanks(end, missing)
 
     def _begin(self, expected: int) -> Iterator[QueueBytes]:
         self.start = expected // self.file_size * self.file_size
-        blanks = np.zeros((expected - self.start) // UNIT.size, UNITS[QueueKind.PLAIN])
-        blanks["size"] = PRE_BLANK_SIZE
         self._state[_END] = expected
         self._state[_FILES_END] = self.start + self.file_size
-        if blanks.size:
-            yield QueueBytes(self.start, blanks.view(np.uint8))
+        if expected > self.start:
+            yield _blanks(self.start, (expected - self.start) // UNIT.size)
 
     def _append_by(self, release: Release, units: NDArray[np.void]) -> Iterator[QueueBytes]:
         out = np.empty(units.size * UNIT.size, np.uint8)
@@ -207,10 +208,15 @@ class QueueBuilder:
         self.start = 0
         end = self.end
         self._state[_LAST_OFFSET] = kept["physical_offset"][-1]
-        self._state[_APPENDED] += kept.size
         self._state[_END] += made.nbytes
         self._state[_FILES_END] = -(-self.end // self.file_size) * self.file_size
         yield QueueBytes(end, made.view(np.uint8))
+
+
+def _blanks(offset: int, count: int) -> QueueBytes:
+    blanks = np.zeros(count, UNITS[QueueKind.PLAIN])
+    blanks["size"] = PRE_BLANK_SIZE
+    return QueueBytes(offset, blanks.view(np.uint8))
 
 
 class ExtBuilder:

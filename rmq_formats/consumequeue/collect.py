@@ -27,10 +27,10 @@ from rmq_formats.consumequeue.unit import (
     expected_units,
     is_left_out_of_multi_dispatch,
 )
-from rmq_formats.hashing import java_text
-from rmq_formats.kernels.integers import Bytes, Integers, read_i32, read_i64
+from rmq_formats.hashing import java_hash, java_text
+from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, read_i32, read_i64
 from rmq_formats.kernels.properties import PARSER_CODES
-from rmq_formats.kernels.text import hash_text
+from rmq_formats.properties import TAGS, parse_properties
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
@@ -109,15 +109,14 @@ class UnitCollector:
                 yield at, stop, release
 
     def _add(self, records: "Records", at: int, stop: int, release: Release) -> None:
-        parser = PARSER_CODES[release.property_parser]
-        multi_dispatch = self._rules.multi_dispatch and release.multi_dispatch
-        tags = self._tags
+        rules, tags = self._rules, self._tags
+        reading = kernels.Reading(
+            PARSER_CODES[release.property_parser], rules.multi_dispatch and release.multi_dispatch, rules.lmq,
+            release.multi_dispatch_excludes_topics, self._delays, self._default_delay,
+        )  # fmt: skip
         while at < stop:
             at, reason, self._count, tags.count = kernels.collect(
-                records.buffer, records.base_offset, records.positions, records.sizes, at, stop,
-                parser, multi_dispatch, self._rules.lmq, release.multi_dispatch_excludes_topics,
-                self._delays, self._default_delay,
-                self._queues.table, self._units, self._count, tags.table, tags.count,
+                records, at, stop, reading, self._queues.table, self._units, self._count, tags.table, tags.count
             )  # fmt: skip
             if reason == kernels.NO_UNIT_ROOM:
                 self._begin_block()
@@ -140,8 +139,8 @@ class UnitCollector:
         end = start + int(records.sizes[at])
         place = int(read_i64(records.buffer, start + PHYSICAL_OFFSET_AT))
         record = decode_record(records.buffer[start:end].tobytes(), 0, place)
-        parser = self._rules.release_at(place).property_parser
-        tag = self._tags.number(record.properties_raw, PARSER_CODES[parser])
+        properties = parse_properties(record.properties_raw, self._rules.release_at(place).property_parser)
+        tag = self._tags.number(properties.get(TAGS, ""))
         for unit in expected_units(record, self._rules):
             if unit.is_dispatched:  # next time the compiled pass knows it
                 topic = unit.queue.topic
@@ -274,15 +273,13 @@ class _Tags:
             text = np.concatenate([text, np.empty_like(text)])
         self.table = TagTable(cache, ends, text)
 
-    def number(self, properties: bytes, parser: int) -> int:
-        """Return the number of the tags in a record's properties; -1 for none."""
-        buffer = np.frombuffer(properties, np.uint8).copy()
-        start, end = kernels.last_tags(buffer, parser)
-        if start == end or not self.are_wanted:
+    def number(self, tags: str) -> int:
+        """Return the number of a text; -1 of an empty one, which is none."""
+        if not tags or not self.are_wanted:
             return -1
         self.make_room()
-        code = hash_text(buffer, start, end, 0)
-        number, self.count = kernels.tag_number(buffer, start, end, code, self.table, self.count)
+        buffer = as_bytes(tags.encode())
+        number, self.count = kernels.tag_number(buffer, 0, buffer.size, java_hash(tags), self.table, self.count)
         return int(number)
 
     def texts(self) -> list[str]:

@@ -6,7 +6,7 @@ early, with a word about it: a queue that is not in the table yet, a record that
 table without room.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,14 @@ from rmq_formats.commitlog.kernels import (
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.flags import INNER_BATCH, TRANSACTION_MASK, TransactionType
-from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i32, read_i64, read_u32, same_bytes
+from rmq_formats.interning import hash_bytes
+from rmq_formats.kernels.integers import Bytes, Integers, byte_at, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.properties import next_property
 from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_text
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS
+
+if TYPE_CHECKING:
+    from rmq_formats.commitlog.scan import Records
 
 # What is known of a unit: the rows of a matrix with one column a unit.
 QUEUE, QUEUE_OFFSET, PHYSICAL_OFFSET, TAGS_CODE, STORE_TIMESTAMP, SIZE, BATCH_COUNT, DISPATCHED, TAG = range(9)
@@ -37,8 +41,13 @@ KEY_COLUMNS = 6
 # How the records of a queue are read.
 ORDINARY, SCHEDULED, BATCHED = range(3)
 
-# Why a pass comes back before its last record.
-DONE, NEW_QUEUE, SPECIAL, NO_UNIT_ROOM, NO_TAG_ROOM = range(5)
+# Why a pass stops, and the caller's answer before it calls again from the same record, which left no unit behind. A tag
+# may have been numbered already; numbering it again finds the same number.
+DONE = 0  # there is no further record
+NEW_QUEUE = 1  # add the row of the record's queue
+SPECIAL = 2  # let the scalar module collect this record, and begin after it
+NO_UNIT_ROOM = 3  # empty `units`
+NO_TAG_ROOM = 4  # make the tables of tags larger
 
 TAG_SLOTS = 4096
 
@@ -64,6 +73,26 @@ class QueueTable(NamedTuple):
     names: Bytes
 
 
+class Reading(NamedTuple):
+    """How the records of one release are read, with the broker's own configuration."""
+
+    parser: int
+    multi_dispatch: bool
+    lmq: bool
+    leaves_out: bool  # of multi-dispatch: some topics
+    delays: Integers  # of each level
+    default_delay: int
+
+
+class Stop(NamedTuple):
+    """The record that a pass stopped at and the reason, and how many units and tags there are."""
+
+    at: int
+    reason: int
+    units: int
+    tags: int
+
+
 class TagTable(NamedTuple):
     """The texts of TAGS by number; all arrays are empty where they are not wanted."""
 
@@ -72,27 +101,12 @@ class TagTable(NamedTuple):
     text: Bytes
 
 
-@helper
-def _hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
-    """Return a number that spreads names over a table: four bytes a step, of products that 63 bits hold."""
-    value = (seed * _SPREAD) & _LOW_32  # else "T2" of queue 1 would be where "T3" of queue 0 is
-    at = start
-    while end - at >= 4:
-        value = (value ^ read_u32(buffer, at)) * _SPREAD
-        value = (value ^ (value >> 29)) & _LOW_32
-        at += 4
-    while at < end:
-        value = (value ^ byte_at(buffer, at)) * _SPREAD
-        value = (value ^ (value >> 29)) & _LOW_32
-        at += 1
-    return value
-
-
 @compiled
 def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: QueueTable) -> tuple[int, int]:
     """Return the row of a queue (-1 when it is new) and its slot."""
     slots, keys, names = queues
-    slot = _hash_bytes(buffer, start, end, queue_id) & (slots.size - 1)
+    # Spread, or "T2" of queue 1 would be where "T3" of queue 0 is.
+    slot = hash_bytes(buffer, start, end, (queue_id * _SPREAD) & _LOW_32) & (slots.size - 1)
     while slots[slot] >= 0:
         row = slots[slot]
         name, name_end = keys[row, NAME], keys[row, NAME_END]
@@ -214,38 +228,34 @@ def tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagTable, c
 
 @compiled
 def collect(
-    buffer: Bytes, base_offset: int, positions: Integers, sizes: Sizes, at: int, stop: int,
-    parser: int, multi_dispatch: bool, lmq: bool, excludes: bool, delays: Integers, default_delay: int,  # noqa: FBT001
+    records: "Records", at: int, stop: int, reading: Reading,
     queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """Collect the units of records *at* to *stop*; return the record it stopped at, why, and both counts."""
-    # Stops, and the caller's answer before it calls again from the same record, which left no unit behind:
-    # NO_UNIT_ROOM: empty `units`. NO_TAG_ROOM: larger tables. NEW_QUEUE: add the queue's row. SPECIAL: let the scalar
-    # module collect this one record. A tag may have been numbered already; numbering it again finds the same number.
-    keys, ends, text = queues.keys, known_tags.ends, known_tags.text
+) -> Stop:  # fmt: skip
+    """Collect the units of records *at* to *stop*; *count* and *tag_count* say how many units and tags there are."""
+    buffer, keys, ends, text = records.buffer, queues.keys, known_tags.ends, known_tags.text
     while at < stop:
         if count == units.shape[1]:
-            return at, NO_UNIT_ROOM, count, tag_count
-        start = positions[at]
+            return Stop(at, NO_UNIT_ROOM, count, tag_count)
+        start = records.positions[at]
         sys_flag = read_i32(buffer, start + SYS_FLAG_AT)
         if sys_flag & TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
             at += 1
             continue
         if sys_flag & INNER_BATCH:
-            return at, SPECIAL, count, tag_count
+            return Stop(at, SPECIAL, count, tag_count)
         _, _, topic, topic_end, properties, properties_end = record_parts(buffer, start)
         row, _ = find_queue(buffer, topic, topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
         if row < 0:
-            return at, NEW_QUEUE, count, tag_count
+            return Stop(at, NEW_QUEUE, count, tag_count)
         if keys[row, READING] == BATCHED:
-            return at, SPECIAL, count, tag_count
+            return Stop(at, SPECIAL, count, tag_count)
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
         further, further_end, offsets, offsets_end = properties, properties, properties, properties
         next_at = seen = properties
         bits = 0
         while next_at < properties_end:
             name, name_end, value, value_end, next_at, seen, bits = next_property(
-                buffer, next_at, properties_end, parser, seen, bits
+                buffer, next_at, properties_end, reading.parser, seen, bits
             )
             size = name_end - name
             if value == value_end:
@@ -262,7 +272,7 @@ def collect(
         tag = -1
         if tags_end > tags and ends.size:
             if ends[tag_count] + clean_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:
-                return at, NO_TAG_ROOM, count, tag_count
+                return Stop(at, NO_TAG_ROOM, count, tag_count)
             tag, tag_count = tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
         stored = store_timestamp(buffer, start)
         if keys[row, READING] == SCHEDULED and delay_end > delay:
@@ -271,31 +281,27 @@ def collect(
                 at += 1
                 continue
             if level > 0:
-                level = min(level, delays.size)
-                code = stored + (delays[level - 1] if level > 0 else default_delay)
+                level = min(level, reading.delays.size)
+                code = stored + (reading.delays[level - 1] if level > 0 else reading.default_delay)
         units[QUEUE, count] = keys[row, NUMBER]
         units[QUEUE_OFFSET, count] = read_i64(buffer, start + QUEUE_OFFSET_AT)
-        units[PHYSICAL_OFFSET, count] = base_offset + start
+        units[PHYSICAL_OFFSET, count] = records.base_offset + start
         units[TAGS_CODE, count] = code
         units[STORE_TIMESTAMP, count] = stored
-        units[SIZE, count] = sizes[at]
+        units[SIZE, count] = records.sizes[at]
         units[BATCH_COUNT, count] = 0
         units[DISPATCHED, count] = 0
         units[TAG, count] = tag
         count += 1
-        if (
-            multi_dispatch
-            and further_end > further
-            and offsets_end > offsets
-            and not (excludes and keys[row, LEFT_OUT])
-        ):
-            queue_id = read_i32(buffer, start + QUEUE_ID_AT)
+        has_lists = further_end > further and offsets_end > offsets
+        if reading.multi_dispatch and has_lists and not (reading.leaves_out and keys[row, LEFT_OUT]):
+            queue_id, lmq = read_i32(buffer, start + QUEUE_ID_AT), reading.lmq
             after = _dispatch(buffer, further, further_end, offsets, offsets_end, queue_id, lmq, queues, units, count)
             if after < 0:
-                return at, SPECIAL if after == -1 else NO_UNIT_ROOM, count - 1, tag_count
+                return Stop(at, SPECIAL if after == -1 else NO_UNIT_ROOM, count - 1, tag_count)
             count = after
         at += 1
-    return at, DONE, count, tag_count
+    return Stop(at, DONE, count, tag_count)
 
 
 @compiled
@@ -318,16 +324,3 @@ def group(block: Integers, ranks: Integers, places: Integers, units: Integers, t
         units[at, 4] = (block[SIZE, i] & 0xFFFFFFFF) | (short << 32)
         if tags.size:
             tags[at] = block[TAG, i]
-
-
-@compiled
-def last_tags(properties: Bytes, parser: int) -> tuple[int, int]:
-    """Return the slice of TAGS in a properties text; an empty one when it has none."""
-    start = end = at = seen = bits = 0
-    while at < properties.size:
-        name, name_end, value, value_end, at, seen, bits = next_property(
-            properties, at, properties.size, parser, seen, bits
-        )
-        if value_end > value and same_bytes(properties, name, name_end, _TAGS, 0, _TAGS.size):
-            start, end = value, value_end
-    return start, end

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
-from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
+from rmq_formats.consumequeue.build import Losses
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.rocksdb.layout import UNIT_VALUE
@@ -47,22 +47,17 @@ class RowBuilder:
         self.highest = -1  # number; above that of the newest record where a queue was deleted and began again
         self.overwritten = 0  # units whose number, or a higher one, an earlier record has stated
         self.blanks = 0
-        self._lost = np.array(lost, np.int64).reshape(-1, 2)
+        self._losses = Losses(lost)
         self._segments = np.array(segments, np.int64)
 
     def append(self, units: Units) -> Iterator[Units]:
         """Yield the rows that *units* add."""
         if not units.size:
             return
-        for some in self._between_losses(units):
+        for some in self._losses.between(units):
             yield from self._blanks_before(some[0])
             self._note(some)
             yield some
-
-    def _between_losses(self, units: Units) -> Iterator[Units]:
-        """Cut *units* where the log has lost something between two of them."""
-        losses = np.searchsorted(self._lost[:, 0], units["physical_offset"])
-        yield from np.split(units, np.flatnonzero(np.diff(losses)) + 1)
 
     def _note(self, units: Units) -> None:
         numbers = units["queue_offset"]
@@ -79,8 +74,7 @@ class RowBuilder:
         if self.last is None:
             return
         start, place = self.last.queue_offset + 1, _place(unit)
-        since = self._lost[(self._lost[:, 0] > self.last.physical_offset) & (self._lost[:, 0] < place.physical_offset)]
-        most = int((since[:, 1] - since[:, 0]).sum()) // MIN_RECORD_SIZE
+        most = self._losses.records_between(self.last.physical_offset, place.physical_offset)
         if not 0 < place.queue_offset - start <= most:
             return
         self.blanks += place.queue_offset - start

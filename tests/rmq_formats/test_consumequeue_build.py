@@ -166,7 +166,6 @@ def test_a_delay_is_read_as_the_scalar_module_reads_it(delay: str) -> None:
 
 @pytest.mark.parametrize(("prefix", "queues", "repeats"), [("%LMQ%", 1500, 6), ("", 4500, 1)])
 def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, repeats: int) -> None:
-    """A record may appear in thousands of queues: known ones, or new ones."""
     names = ",".join(f"{prefix}{n}" for n in range(queues))
     offsets = ",".join("0" * queues)
     properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "t"}
@@ -328,15 +327,43 @@ def test_extension_units_and_addresses_are_those_of_the_scalar_extension(
         assert bytes(files[base : base + 110]) == expected
 
 
-@pytest.mark.parametrize(("queue_offset", "misplaced", "skipped"), [(1, 0, 0), (3, 1, 0), (0, 1, 0)])
-def test_the_builder_counts_what_did_not_go_where_it_should(queue_offset: int, misplaced: int, skipped: int) -> None:
-    name = QueueName(QueueKind.PLAIN, "T", 0)
-    builder = QueueBuilder(QueueKind.PLAIN, 100, QueueRules().releases)
-    list(
-        builder.append(packed_of([ExpectedUnit(name, 0, 0, 10, 1, 1), ExpectedUnit(name, queue_offset, 10, 10, 1, 1)]))
-    )
+IN_PLACE, ELSEWHERE, SKIPPED = (0, 0), (1, 0), (0, 1)  # units that are misplaced, and skipped
+THREE = [(0, 0, 10), (1, 10, 10), (2, 20, 10)]
+FIVE = [*THREE, (3, 30, 10), (4, 40, 10)]
 
-    assert (builder.misplaced, builder.skipped) == (misplaced, skipped)
+
+@pytest.mark.parametrize(
+    ("release", "there", "unit", "expected", "files"),
+    [
+        ("5.3.3", [], (7, 0, 10), IN_PLACE, 1),  # a new queue begins with blanks up to the unit
+        ("5.3.3", [(0, 0, 10)], (3, 10, 10), ELSEWHERE, 1),  # too high an offset makes no hole
+        ("4.1.0", THREE, (1, 30, 10), ELSEWHERE, 1),  # too low a one is dropped from 4.2.0 on
+        ("4.2.0", THREE, (1, 30, 10), SKIPPED, 1),
+        ("5.3.3", FIVE, (5, 50, 10), IN_PLACE, 2),
+        ("5.3.3", FIVE, (1, 50, 10), SKIPPED, 2),  # and leaves the file that was made for it
+        # A topic that was deleted and made again counts from 0; its first unit is never compared.
+        ("5.3.3", THREE, (0, 30, 10), ELSEWHERE, 1),
+        # Taken for built by the offset of the last unit up to 4.4.0, by its end from 4.5.1 on.
+        ("4.4.0", [(0, 100, 10)], (1, 100, 20), SKIPPED, 1),
+        ("4.5.1", [(0, 100, 10)], (1, 100, 20), IN_PLACE, 1),
+        ("4.5.1", [(0, 100, 10)], (1, 100, 10), SKIPPED, 1),
+        ("4.4.0", [(0, 100, 10)], (1, 101, 1), IN_PLACE, 1),
+        ("4.5.1", [(0, 100, 10)], (1, 101, 1), SKIPPED, 1),
+    ],
+)
+def test_a_unit_is_appended_dropped_or_taken_for_built(
+    release: str, there: list[tuple[int, int, int]], unit: tuple[int, int, int], expected: tuple[int, int], files: int
+) -> None:
+    builder = QueueBuilder(QueueKind.PLAIN, 100, ((0, Release.of(release)),))
+    made = filled(
+        builder, [[a_first()._replace(queue_offset=n, physical_offset=at, size=size)] for n, at, size in (*there, unit)]
+    )
+    blanks = [UNIT.pack(0, PRE_BLANK_SIZE, 0)] * (0 if there else unit[0] % 5)
+    units = [UNIT.pack(at, size, 7) for _, at, size in (*there, *([] if expected == SKIPPED else [unit]))]
+
+    assert (builder.misplaced, builder.skipped) == expected
+    assert [base for base, _ in made] == [100 * number + (0 if there else 100) for number in range(files)]
+    assert b"".join(data for _, data in made) == b"".join([*blanks, *units]).ljust(100 * files, b"\0")
 
 
 @pytest.mark.parametrize(
