@@ -34,8 +34,7 @@ def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes
         return body
     number = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
     if number not in _KNOWN_TYPES:
-        reason = f"compression type {number} has no meaning"
-        raise UnsupportedFormat(reason)
+        raise UnsupportedFormat(f"compression type {number} has no meaning")
     codec = _STREAMED.get(CompressionType(number))
     return _inflate(body, limit) if codec is None else _read_stream(body, codec, limit)
 
@@ -45,13 +44,11 @@ def _inflate(body: bytes, limit: int) -> bytes:
     try:
         data = stream.decompress(body, limit + 1)
     except zlib.error as error:
-        reason = f"body is no zlib stream: {error}"
-        raise CorruptData(reason) from error
+        raise CorruptData(f"body is no zlib stream: {error}") from error
     if len(data) > limit:
         raise LimitExceeded(_too_large(limit))
     if not stream.eof:
-        reason = "body is a zlib stream that does not end"
-        raise CorruptData(reason)
+        raise CorruptData("body is a zlib stream that does not end")
     return data
 
 
@@ -64,8 +61,7 @@ def _read_stream(body: bytes, codec: str, limit: int) -> bytes:
         while part := stream.read(min(_PART, limit + 1 - len(data))):
             data += part
     except (OSError, pa.ArrowException) as error:
-        reason = f"body is no {codec} stream: {error}"
-        raise CorruptData(reason) from error
+        raise CorruptData(f"body is no {codec} stream: {error}") from error
     if len(data) > limit:
         raise LimitExceeded(_too_large(limit))
     return bytes(data)

@@ -36,12 +36,9 @@ class BrokerConf:
     """
 
     broker_name: str | None = field(default=None, metadata={"brokerName": str})
-    broker_cluster_name: str | None = field(default=None, metadata={"brokerClusterName": str})
     root: str | None = field(default=None, metadata={"storePathRootDir": str})
     commitlog: tuple[str, ...] = field(default=(), metadata={"storePathCommitLog": _paths})
     read_only_commitlog: tuple[str, ...] = field(default=(), metadata={"readOnlyCommitLogStorePaths": _paths})
-    dledger_commitlog: str | None = field(default=None, metadata={"storePathDLedgerCommitLog": str})
-    dledger_self_id: str | None = field(default=None, metadata={"dLegerSelfId": str})  # RocketMQ's own spelling
     segment_size: int | None = field(
         default=None, metadata={"mapedFileSizeCommitLog": int, "mappedFileSizeCommitLog": int}
     )
@@ -51,10 +48,6 @@ class BrokerConf:
     hash_slots: int | None = field(default=None, metadata={"maxHashSlotNum": int})
     index_num: int | None = field(default=None, metadata={"maxIndexNum": int})
     delay_level: str | None = field(default=None, metadata={"messageDelayLevel": str})
-    store_type: str | None = field(default=None, metadata={"storeType": str})
-    enable_dledger: bool = field(default=False, metadata={"enableDLegerCommitLog": _boolean})
-    enable_lmq: bool = field(default=False, metadata={"enableLmq": _boolean})
-    enable_multi_dispatch: bool = field(default=False, metadata={"enableMultiDispatch": _boolean})
     enable_consume_queue_ext: bool = field(default=False, metadata={"enableConsumeQueueExt": _boolean})
 
 
@@ -73,8 +66,7 @@ def parse_broker_conf(raw: bytes) -> BrokerConf:
         try:
             values[setting] = convert(value.strip())
         except ValueError as error:
-            reason = f"{name}={value!r} is no integer"
-            raise CorruptData(reason) from error
+            raise CorruptData(f"{name}={value!r} is no integer") from error
     return BrokerConf(**values)
 
 

@@ -35,6 +35,7 @@ _TAKEN_FROM = (
     "crc.py",
     "interning.py",
     "*/kernels.py",
+    "commitlog/fill.py",
     "json/scan.py",
     "flags.py",
     "properties.py",

@@ -21,13 +21,11 @@ def decode_config(raw: bytes) -> dict[str, object]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
-        reason = f"no JSON: {error}"
-        raise CorruptData(reason) from error
+        raise CorruptData(f"no JSON: {error}") from error
     if has_half:  # which no UTF-8 can hold: a broker's writer, too, makes a question mark of it
         values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     if not isinstance(values, dict):
-        reason = f"JSON, but no object: {type(values).__name__}"
-        raise CorruptData(reason)
+        raise CorruptData(f"JSON, but no object: {type(values).__name__}")
     return values
 
 

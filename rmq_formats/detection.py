@@ -106,14 +106,14 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
     if has_right_crc is False or record.properties_raw.endswith(b"\0"):
         return
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
-    if record.magic_code == MAGIC_V2:
-        yield Mark("a record of the second version", "two_byte_topic_length", (True,), offset)
-    if record.sys_flag & HOST_BITS:
-        yield Mark("an IPv6 host", "ipv6_hosts", (True,), offset)
-    if record.sys_flag & INNER_BATCH:
-        yield Mark("an inner batch", "inner_batches", (True,), offset)
-    if has_right_crc:
-        yield Mark("a CRC over the full record", "property_crc", (True,), offset)
+    for is_seen, reason, switch in (
+        (record.magic_code == MAGIC_V2, "a record of the second version", "two_byte_topic_length"),
+        (record.sys_flag & HOST_BITS, "an IPv6 host", "ipv6_hosts"),
+        (record.sys_flag & INNER_BATCH, "an inner batch", "inner_batches"),
+        (has_right_crc, "a CRC over the full record", "property_crc"),
+    ):
+        if is_seen:
+            yield Mark(reason, switch, (True,), offset)
     if CLUSTER in properties:
         yield from _serialised_marks(record, has_region=MSG_REGION in properties)
     yield from _transaction_marks(record, properties.keys())

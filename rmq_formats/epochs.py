@@ -32,9 +32,7 @@ def decode_epochs(raw: bytes) -> tuple[Epoch, ...]:
             crc32("".join(f"{line}\n" for line in lines).encode()) & _CRC_MASK,
         )
     except ValueError as error:
-        reason = f"no list of epochs: {error}"
-        raise CorruptData(reason) from error
+        raise CorruptData(f"no list of epochs: {error}") from error
     if not is_right:
-        reason = "the list of epochs does not have the length and the CRC that its head states"
-        raise CorruptData(reason)
+        raise CorruptData("the list of epochs does not have the length and the CRC that its head states")
     return epochs

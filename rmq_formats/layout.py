@@ -81,8 +81,7 @@ class Layout:
         try:
             return self.struct.pack(*values)
         except struct.error as error:
-            reason = f"{values} do not fit the layout: {error}"
-            raise CorruptData(reason) from error
+            raise CorruptData(f"{values} do not fit the layout: {error}") from error
 
     def rows(self) -> Iterator[Row]:
         """Describe each field, for the documentation."""

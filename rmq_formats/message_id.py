@@ -68,11 +68,6 @@ def decode_offset_id(text: str) -> OffsetId:
     return OffsetId(Host(bytes(address), int(port)), int(physical_offset))
 
 
-def encode_unique_id(unique_id: UniqueId) -> str:
-    """Return an id as a Java client writes it."""
-    return UNIQUE_ID[len(unique_id.address)].pack(*unique_id).hex().upper()
-
-
 def decode_unique_id(text: str) -> UniqueId:
     """Read an id as a Java client's."""
     address, *numbers = _unpack(text, UNIQUE_ID)
@@ -81,8 +76,7 @@ def decode_unique_id(text: str) -> UniqueId:
 
 def _unpack(text: str, layouts: dict[int, Layout]) -> tuple[int | bytes, ...]:
     if not _ID.fullmatch(text):
-        reason = f"{text[:80]!r} is no message id: 32 or 56 hexadecimal digits"
-        raise CorruptData(reason)
+        raise CorruptData(f"{text[:80]!r} is no message id: 32 or 56 hexadecimal digits")
     raw = bytes.fromhex(text)
     layout = next(layout for layout in layouts.values() if layout.size == len(raw))
     return layout.unpack(raw)

@@ -6,7 +6,7 @@ never rebuilt from the map: its order is that of a Java HashMap.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum, unique
 
 from rmq_formats.hashing import java_text
@@ -67,14 +67,6 @@ def _scan_items(items: list[str]) -> Iterator[tuple[str, str]]:
         name, _, value = item.partition(NAME_VALUE_SEPARATOR)
         if name and value:
             yield name, value
-
-
-def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool) -> bytes:
-    """Return the stored text; a lone surrogate is written as '?', as Java does."""
-    text = PROPERTY_SEPARATOR.join(f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items())
-    if trailing_separator and text:
-        text += PROPERTY_SEPARATOR
-    return text.encode("utf-8", "replace")
 
 
 def split_keys(keys: str) -> list[str]:

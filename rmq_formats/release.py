@@ -35,8 +35,7 @@ class Version(NamedTuple):
         """Read `4.0.0-incubating`, `5.3.3`, `V5_3_3`, `5.0.0-ALPHA`."""
         match = _VERSION.fullmatch(text.strip())
         if match is None:
-            reason = f"{text!r} is no RocketMQ version such as 5.3.3"
-            raise UnsupportedFormat(reason)
+            raise UnsupportedFormat(f"{text!r} is no RocketMQ version such as 5.3.3")
         major, minor, patch, stage = match.groups()
         return cls(int(major), int(minor), int(patch), _STAGES.get((stage or "").upper(), 0))
 
@@ -187,8 +186,7 @@ def rules_of(*rules: tuple[int, Release]) -> Rules:
     """Return *rules* checked: ascending, at least one; before the first one's offset the first one holds."""
     made = tuple(Rule(*rule) for rule in rules)
     if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):
-        reason = f"rules must ascend: {[(rule.since, str(rule.release)) for rule in made]}"
-        raise CorruptData(reason)
+        raise CorruptData(f"rules must ascend: {[(rule.since, str(rule.release)) for rule in made]}")
     return made
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.arrays import dtype_of
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.layout import Buffer, Layout
 
@@ -34,10 +35,7 @@ ENTRY = Layout(
     ("time_diff_s", "i", "seconds from begin_timestamp to the store time, towards 0; negative for an earlier message"),
 )
 FULL_MAGIC = -1127939451
-_DTYPES = {"i": ">i4", "q": ">i8"}
-_SLOT_TYPE, ENTRY_TYPE = (
-    np.dtype([(field.name, _DTYPES[field.code]) for field in layout.fields]) for layout in (SLOT, ENTRY)
-)
+_SLOT_TYPE, ENTRY_TYPE = dtype_of(SLOT), dtype_of(ENTRY)
 
 
 class TierIndex(NamedTuple):

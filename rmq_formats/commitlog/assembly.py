@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog import fill, kernels
 from rmq_formats.commitlog.layout import HOST_V6_GROWTH, MAGIC_V1, MAGIC_V2, PROPERTIES_LENGTH, TOPIC_LENGTH
 from rmq_formats.commitlog.row import parse_host
 from rmq_formats.commitlog.schema import SCHEMA
@@ -24,20 +24,7 @@ from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, copy_bytes, number_at, write_i32, write_i64
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
-_NUMBERS = (
-    "total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times", "body_length",
-    "topic_length", "properties_length",
-)  # fmt: skip
-(
-    _TOTAL_SIZE, _MAGIC_CODE, _BODY_CRC, _QUEUE_ID, _FLAG, _SYS_FLAG, _RECONSUME_TIMES, _BODY_LENGTH,
-    _TOPIC_LENGTH, _PROPERTIES_LENGTH,
-) = range(len(_NUMBERS))  # fmt: skip
-_WIDE_NUMBERS = (
-    "queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset",
-)  # fmt: skip
-(
-    _QUEUE_OFFSET, _PHYSICAL_OFFSET, _BORN_TIMESTAMP, _STORE_TIMESTAMP, _PREPARED_TRANSACTION_OFFSET,
-) = range(len(_WIDE_NUMBERS))  # fmt: skip
+_NUMBERS, _WIDE_NUMBERS = fill.NUMBERS[: fill.STORE_DATE], fill.WIDE_NUMBERS[: fill.BORN_TIME]  # those stored
 
 COLUMNS = (
     *_NUMBERS, *_WIDE_NUMBERS, "topic", "topic_raw", "born_host", "store_host", "properties", "properties_raw", "body",
@@ -130,7 +117,7 @@ def assemble(batch: pa.RecordBatch) -> Assembled:
     is_whole = sizes >= 0
     buffer = np.empty(total, np.uint8)
     _fill(rows, sizes, buffer)
-    offsets, kept = rows.wide_numbers[_PHYSICAL_OFFSET], sizes[is_whole]
+    offsets, kept = rows.wide_numbers[fill.PHYSICAL_OFFSET], sizes[is_whole]
     positions = np.zeros(kept.size, np.int64)
     np.cumsum(kept[:-1], out=positions[1:])
     return Assembled(buffer, offsets[is_whole], positions, kept, offsets[~is_whole].tolist(), np.flatnonzero(is_whole))
@@ -221,7 +208,7 @@ def _measure(rows: _Rows, sizes: Sizes) -> int:
 @inlined
 def _size(rows: _Rows, row: int) -> int:
     numbers = rows.numbers
-    magic, sys_flag = number_at(numbers[_MAGIC_CODE], row), number_at(numbers[_SYS_FLAG], row)
+    magic, sys_flag = number_at(numbers[fill.MAGIC_CODE], row), number_at(numbers[fill.SYS_FLAG], row)
     born = _host_size(rows.born_host, row, sys_flag & BORN_HOST_V6)
     stored = _host_size(rows.store_host, row, sys_flag & STORE_HOST_V6)
     if magic not in (MAGIC_V1, MAGIC_V2) or born < 0 or stored < 0 or not rows.body.present[np.uintp(row)]:
@@ -231,12 +218,12 @@ def _size(rows: _Rows, row: int) -> int:
     topic = _length(rows.topic_raw if rows.topic_raw.present[np.uintp(row)] else rows.topic, row)
     properties = _properties_size(rows, row)
     fits = (
-        body == max(number_at(numbers[_BODY_LENGTH], row), 0)
-        and topic == number_at(numbers[_TOPIC_LENGTH], row)
-        and properties == max(number_at(numbers[_PROPERTIES_LENGTH], row), 0)
+        body == max(number_at(numbers[fill.BODY_LENGTH], row), 0)
+        and topic == number_at(numbers[fill.TOPIC_LENGTH], row)
+        and properties == max(number_at(numbers[fill.PROPERTIES_LENGTH], row), 0)
     )
     size = _FIXED_SIZE + born + stored + body + length_size + topic + _PROPERTIES_LENGTH_SIZE + properties
-    return size if fits and size == number_at(numbers[_TOTAL_SIZE], row) else _NOT_WHOLE
+    return size if fits and size == number_at(numbers[fill.TOTAL_SIZE], row) else _NOT_WHOLE
 
 
 @inlined
@@ -261,7 +248,7 @@ def _properties_size(rows: _Rows, row: int) -> int:
     for item in range(number_at(properties.starts, row), number_at(properties.ends, row)):
         size += _length(properties.names, item) + _length(properties.values, item) + 2
     # The last one's separator is there if the stored length says so.
-    return size - 1 if size > 0 and size > number_at(rows.numbers[_PROPERTIES_LENGTH], row) else size
+    return size - 1 if size > 0 and size > number_at(rows.numbers[fill.PROPERTIES_LENGTH], row) else size
 
 
 @compiled
@@ -276,33 +263,33 @@ def _fill(rows: _Rows, sizes: Sizes, buffer: Bytes) -> None:
 @inlined
 def _fill_record(rows: _Rows, row: int, buffer: Bytes, at: int) -> int:
     numbers, wide_numbers = rows.numbers, rows.wide_numbers
-    magic, sys_flag = number_at(numbers[_MAGIC_CODE], row), number_at(numbers[_SYS_FLAG], row)
-    write_i32(buffer, at + kernels.TOTAL_SIZE_AT, number_at(numbers[_TOTAL_SIZE], row))
+    magic, sys_flag = number_at(numbers[fill.MAGIC_CODE], row), number_at(numbers[fill.SYS_FLAG], row)
+    write_i32(buffer, at + kernels.TOTAL_SIZE_AT, number_at(numbers[fill.TOTAL_SIZE], row))
     write_i32(buffer, at + kernels.MAGIC_CODE_AT, magic)
-    write_i32(buffer, at + kernels.BODY_CRC_AT, number_at(numbers[_BODY_CRC], row))
-    write_i32(buffer, at + kernels.QUEUE_ID_AT, number_at(numbers[_QUEUE_ID], row))
-    write_i32(buffer, at + kernels.FLAG_AT, number_at(numbers[_FLAG], row))
-    write_i64(buffer, at + kernels.QUEUE_OFFSET_AT, number_at(wide_numbers[_QUEUE_OFFSET], row))
-    write_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT, number_at(wide_numbers[_PHYSICAL_OFFSET], row))
+    write_i32(buffer, at + kernels.BODY_CRC_AT, number_at(numbers[fill.BODY_CRC], row))
+    write_i32(buffer, at + kernels.QUEUE_ID_AT, number_at(numbers[fill.QUEUE_ID], row))
+    write_i32(buffer, at + kernels.FLAG_AT, number_at(numbers[fill.FLAG], row))
+    write_i64(buffer, at + kernels.QUEUE_OFFSET_AT, number_at(wide_numbers[fill.QUEUE_OFFSET], row))
+    write_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT, number_at(wide_numbers[fill.PHYSICAL_OFFSET], row))
     write_i32(buffer, at + kernels.SYS_FLAG_AT, sys_flag)
-    write_i64(buffer, at + kernels.BORN_TIMESTAMP_AT, number_at(wide_numbers[_BORN_TIMESTAMP], row))
+    write_i64(buffer, at + kernels.BORN_TIMESTAMP_AT, number_at(wide_numbers[fill.BORN_TIMESTAMP], row))
     _fill_host(rows.born_host, row, buffer, at + kernels.BORN_HOST_AT)
     moved = at + (HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0)
-    write_i64(buffer, moved + kernels.STORE_TIMESTAMP_AT, number_at(wide_numbers[_STORE_TIMESTAMP], row))
+    write_i64(buffer, moved + kernels.STORE_TIMESTAMP_AT, number_at(wide_numbers[fill.STORE_TIMESTAMP], row))
     _fill_host(rows.store_host, row, buffer, moved + kernels.STORE_HOST_AT)
     moved += HOST_V6_GROWTH if sys_flag & STORE_HOST_V6 else 0
-    write_i32(buffer, moved + kernels.RECONSUME_TIMES_AT, number_at(numbers[_RECONSUME_TIMES], row))
-    prepared = number_at(wide_numbers[_PREPARED_TRANSACTION_OFFSET], row)
+    write_i32(buffer, moved + kernels.RECONSUME_TIMES_AT, number_at(numbers[fill.RECONSUME_TIMES], row))
+    prepared = number_at(wide_numbers[fill.PREPARED_TRANSACTION_OFFSET], row)
     write_i64(buffer, moved + kernels.PREPARED_TRANSACTION_OFFSET_AT, prepared)
-    write_i32(buffer, moved + kernels.BODY_LENGTH_AT, number_at(numbers[_BODY_LENGTH], row))
+    write_i32(buffer, moved + kernels.BODY_LENGTH_AT, number_at(numbers[fill.BODY_LENGTH], row))
     at = _fill_text(rows.body, row, buffer, moved + _FIXED_SIZE)
-    topic_length = number_at(numbers[_TOPIC_LENGTH], row)
+    topic_length = number_at(numbers[fill.TOPIC_LENGTH], row)
     if magic == MAGIC_V2:
         buffer[np.uintp(at)] = np.uint8((topic_length >> 8) & 0xFF)
         at += 1
     buffer[np.uintp(at)] = np.uint8(topic_length & 0xFF)
     at = _fill_text(rows.topic_raw if rows.topic_raw.present[np.uintp(row)] else rows.topic, row, buffer, at + 1)
-    length = number_at(numbers[_PROPERTIES_LENGTH], row)
+    length = number_at(numbers[fill.PROPERTIES_LENGTH], row)
     buffer[np.uintp(at)] = np.uint8((length >> 8) & 0xFF)
     buffer[np.uintp(at + 1)] = np.uint8(length & 0xFF)
     return _fill_properties(rows, row, buffer, at + 2, max(length, 0))

@@ -41,16 +41,16 @@ NUMBERS = (
     "topic_length", "properties_length", "store_date",
 )  # fmt: skip
 (
-    _TOTAL_SIZE, _MAGIC_CODE, _BODY_CRC, _QUEUE_ID, _FLAG, _SYS_FLAG, _RECONSUME_TIMES, _BODY_LENGTH,
-    _TOPIC_LENGTH, _PROPERTIES_LENGTH, _STORE_DATE,
+    TOTAL_SIZE, MAGIC_CODE, BODY_CRC, QUEUE_ID, FLAG, SYS_FLAG, RECONSUME_TIMES, BODY_LENGTH,
+    TOPIC_LENGTH, PROPERTIES_LENGTH, STORE_DATE,
 ) = range(len(NUMBERS))  # fmt: skip
 WIDE_NUMBERS = (
     "queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset",
     "born_time", "store_time",
 )  # fmt: skip
 (
-    _QUEUE_OFFSET, _PHYSICAL_OFFSET, _BORN_TIMESTAMP, _STORE_TIMESTAMP, _PREPARED_TRANSACTION_OFFSET,
-    _BORN_TIME, _STORE_TIME,
+    QUEUE_OFFSET, PHYSICAL_OFFSET, BORN_TIMESTAMP, STORE_TIMESTAMP, PREPARED_TRANSACTION_OFFSET,
+    BORN_TIME, STORE_TIME,
 ) = range(len(WIDE_NUMBERS))  # fmt: skip
 
 # Python's and every engine's calendar: 0001-01-01 to 9999-12-31.
@@ -212,24 +212,24 @@ def _fill_numbers(
         stored = read_i64(buffer, at + kernels.STORE_TIMESTAMP_AT + kernels.born_growth(sys_flag))
         has_date = FIRST_MS <= stored <= LAST_MS
         _, _, topic, topic_end, _, _ = kernels.record_parts(buffer, at)
-        numbers[_TOTAL_SIZE, row] = read_i32(buffer, at + kernels.TOTAL_SIZE_AT)
-        numbers[_MAGIC_CODE, row] = read_i32(buffer, at + kernels.MAGIC_CODE_AT)
-        numbers[_BODY_CRC, row] = read_i32(buffer, at + kernels.BODY_CRC_AT)
-        numbers[_QUEUE_ID, row] = read_i32(buffer, at + kernels.QUEUE_ID_AT)
-        numbers[_FLAG, row] = read_i32(buffer, at + kernels.FLAG_AT)
-        numbers[_SYS_FLAG, row] = sys_flag
-        numbers[_RECONSUME_TIMES, row] = read_i32(buffer, at + kernels.RECONSUME_TIMES_AT + growth)
-        numbers[_BODY_LENGTH, row] = read_i32(buffer, at + kernels.BODY_LENGTH_AT + growth)
-        numbers[_TOPIC_LENGTH, row] = topic_end - topic
-        numbers[_PROPERTIES_LENGTH, row] = read_i16(buffer, topic_end)
-        numbers[_STORE_DATE, row] = stored // _MS_PER_DAY if has_date else 0
-        wide[_QUEUE_OFFSET, row] = read_i64(buffer, at + kernels.QUEUE_OFFSET_AT)
-        wide[_PHYSICAL_OFFSET, row] = read_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT)
-        wide[_BORN_TIMESTAMP, row] = born
-        wide[_STORE_TIMESTAMP, row] = stored
-        wide[_PREPARED_TRANSACTION_OFFSET, row] = read_i64(buffer, at + kernels.PREPARED_TRANSACTION_OFFSET_AT + growth)
-        wide[_BORN_TIME, row] = born * _US_PER_MS if FIRST_MS <= born <= LAST_MS else 0
-        wide[_STORE_TIME, row] = stored * _US_PER_MS if has_date else 0
+        numbers[TOTAL_SIZE, row] = read_i32(buffer, at + kernels.TOTAL_SIZE_AT)
+        numbers[MAGIC_CODE, row] = read_i32(buffer, at + kernels.MAGIC_CODE_AT)
+        numbers[BODY_CRC, row] = read_i32(buffer, at + kernels.BODY_CRC_AT)
+        numbers[QUEUE_ID, row] = read_i32(buffer, at + kernels.QUEUE_ID_AT)
+        numbers[FLAG, row] = read_i32(buffer, at + kernels.FLAG_AT)
+        numbers[SYS_FLAG, row] = sys_flag
+        numbers[RECONSUME_TIMES, row] = read_i32(buffer, at + kernels.RECONSUME_TIMES_AT + growth)
+        numbers[BODY_LENGTH, row] = read_i32(buffer, at + kernels.BODY_LENGTH_AT + growth)
+        numbers[TOPIC_LENGTH, row] = topic_end - topic
+        numbers[PROPERTIES_LENGTH, row] = read_i16(buffer, topic_end)
+        numbers[STORE_DATE, row] = stored // _MS_PER_DAY if has_date else 0
+        wide[QUEUE_OFFSET, row] = read_i64(buffer, at + kernels.QUEUE_OFFSET_AT)
+        wide[PHYSICAL_OFFSET, row] = read_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT)
+        wide[BORN_TIMESTAMP, row] = born
+        wide[STORE_TIMESTAMP, row] = stored
+        wide[PREPARED_TRANSACTION_OFFSET, row] = read_i64(buffer, at + kernels.PREPARED_TRANSACTION_OFFSET_AT + growth)
+        wide[BORN_TIME, row] = born * _US_PER_MS if FIRST_MS <= born <= LAST_MS else 0
+        wide[STORE_TIME, row] = stored * _US_PER_MS if has_date else 0
 
 
 @compiled

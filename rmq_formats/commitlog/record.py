@@ -9,7 +9,7 @@ the lengths of its parts add up to its size, and it is at the physical offset th
 import zlib
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
-from typing import NamedTuple, Never
+from typing import NamedTuple
 
 from rmq_formats.commitlog.layout import (
     BRIDGE_FLAG,
@@ -81,99 +81,57 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     """
     Return the record at *position*.
 
-    With *physical_offset*, the record must claim to be there. The body's CRC is not checked here: see `body_crc`.
+    With *physical_offset*, the record must claim to be there, and errors name it; else they name *position*. The body's
+    CRC is not checked here: see `body_crc`.
     """
     view = memoryview(buffer)
-    head = HEAD.unpack(view, position, physical_offset)
-    total_size, magic_code, stands_at, sys_flag = (int(head[i]) for i in _HEAD_CHECKED)
-    place = stands_at if physical_offset is None else physical_offset
+    place = position if physical_offset is None else physical_offset
+    total_size, magic_code, _, _, flag, _, stated_offset, sys_flag, _ = map(int, HEAD.unpack(view, position, place))
     topic_length_layout = TOPIC_LENGTH.get(magic_code)
     if topic_length_layout is None:
-        _corrupt(f"magic {magic_code & 0xFFFFFFFF:08X} is no message", place)
+        raise CorruptData(f"magic {magic_code & 0xFFFFFFFF:08X} is no message", place)
     if total_size < MIN_RECORD_SIZE:
-        _corrupt(f"total_size {total_size} is below the smallest record's {MIN_RECORD_SIZE}", place)
-    if stands_at != place:
-        _corrupt(f"physical_offset {stands_at} in a record", place)
+        raise CorruptData(f"total_size {total_size} is below the smallest record's {MIN_RECORD_SIZE}", place)
+    if physical_offset is not None and stated_offset != physical_offset:
+        raise CorruptData(f"physical_offset {stated_offset} in a record", place)
     end = position + total_size
     if end > view.nbytes:
-        reason = f"record of {total_size} bytes is cut off"
-        raise NeedMoreData(reason, place)
+        raise NeedMoreData(f"record of {total_size} bytes is cut off", place)
 
     fixed = RECORD[sys_flag & HOST_BITS]
-    cursor = _bounded(position + fixed.size, end, place)
-    values = fixed.unpack(view, position)
-    body_length = int(values[-1])
-    body_end = _bounded(cursor + max(body_length, 0) + topic_length_layout.size, end, place)
-    topic_at = body_end
+    body_at = _bounded(position + fixed.size, end, place)
+    *head, born_address, born_port, stored, store_address, store_port, reconsumed, prepared, length = fixed.unpack(
+        view, position
+    )
+    body_length = int(length)
+    topic_at = _bounded(body_at + max(body_length, 0) + topic_length_layout.size, end, place)
     (topic_length,) = map(int, topic_length_layout.unpack(view, topic_at - topic_length_layout.size))
     if topic_length < 0:
-        _corrupt(f"topic_length {topic_length}", place)
+        raise CorruptData(f"topic_length {topic_length}", place)
     properties_at = _bounded(topic_at + topic_length + PROPERTIES_LENGTH.size, end, place)
     (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, properties_at - PROPERTIES_LENGTH.size))
     if properties_at + max(properties_length, 0) != end:
         computed = properties_at + max(properties_length, 0) - position
-        _corrupt(f"total_size {total_size}, but the parts take {computed}", place)
-    if int(head[_FLAG]) == BRIDGE_FLAG and not (properties_length or any(view[cursor : cursor + body_length])):
-        _corrupt("a bridge that a repair wrote over lost bytes", place)
-    return _record(
-        values,
-        bytes(view[cursor : cursor + max(body_length, 0)]),
-        topic_length,
-        bytes(view[topic_at : topic_at + topic_length]),
-        properties_length,
-        bytes(view[properties_at:end]),
-    )
-
-
-_FLAG = HEAD.index("flag")
-_HEAD_CHECKED = tuple(map(HEAD.index, ("total_size", "magic_code", "physical_offset", "sys_flag")))
-
-
-def _record(  # noqa: PLR0913, PLR0917 - the parts of a record, in order
-    fixed: tuple[int | bytes, ...],
-    body: bytes,
-    topic_length: int,
-    topic: bytes,
-    properties_length: int,
-    properties: bytes,
-) -> MessageRecord:
-    (size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born, *rest) = fixed
-    born_address, born_port, stored, store_address, store_port, reconsumed, prepared, body_length = rest
-    return MessageRecord(
-        size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born,  # type: ignore[arg-type]
-        Host(born_address, born_port), stored, Host(store_address, store_port),  # type: ignore[arg-type]
-        reconsumed, prepared, body_length, body, topic_length, topic, properties_length, properties,  # type: ignore[arg-type]
-    )  # fmt: skip
+        raise CorruptData(f"total_size {total_size}, but the parts take {computed}", place)
+    body, topic = view[body_at : body_at + max(body_length, 0)], view[topic_at : topic_at + topic_length]
+    if flag == BRIDGE_FLAG and not (properties_length or any(body)):
+        raise CorruptData("a bridge that a repair wrote over lost bytes", place)
+    hosts = Host._make((born_address, born_port)), stored, Host._make((store_address, store_port))
+    parts = bytes(body), topic_length, bytes(topic), properties_length, bytes(view[properties_at:end])
+    return MessageRecord._make((*head, *hosts, reconsumed, prepared, body_length, *parts))
 
 
 def _bounded(cursor: int, end: int, place: int) -> int:
     if cursor > end:
-        _corrupt(f"a part reaches {cursor - end} bytes after the record's end", place)
+        raise CorruptData(f"a part reaches {cursor - end} bytes after the record's end", place)
     return cursor
-
-
-def _corrupt(reason: str, place: int) -> Never:
-    raise CorruptData(reason, place)
 
 
 def encode_record(record: MessageRecord) -> bytes:
     """Return the bytes that `decode_record` reads *record* from, length for length as the fields say."""
+    *head, born_host, stored, store_host, reconsumed, prepared, body_length = record[:15]
     fixed = RECORD[record.sys_flag & HOST_BITS].pack(
-        record.total_size,
-        record.magic_code,
-        record.body_crc,
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
-        record.sys_flag,
-        record.born_timestamp,
-        *record.born_host,
-        record.store_timestamp,
-        *record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        record.body_length,
+        *head, *born_host, stored, *store_host, reconsumed, prepared, body_length
     )
     topic_length = TOPIC_LENGTH[record.magic_code].pack(record.topic_length)
     properties_length = PROPERTIES_LENGTH.pack(record.properties_length)
@@ -263,8 +221,7 @@ def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
         end = position + total_size
         smallest = INNER_MESSAGE.size + PROPERTIES_LENGTH.size
         if total_size < smallest or end > view.nbytes or not 0 <= body_length <= total_size - smallest:
-            reason = f"inner message of {total_size} bytes with a body of {body_length}"
-            raise CorruptData(reason, position)
+            raise CorruptData(f"inner message of {total_size} bytes with a body of {body_length}", position)
         (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, start + body_length))
         properties_at = start + body_length + PROPERTIES_LENGTH.size
         if properties_at + properties_length != end or properties_length < 0:

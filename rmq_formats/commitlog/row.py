@@ -8,26 +8,19 @@ from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
-_AS_STORED = (
-    "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag",
-    "born_timestamp", "store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length",
-    "topic_length", "properties_length",
-)  # fmt: skip
-
 
 def record_of_row(row: Mapping[str, Any]) -> MessageRecord:
     """Return the record that *row* of the table was made of; it encodes to the bytes that were stored."""
     if row["body"] is None:
-        reason = "a row without its body is no complete record"
-        raise CorruptData(reason, row["physical_offset"])
-    return MessageRecord(
-        **{name: row[name] for name in _AS_STORED},
-        born_host=parse_host(row["born_host"]),
-        store_host=parse_host(row["store_host"]),
-        body=bytes(row["body"]),
-        topic_raw=row["topic"].encode() if row["topic_raw"] is None else bytes(row["topic_raw"]),
-        properties_raw=_stored_properties(row),
-    )
+        raise CorruptData("a row without its body is no complete record", row["physical_offset"])
+    as_stored = {name: row[name] for name in MessageRecord._fields} | {
+        "born_host": parse_host(row["born_host"]),
+        "store_host": parse_host(row["store_host"]),
+        "body": bytes(row["body"]),
+        "topic_raw": row["topic"].encode() if row["topic_raw"] is None else bytes(row["topic_raw"]),
+        "properties_raw": _stored_properties(row),
+    }
+    return MessageRecord(**as_stored)
 
 
 def parse_host(text: str) -> Host:

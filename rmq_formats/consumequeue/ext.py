@@ -26,17 +26,10 @@ def decode_ext_unit(buffer: Buffer, position: int = 0) -> ExtUnit:
     size, tags_code, store_timestamp, bitmap_size = map(int, EXT_UNIT.unpack(buffer, position))
     bitmap_at = position + EXT_UNIT.size
     if bitmap_size < 0 or size != EXT_UNIT.size + bitmap_size:
-        reason = f"extension unit of {size} bytes with a bitmap of {bitmap_size}"
-        raise CorruptData(reason, position)
+        raise CorruptData(f"extension unit of {size} bytes with a bitmap of {bitmap_size}", position)
     if bitmap_at + bitmap_size > memoryview(buffer).nbytes:
-        reason = f"bitmap of {bitmap_size} bytes, {memoryview(buffer).nbytes - bitmap_at} there"
-        raise NeedMoreData(reason, position)
+        raise NeedMoreData(f"bitmap of {bitmap_size} bytes, {memoryview(buffer).nbytes - bitmap_at} there", position)
     return ExtUnit(size, tags_code, store_timestamp, bytes(buffer[bitmap_at : bitmap_at + bitmap_size]))
-
-
-def address_of(ext_offset: int) -> int:
-    """Return the address that a queue's unit holds for the extension unit at *ext_offset*."""
-    return ext_offset + EXT_ADDRESS_BASE
 
 
 def offset_of_address(address: int) -> int:

@@ -21,13 +21,14 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON, _ZERO, _MINUS = ord('"'), ord("\\"), ord(","
 _PLUS, _POINT, _E_SMALL, _E_LARGE, _U = ord("+"), ord("."), ord("e"), ord("E"), ord("u")
 _SPACE, _TAB, _LINE_FEED, _RETURN = ord(" "), ord("\t"), ord("\n"), ord("\r")
 _TRUE, _FALSE, _NULL = (int.from_bytes(word, "big") for word in (b"true", b"fals", b"null"))
-_B, _F, _N, _R, _T, _SLASH = (ord(letter) for letter in "bfnrt/")
 _DEEPEST = 100  # objects and arrays in each other
 _MOST_KEYS = 512  # of all objects that are open at once
 _FNV_BASIS, _FNV_PRIME = 2166136261, 16777619
 _LOW_32 = (1 << 32) - 1
 _PLACES = 4  # of a member: its key from here, to here, its value from here, to here
 _NO_CHARACTER = -1
+_ESCAPED = np.full(256, _NO_CHARACTER, np.int64)  # by the letter after the backslash
+_ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 
 
 class Members(NamedTuple):
@@ -203,20 +204,7 @@ def escaped(data: Bytes, at: int, end: int) -> tuple[int, int]:
             if 0xDC00 <= low < 0xE000:
                 return 0x10000 + ((code - 0xD800) << 10) + low - 0xDC00, at + 11
         return _NO_CHARACTER, at
-    code = _NO_CHARACTER
-    if byte in (_QUOTE, _BACKSLASH, _SLASH):
-        code = byte
-    elif byte == _B:
-        code = 8
-    elif byte == _F:
-        code = 12
-    elif byte == _N:
-        code = _LINE_FEED
-    elif byte == _R:
-        code = _RETURN
-    elif byte == _T:
-        code = _TAB
-    return code, at + 1
+    return number_at(_ESCAPED, byte), at + 1
 
 
 @helper

@@ -8,10 +8,9 @@ or (0, 0) is normal. Units go to disk at a flush or a clean stop: after a kill t
 
 from typing import NamedTuple
 
-from rmq_formats.consumequeue.unit import Unit
 from rmq_formats.errors import CorruptData
 from rmq_formats.layout import Buffer
-from rmq_formats.rocksdb.layout import BOUND_VALUE, DISPATCHED_VALUE, UNIT_VALUE
+from rmq_formats.rocksdb.layout import BOUND_VALUE, DISPATCHED_VALUE
 
 UNIT_FAMILY = "default"
 BOUND_FAMILY = "offset"
@@ -34,15 +33,6 @@ class QueuePrefix(NamedTuple):
         return _head(self.topic) + self.queue_id.to_bytes(4, "big", signed=True) + SEPARATOR
 
 
-class QueueUnit(NamedTuple):
-    """One unit: the values of a queue file's unit, its number, and the store time that files do not hold."""
-
-    queue: QueuePrefix
-    queue_offset: int
-    unit: Unit
-    store_timestamp: int
-
-
 class QueueBound(NamedTuple):
     """The first or the last unit of a queue, as the broker noted it."""
 
@@ -61,17 +51,8 @@ def decode_prefix(prefix: bytes) -> QueuePrefix:
     """Return the queue that a unit's key without its number names."""
     topic, rest = _split_topic(prefix)
     if len(rest) != 4 + len(SEPARATOR) or not rest.endswith(SEPARATOR):
-        reason = f"{prefix.hex()} begins no key of a unit"
-        raise CorruptData(reason)
+        raise CorruptData(f"{prefix.hex()} begins no key of a unit")
     return QueuePrefix(topic, int.from_bytes(rest[:4], "big", signed=True))
-
-
-def decode_unit_row(key: bytes, value: Buffer) -> QueueUnit:
-    """Return the unit that a row holds."""
-    queue = decode_prefix(key[:-NUMBER_SIZE])
-    physical_offset, size, tags_code, store_timestamp = map(int, UNIT_VALUE.unpack(value))
-    number = int.from_bytes(key[-NUMBER_SIZE:], "big", signed=True)
-    return QueueUnit(queue, number, Unit(physical_offset, size, tags_code), store_timestamp)
 
 
 def encode_bound_key(queue: QueuePrefix, *, is_max: bool) -> bytes:
@@ -95,8 +76,7 @@ def decode_bound_row(key: bytes, value: Buffer) -> QueueBound | int:
     topic, rest = _split_topic(key)
     kind, separator, queue_id = rest[:3], rest[3:4], rest[4:]
     if kind not in {_MIN, _MAX} or separator != SEPARATOR or len(queue_id) != 4:  # noqa: PLR2004 - an i32
-        reason = f"{key.hex()} is no key of a queue's first or last unit"
-        raise CorruptData(reason)
+        raise CorruptData(f"{key.hex()} is no key of a queue's first or last unit")
     if topic == CHECKPOINT_TOPIC and len(value) == DISPATCHED_VALUE.size:
         (dispatched_end,) = map(int, DISPATCHED_VALUE.unpack(value))
         return dispatched_end
@@ -115,10 +95,8 @@ def _split_topic(key: bytes) -> tuple[str, bytes]:
     size = int.from_bytes(key[:4], "big", signed=True)
     end = 4 + len(SEPARATOR) + size
     if size < 0 or key[4:5] != SEPARATOR or key[end : end + 1] != SEPARATOR:
-        reason = f"{key.hex()} is no key that begins with a topic"
-        raise CorruptData(reason)
+        raise CorruptData(f"{key.hex()} is no key that begins with a topic")
     try:
         return key[5:end].decode(), key[end + 1 :]
     except UnicodeDecodeError as error:
-        reason = f"{key.hex()}: the topic is no UTF-8"
-        raise CorruptData(reason) from error
+        raise CorruptData(f"{key.hex()}: the topic is no UTF-8") from error

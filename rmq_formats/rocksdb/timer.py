@@ -31,8 +31,7 @@ class TimerRow(NamedTuple):
 def decode_timer_row(key: bytes, value: Buffer) -> TimerRow:
     """Decode a row."""
     if len(key) <= _TIME_SIZE:
-        reason = f"{key.hex()} is no key of a timer message"
-        raise CorruptData(reason)
+        raise CorruptData(f"{key.hex()} is no key of a timer message")
     size, physical_offset = map(int, TIMER_VALUE.unpack(value))
     time = int.from_bytes(key[:_TIME_SIZE], "big", signed=True)
     return TimerRow(time, key[_TIME_SIZE:].decode("utf-8", "replace"), size, physical_offset)

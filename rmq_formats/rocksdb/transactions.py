@@ -36,8 +36,7 @@ def decode_transaction_row(key: bytes, value: Buffer) -> PendingTransaction:
     offset, text = key[:8], key[9:]
     topic, separator, transaction_id = text.rpartition(_SEPARATOR)
     if key[8:9] != _SEPARATOR or not separator:
-        reason = f"{key.hex()} is no key of a transaction"
-        raise CorruptData(reason)
+        raise CorruptData(f"{key.hex()} is no key of a transaction")
     check_times, size = map(int, TRANSACTION_VALUE.unpack(value))
     place = int.from_bytes(offset, "big", signed=True)
     topic_name, transaction = (part.decode("utf-8", "replace") for part in (topic, transaction_id))

@@ -8,8 +8,8 @@ decides.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum, unique
 from threading import local
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -19,33 +19,17 @@ from rmq_formats.commitlog.record import InnerMessage, MessageRecord, encode_rec
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
-from rmq_formats.consumequeue.ext import ExtUnit, address_of, decode_ext_unit, offset_of_number
-from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_END_SIZE, EXT_UNIT, UNIT
-from rmq_formats.consumequeue.unit import (
-    PRE_BLANK,
-    BatchUnit,
-    ExpectedUnit,
-    QueueRules,
-    decode_batch_unit,
-    logical_offset,
-)
+from rmq_formats.consumequeue.ext import offset_of_number
+from rmq_formats.consumequeue.layout import EXT_ADDRESS_BASE, EXT_END_MARK, EXT_END_SIZE, EXT_UNIT, UNIT
+from rmq_formats.consumequeue.unit import PRE_BLANK, ExpectedUnit, QueueRules, logical_offset
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.kernels.integers import as_bytes
-from rmq_formats.layout import Buffer
 from rmq_formats.release import HashSlotCount, Release, Rules, UnitSkip, release_at
-
-
-@unique
-class Appended(StrEnum):
-    """What became of a unit."""
-
-    IN_PLACE = "in place"
-    ELSEWHERE = "not where its queue offset says"
-    REPEATED = "taken for built already"
-    DROPPED = "dropped: its queue offset is below the queue's end"
+from rmq_formats.rocksdb.layout import UNIT_VALUE
+from rmq_formats.rocksdb.queues import NUMBER_SIZE, QueuePrefix, decode_prefix
 
 
 class ConsumeQueue:
@@ -59,19 +43,18 @@ class ConsumeQueue:
         self._last_offset = -1
         self._last_end = -1
 
-    def append(self, unit: ExpectedUnit, release: Release) -> Appended:
+    def append(self, unit: ExpectedUnit, release: Release) -> None:
         # ConsumeQueue#putMessagePositionInfo
         if self._is_built(unit, release):
-            return Appended.REPEATED
+            return
         expected = logical_offset(unit.queue_offset)
         self._make_room(expected)
-        end = self.end
+        end = (self._start or 0) + len(self._data)
         if unit.queue_offset and expected < end and release.drops_low_queue_offset:
-            return Appended.DROPPED
+            return
         self._last_offset = unit.physical_offset
         self._last_end = unit.physical_offset + unit.size
         self._data += unit.encoded
-        return Appended.IN_PLACE if expected == end else Appended.ELSEWHERE
 
     def _is_built(self, unit: ExpectedUnit, release: Release) -> bool:
         if release.unit_skip is UnitSkip.OFFSET_NOT_BEYOND_LAST:
@@ -87,10 +70,6 @@ class ConsumeQueue:
         elif len(self._data) == self._files * self._file_size:
             self._files += 1  # made before the unit is looked at: it stays empty when the unit is dropped
 
-    @property
-    def end(self) -> int:
-        return (self._start or 0) + len(self._data)
-
     def files(self) -> Iterator[tuple[int, bytes]]:
         for number in range(self._files):
             at = number * self._file_size
@@ -105,30 +84,15 @@ class BatchConsumeQueue:
         self._data = bytearray()
         self._last_offset = -1
 
-    def append(self, unit: ExpectedUnit, _release: Release) -> Appended:
+    def append(self, unit: ExpectedUnit, _release: Release) -> None:
         # BatchConsumeQueue#putBatchMessagePositionInfo
-        if unit.physical_offset <= self._last_offset:
-            return Appended.REPEATED
-        self._last_offset = unit.physical_offset
-        self._data += unit.encoded
-        return Appended.IN_PLACE
-
-    @property
-    def end(self) -> int:
-        return len(self._data)
+        if unit.physical_offset > self._last_offset:
+            self._last_offset = unit.physical_offset
+            self._data += unit.encoded
 
     def files(self) -> Iterator[tuple[int, bytes]]:
         for at in range(0, len(self._data), self._file_size):
             yield at, bytes(self._data[at : at + self._file_size]).ljust(self._file_size, b"\0")
-
-
-def walk_batch_units(buffer: Buffer) -> Iterator[BatchUnit]:
-    """Yield the units of a BatchConsumeQueue's file that are written, up to the first that is not."""
-    for position in range(0, len(buffer) - BATCH_UNIT.size + 1, BATCH_UNIT.size):
-        unit = decode_batch_unit(buffer, position)
-        if not unit.is_written:
-            return
-        yield unit
 
 
 class ConsumeQueueExt:
@@ -140,7 +104,7 @@ class ConsumeQueueExt:
 
     def append(self, tags_code: int, store_timestamp: int) -> int:
         self._units.append(EXT_UNIT.pack(EXT_UNIT.size, tags_code, store_timestamp, 0))
-        return address_of(offset_of_number(len(self._units) - 1, self._file_size))
+        return EXT_ADDRESS_BASE + offset_of_number(len(self._units) - 1, self._file_size)
 
     def files(self) -> Iterator[tuple[int, bytes]]:
         in_file = (self._file_size - EXT_END_SIZE) // EXT_UNIT.size
@@ -152,16 +116,20 @@ class ConsumeQueueExt:
             yield first // in_file * self._file_size, data.ljust(self._file_size, b"\0")
 
 
-def walk_ext_units(buffer: Buffer) -> Iterator[tuple[int, ExtUnit]]:
-    """Yield position and value of each unit of an extension file, up to its end mark or its zeros."""
-    position = 0
-    while memoryview(buffer).nbytes - position >= EXT_UNIT.size:
-        size = int(EXT_UNIT.unpack(buffer, position)[0])
-        if size <= 0:
-            return
-        unit = decode_ext_unit(buffer, position)
-        yield position, unit
-        position += unit.size
+class UnitRow(NamedTuple):
+    """A unit's row in RocksDB."""
+
+    queue: QueuePrefix
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+
+
+def decode_unit_row(key: bytes, value: bytes) -> UnitRow:
+    number = int.from_bytes(key[-NUMBER_SIZE:], "big", signed=True)
+    return UnitRow(decode_prefix(key[:-NUMBER_SIZE]), number, *map(int, UNIT_VALUE.unpack(value)))
 
 
 class IndexWriter:
@@ -225,6 +193,22 @@ def group_of(records: Sequence[MessageRecord], base_offset: int | None = None) -
     positions = np.array([record.physical_offset - base for record in records], np.int64)
     sizes = np.array([record.total_size for record in records], np.int32)
     return Records(as_bytes(b"".join(map(encode_record, records))), base, positions, sizes)
+
+
+def index_file_of(puts: Iterable[tuple[int, int, int]], geometry: Geometry) -> bytearray:
+    """Return a file into which hashes, offsets and times were put."""
+    file = IndexFile.created(geometry)
+    for key_hash, offset, time in puts:
+        file.put(key_hash, offset, time, HashSlotCount.EMPTY_SLOT)
+    return bytearray(file.encode())
+
+
+def side_by_side(records: Sequence[MessageRecord], before: bytes = b"", after: bytes = b"") -> Records:
+    """Return records as a scan gives them, wherever they say that they are, between bytes that are none of theirs."""
+    raw = [encode_record(record) for record in records]
+    ends = np.cumsum([len(before), *map(len, raw)])
+    buffer = as_bytes(before + b"".join(raw) + after or b"\0")
+    return Records(buffer, 1000, ends[:-1].astype(np.int64), np.diff(ends).astype(np.int32))
 
 
 def pack_units(records: Records, rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,21 +15,23 @@ from hypothesis import strategies as st
 from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord, encode_record, has_right_body_crc
-from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import PropertyParser
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record
+from tests.rmq_formats.reference import side_by_side
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import records
 
+ENGINES: dict[str, Callable[[Path], pa.Table]] = {
+    "pyarrow": pq.read_table,
+    "duckdb": lambda path: duckdb.read_parquet(str(path)).to_arrow_table(),
+    "polars": lambda path: pl.read_parquet(path).to_arrow(),
+}
+
 
 def batch_of(some: Sequence[MessageRecord], parser: PropertyParser = PropertyParser.SCAN) -> pa.RecordBatch:
-    raw = [encode_record(record) for record in some]
-    ends = np.cumsum([0, *map(len, raw)])
-    buffer = np.frombuffer(bytearray(b"".join(raw) or b"\0"), np.uint8)
-    group = Records(buffer, 0, ends[:-1].astype(np.int64), np.diff(ends).astype(np.int32))
-    batch, bad = message_batch(group, parser)
+    batch, bad = message_batch(side_by_side(some), parser)
     assert bad == []
     return batch
 
@@ -38,18 +39,6 @@ def batch_of(some: Sequence[MessageRecord], parser: PropertyParser = PropertyPar
 def parts(assembled: Assembled) -> list[bytes]:
     starts, sizes = assembled.positions.tolist(), assembled.sizes.tolist()
     return [assembled.buffer[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
-
-
-def _by_pyarrow(path: Path) -> pa.Table:
-    return pq.read_table(path)
-
-
-def _by_duckdb(path: Path) -> pa.Table:
-    return duckdb.read_parquet(str(path)).to_arrow_table()
-
-
-def _by_polars(path: Path) -> pa.Table:
-    return pl.read_parquet(path).to_arrow()
 
 
 def changed(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
@@ -67,16 +56,16 @@ def test_any_record_comes_back_from_its_row(some: list[MessageRecord], parser: P
 
 
 @pytest.mark.sample(18)
-@pytest.mark.parametrize("read", [_by_pyarrow, _by_duckdb, _by_polars])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_brokers_records_come_back_from_parquet_whoever_reads_it(
-    name: str, read: Callable[[Path], pa.Table], golden: StoreOf, tmp_path: Path
+    name: str, engine: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     """The table is the log: engines that are not ours read it, and every byte follows from what they give."""
     some = [stored.record for stored in stored_records(golden(name)) if has_right_body_crc(stored.record)]
     pq.write_table(pa.Table.from_batches([batch_of(some)]), tmp_path / "rows.parquet")
 
-    table = read(tmp_path / "rows.parquet")
+    table = ENGINES[engine](tmp_path / "rows.parquet")
     found = [part for batch in table.to_batches() for part in parts(assemble(batch))]
 
     assert [encode_record(record) for record in some] == found

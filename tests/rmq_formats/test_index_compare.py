@@ -5,20 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
-from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.layout import Buffer
-from rmq_formats.release import HashSlotCount
 from tests.rmq_formats.builders import reading
+from tests.rmq_formats.reference import index_file_of
 
 GEOMETRY = Geometry(hash_slots=8, index_num=12)
 
 
 def a_file(count: int = 9) -> bytes:
-    file = IndexFile.created(GEOMETRY)
-    for number in range(count):
-        file.put(7 * number + 1, 1000 + number, 1_700_000_000_000 + 5000 * number, HashSlotCount.EMPTY_SLOT)
-    return file.encode()
+    puts = ((7 * number + 1, 1000 + number, 1_700_000_000_000 + 5000 * number) for number in range(count))
+    return bytes(index_file_of(puts, GEOMETRY))
 
 
 def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> Comparison:

@@ -38,7 +38,6 @@ def a_writer(release: Release = NEWEST, geometry: Geometry = TINY) -> IndexWrite
 
 
 def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_about_the_format() -> None:
-    """The classic example, through the real put: each entry points at the one before it in its slot."""
     file = IndexFile.created(Geometry(hash_slots=32, index_num=20))
     for slot in (16, 29, 29, 8, 16, 16):
         file.put(slot, 0, 1000, HashSlotCount.EMPTY_SLOT)
@@ -73,7 +72,6 @@ def _encoded(writer: IndexWriter, name: str) -> list[bytes]:
 
 
 def test_a_file_takes_one_entry_less_than_its_index_num() -> None:
-    """Entry 0 is never written."""
     file = IndexFile.created(TINY)
 
     assert [file.put(i, i, 1000, HashSlotCount.EMPTY_SLOT) for i in range(20)] == [True] * 19 + [False]
@@ -94,7 +92,6 @@ def test_the_first_entry_of_a_later_file_counts_from_the_end_of_the_file_before(
 
 
 def test_an_end_that_is_not_positive_is_not_handed_on() -> None:
-    """The constructor tests for more than 0."""
     assert tuple(IndexFile.created(TINY, IndexHeader(5, -7, 5, 0, 5, 20)).header) == (0, 0, 0, 0, 0, 1)
 
 
@@ -153,29 +150,6 @@ def test_the_end_is_the_last_written_time_not_the_largest() -> None:
     assert [entry[2] for entry in entries_of(file)] == [0, 0]
 
 
-def test_keys_of_one_message_straddle_two_files() -> None:
-    """The put that was refused is repeated in the next file, which then begins where the old one ends."""
-    writer = a_writer()
-    writer.dispatch(a_message(500, KEYS=" ".join(f"k{i}" for i in range(25))))
-    first, second = writer.files
-
-    assert [len(entries_of(file)) for file in writer.files] == [19, 6]
-    assert first.header.end_physical_offset == second.header.begin_physical_offset == 500
-
-
-def test_a_message_without_keys_creates_a_file() -> None:
-    """The file is asked for before anyone looks at the message: the first one, and the one after a full file."""
-    writer = a_writer(Release.of("5.3.3"))
-    writer.dispatch(a_message(0))
-    assert [file.header.index_count for file in writer.files] == [1]
-
-    writer.dispatch(a_message(100, KEYS=" ".join("k" * 19)))
-    assert len(writer.files) == 1
-
-    writer.dispatch(a_message(300, sys_flag=TransactionType.ROLLBACK, KEYS="k"))
-    assert [len(entries_of(file)) for file in writer.files] == [19, 0]
-
-
 def test_only_a_rollback_is_not_indexed() -> None:
     indexed = [bool(index_keys(a_message(sys_flag=kind, UNIQ_KEY="u"), NEWEST)) for kind in TransactionType]
 
@@ -194,15 +168,6 @@ def test_keys_are_the_unique_key_then_every_word_then_the_tags() -> None:
     assert index_keys(record, Release.of("5.3.3")) == ["T#U", "T#dup", "T#dup", "T#x"]
     assert index_keys(record, Release.of("5.4.0")) == ["T#U", "T#dup", "T#dup", "T#x", "T#T#a||b"]
     assert index_keys(a_message(), NEWEST) == []
-
-
-def test_a_message_before_the_end_of_the_file_is_not_indexed_again_but_the_one_at_its_end_is() -> None:
-    """After recovery the broker dispatches again; only smaller offsets are skipped."""
-    writer = a_writer(Release.of("5.3.3"))
-    writer.dispatch_all([a_message(0, UNIQ_KEY="a"), a_message(100, UNIQ_KEY="b")])
-    writer.dispatch_all([a_message(0, UNIQ_KEY="a"), a_message(100, UNIQ_KEY="b"), a_message(200, UNIQ_KEY="c")])
-
-    assert [entry[1] for entry in entries_of(writer.files[0])] == [0, 100, 100, 200]
 
 
 def test_a_short_file_is_loaded_as_if_zeros_followed() -> None:

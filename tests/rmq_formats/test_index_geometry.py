@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.geometry import (
     StatedGeometry,
     detect_geometry,
@@ -17,19 +16,16 @@ from rmq_formats.indexfile.geometry import (
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import Buffer, Content
-from rmq_formats.release import HashSlotCount
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import reading
+from tests.rmq_formats.reference import index_file_of
 
 SMALL = Geometry(hash_slots=8, index_num=20)
 TINY = Geometry(hash_slots=100, index_num=20)
 
 
 def a_file(entries: int, geometry: Geometry = SMALL) -> bytearray:
-    file = IndexFile.created(geometry)
-    for number in range(entries):
-        file.put((number + 1) * 7919 % 1009, number, 1000, HashSlotCount.EMPTY_SLOT)
-    return bytearray(file.encode())
+    return index_file_of((((number + 1) * 7919 % 1009, number, 1000) for number in range(entries)), geometry)
 
 
 def index_bytes(data: Buffer, size: int | None = None) -> Content:

@@ -4,23 +4,19 @@ import pytest
 
 from rmq_formats.errors import CorruptData
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import key_text, tag_text
 from rmq_formats.indexfile.layout import HEADER, Geometry
 from rmq_formats.indexfile.lookup import IndexReader, Selection, select
-from rmq_formats.release import HashSlotCount
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import reading
+from tests.rmq_formats.reference import index_file_of
 
 GEOMETRY = Geometry(hash_slots=8, index_num=20)
 FOR_EVER = (0, (1 << 63) - 1)
 
 
 def a_file(*puts: tuple[str, int, int], geometry: Geometry = GEOMETRY) -> bytearray:
-    file = IndexFile.created(geometry)
-    for text, offset, time in puts:
-        file.put(index_key_hash(text), offset, time, HashSlotCount.EMPTY_SLOT)
-    return bytearray(file.encode())
+    return index_file_of(((index_key_hash(text), offset, time) for text, offset, time in puts), geometry)
 
 
 def a_reader(data: bytes | bytearray, geometry: Geometry = GEOMETRY) -> IndexReader:

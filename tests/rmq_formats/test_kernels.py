@@ -71,7 +71,6 @@ def _text_at_an_offset(raw: bytes, around: int = 0) -> tuple[Any, int, int]:
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 5))
 def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
-    """What Java's ByteBuffer writes is read back, and what is written is what it would write."""
     wide = value.to_bytes(8, "big", signed=True)
     for size, read in _LOADS.items():
         stored = value.to_bytes(8, "big", signed=True)[-size:]

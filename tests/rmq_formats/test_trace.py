@@ -38,7 +38,6 @@ def test_a_consumption_has_its_time_and_group_where_the_release_wrote_them() -> 
 
 
 def test_other_kinds_have_fields_of_their_own() -> None:
-    """What was taken, which transaction ended how, what was recalled."""
     ended = f"EndTransaction{_SENT[3:-6]}\x012\x01TX\x01ROLLBACK_MESSAGE\x01true"
     lines = ("SubBefore\x015\x01R\x01G\x01Q\x01ID\x013\x01null", ended, "Recall\x015\x01R\x01G\x01T\x01ID\x01true")
     taken, ended_trace, recalled = decode_traces(LINE_END.join(lines).encode())

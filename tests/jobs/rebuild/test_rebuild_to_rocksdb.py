@@ -34,13 +34,13 @@ from rmq_formats.rocksdb.queues import (
     UNIT_FAMILY,
     QueuePrefix,
     decode_bound_row,
-    decode_unit_row,
     encode_bound_key,
     encode_unit_key,
 )
 from tests.golden import StoreOf
 from tests.golden.features import unpack_feature
 from tests.rmq_formats.builders import a_record, framed, placed
+from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run, without_spark
 from tests.support.stores import records_of, segments_of, tree_state
 
@@ -80,7 +80,7 @@ def in_place(store: Path, out: Path) -> None:
 
 def numbers_of(folder: Path, topic: str, queue_id: int = 0) -> dict[int, int]:
     units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
-    return {row.queue_offset: row.unit.physical_offset for row in units if row.queue == (topic, queue_id)}
+    return {row.queue_offset: row.physical_offset for row in units if row.queue == (topic, queue_id)}
 
 
 @pytest.mark.parametrize("name", _COMPLETE)
@@ -237,7 +237,7 @@ def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(golden: St
         following = decode_unit_row(*min(row for row in ours.items() if row[0] > key and row[0] not in blanks))
         assert (size, tags_code) == (PRE_BLANK_SIZE, 0)
         assert place == _SEGMENT
-        assert following.unit.physical_offset >= 3 * _SEGMENT
+        assert following.physical_offset >= 3 * _SEGMENT
     in_place(store, tmp_path / "out")
     for queue in stored_queues(list_store(str(store))):
         assert queue.written_end() == queue.capacity
