@@ -18,9 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,7 +35,6 @@ from rmq_formats.release import NEWEST, rules_of
 
 _ONE_PROCESS = ("-c", "from rmq_formats import warm_up as w; w.compile_messages(); w.compile_queues_and_index()")
 _TWO_PROCESSES = ("-m", "rmq_formats.warm_up")
-Item = TypeVar("Item")
 Found = TypeVar("Found")
 _BLOCK = 1 << 16  # keys that are chained with one call
 
@@ -61,18 +61,18 @@ def chain(count: int, slots: int) -> dict[str, float]:
     return {"cpu_s": round(time.process_time() - began, 3)}
 
 
-class _OneByOne:
+class _OneByOne(Executor):
     """In place of threads: notes what each piece of work costs, as if it had a core for itself."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0  # the longest piece of each round, summed up
 
-    def map(self, function: Callable[[Item], Found], items: Iterable[Item], /) -> Iterator[Found]:
+    def map(self, fn: Callable[..., Found], *iterables: Iterable[Any], **_: Any) -> Iterator[Found]:  # noqa: ANN401
         """Return the results of the function, one for each item."""
         results, costs = [], []
-        for item in items:
+        for items in zip(*iterables, strict=True):
             began = time.process_time()
-            results.append(function(item))
+            results.append(fn(*items))
             costs.append(time.process_time() - began)
         self.longest_s += max(costs)
         return iter(results)

@@ -226,12 +226,11 @@ class FileBuilder:
         position = self._geometry.entry_position(number)
         last = entries[-_ENTRY_SIZE:].view(PACKED_KEY)[0]
         self._state[1], self._state[3] = last["store_timestamp"], last["physical_offset"]
-        chained = chain_divided(
+        self._state[4] += chain_divided(
             division, entries, self._slots, number, int(self._state[0]), self._rules,
             None if write is None else lambda at, block: write(position + at, block),
         )  # fmt: skip
-        self._state[4] += chained.hash_slots
-        self._state[5] += chained.entries
+        self._state[5] += entries.size // _ENTRY_SIZE
 
     def resume(self, slots: Sizes, header: IndexHeader) -> None:
         """Go on with a file whose entries are in *slots* already; they are this builder's from now on."""

@@ -7,9 +7,10 @@ entry lies in `hung`, part by part, in the order of the entries; there the numbe
 two threads write to one cache line for long.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Executor
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,21 +27,11 @@ _PREVIOUS_AT = ENTRY.offset("prev_entry")
 _AHEAD = 512  # slots that are loaded before the first of them is chained
 _SCALE_BITS = 32
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-class Threads(Protocol):
-    """Threads that run a function on several things at once."""
-
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
-        """Yield the result of *function* for each item, in order."""
-
 
 class Division(NamedTuple):
     """Into how many parts a file is divided, and the threads that chain them."""
 
-    threads: Threads
+    threads: Executor
     parts: int
 
 
@@ -54,22 +45,16 @@ class _Share(NamedTuple):
     ends: Integers  # of each part
 
 
-class Chained(NamedTuple):
-    """A block of entries that hang in their slots."""
-
-    entries: int
-    hash_slots: int  # by how many the header's count grows
-
-
 def chain_divided(
     division: Division, entries: Bytes, slots: Sizes, number: int, begin: int, rules: RuleTable,
     write: Callable[[int, memoryview], object] | None,
-) -> Chained:  # fmt: skip
+) -> int:  # fmt: skip
     """
-    Turn packed keys into entries from *number* on, in place; *write* gets them with their places in the block.
+    Turn packed keys into entries from *number* on, in place; return by how many slots the header's count grows.
 
-    *begin* is the time of the file's first entry, which is none of these.
+    *write* gets the entries with their places in the block. *begin* is the time of the file's first entry.
     """
+    assert number > 1  # noqa: S101 - the first entry is none of these: it decides about their seconds
     threads, parts = division
     count = entries.size // _ENTRY_SIZE
     cuts = [count * part // parts for part in range(parts + 1)]
@@ -100,7 +85,7 @@ def chain_divided(
         pass
     for _ in threads.map(chain, range(parts)):
         pass
-    return Chained(count, sum(threads.map(gather, shares)))
+    return sum(threads.map(gather, shares))
 
 
 @compiled
