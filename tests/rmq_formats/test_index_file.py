@@ -10,16 +10,10 @@ from rmq_formats.indexfile.file import IndexFile, time_diff_s
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
-from tests.golden import UNDISTURBED, StoreOf, release_of
 from tests.rmq_formats.builders import a_record
 from tests.rmq_formats.reference import IndexWriter
-from tests.rmq_formats.stores import stored_records
 
 TINY = Geometry(hash_slots=100, index_num=20)
-UPGRADED = {
-    "up470-471": rules_of((0, Release.of("4.7.0")), (11232, Release.of("4.7.1"))),
-    "up533-540": rules_of((0, Release.of("5.3.3")), (11232, Release.of("5.4.0"))),
-}
 
 
 def a_message(offset: int = 0, time: int = 1000, sys_flag: int = 0, **properties: str) -> MessageRecord:
@@ -44,31 +38,6 @@ def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_abou
 
     assert [entry[3] for entry in entries_of(file)] == [0, 0, 2, 0, 1, 5]
     assert file.header.hash_slot_count == 3
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", [name for name in UNDISTURBED if name not in UPGRADED])
-def test_the_files_of_an_undisturbed_store_are_what_one_writer_makes_of_its_log(golden: StoreOf, name: str) -> None:
-    store = golden(name)
-    writer = a_writer(Release.of(release_of(name)))
-    writer.dispatch_all([record for record, _ in stored_records(store)])
-
-    assert [path.read_bytes() for path in sorted((store / "index").iterdir())] == _encoded(writer, name)
-
-
-@pytest.mark.parametrize("name", UPGRADED)
-def test_files_that_two_releases_wrote_follow_two_rules(golden: StoreOf, name: str) -> None:
-    """The rule changes at the first record of the newer release, in the middle of a file."""
-    store = golden(name)
-    writer = IndexWriter(TINY, UPGRADED[name])
-    writer.dispatch_all([record for record, _ in stored_records(store)])
-
-    assert [path.read_bytes() for path in sorted((store / "index").iterdir())] == _encoded(writer, name)
-
-
-def _encoded(writer: IndexWriter, name: str) -> list[bytes]:
-    release = Release.of(release_of(name))
-    return [file.encode(release.empty_index_count) for file in writer.files]
 
 
 def test_a_file_takes_one_entry_less_than_its_index_num() -> None:

@@ -32,10 +32,13 @@ def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, p
 
 
 def test_a_key_is_found_newest_first() -> None:
-    reader = a_reader(a_file(("T#a", 100, 1000), ("T#b", 200, 2000), ("T#a", 300, 3000)))
+    reader = a_reader(
+        a_file(("T#a", 100, 1000), ("T#b", 200, 2000), ("T#a", 300, 3000), (tag_text("T", "red"), 400, 0))
+    )
 
     assert reader.select(key_text("T", "a"), *FOR_EVER).physical_offsets == [300, 100]
     assert reader.select(key_text("T", "none"), *FOR_EVER) == Selection([])
+    assert reader.select("T#T#red", *FOR_EVER) == Selection([400])  # tags have a text of their own, from 5.4.0 on
 
 
 def test_another_key_of_the_same_slot_is_not_a_hit_but_one_of_the_same_hash_is() -> None:
@@ -44,13 +47,6 @@ def test_another_key_of_the_same_slot_is_not_a_hit_but_one_of_the_same_hash_is()
 
     assert {index_key_hash(text) % GEOMETRY.hash_slots for text in ("T#Aa", "T#Ai")} == {7}
     assert reader.select("T#Aa", *FOR_EVER).physical_offsets == [200, 100]
-
-
-def test_tags_have_a_text_of_their_own() -> None:
-    """From 5.4.0 on."""
-    reader = a_reader(a_file((tag_text("T", "red"), 100, 1000)))
-
-    assert reader.select("T#T#red", *FOR_EVER).physical_offsets == [100]
 
 
 def test_a_limit_cuts_the_oldest_hits() -> None:
@@ -149,17 +145,15 @@ def test_a_chain_in_a_file_without_entries_is_not_followed(count: int) -> None:
     assert list(a_reader(data).chain(slot)) == []
 
 
-@pytest.mark.parametrize("previous", [-1, 5, (1 << 31) - 1, 3])
-def test_a_chain_ends_where_an_entry_points_nowhere_or_at_itself(previous: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [*((3, {"prev_entry": previous}) for previous in (-1, 5, (1 << 31) - 1, 3)), (2, {"time_diff_s": -1})],
+)
+def test_a_chain_ends_where_an_entry_points_nowhere_or_at_itself_or_has_a_negative_time(
+    number: int, change: dict[str, int]
+) -> None:
     data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000), ("T#a", 3, 1000))
-    set_entry(data, 3, prev_entry=previous)
-
-    assert a_reader(data).select("T#a", *FOR_EVER) == Selection([3])
-
-
-def test_a_negative_time_difference_ends_the_walk() -> None:
-    data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000), ("T#a", 3, 1000))
-    set_entry(data, 2, time_diff_s=-1)
+    set_entry(data, number, **change)
 
     assert a_reader(data).select("T#a", *FOR_EVER) == Selection([3])
 

@@ -4,8 +4,7 @@ import pytest
 
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import PropertyParser
-from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, Version, release_at, rules_of
-from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
+from rmq_formats.release import NEWEST, OLDEST, SWITCHES, Release, Version, release_at, rules_of
 
 
 @pytest.mark.parametrize(
@@ -67,28 +66,6 @@ def test_an_unpublished_number_behaves_like_the_newest_release_before_it() -> No
     """Somebody's own build of 5.3.9 is no reason to refuse."""
     assert Release.of("5.3.9").indexes_tags is False
     assert Release.of("6.0.0").indexes_tags is True
-
-
-RULES = {
-    "+1 at every put (releases up to 4.7.0)": HashSlotCount.EVERY_PUT,
-    "+1 only for an empty slot (4.7.1+)": HashSlotCount.EMPTY_SLOT,
-    "old": PropertyParser.SPLIT,
-    "new": PropertyParser.SCAN,
-    "no": False,
-    "yes (5.4.0+)": True,
-}
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", golden_stores(*{name.partition("-")[2] for name in GOLDEN if name[0] == "b"}))
-def test_the_table_agrees_with_what_golden_stores_were_found_to_follow(golden: StoreOf, name: str) -> None:
-    """An independent model found the rules that each real index file obeys."""
-    note = (golden(name) / "PROVENANCE.md").read_text()
-    line = next(line for line in note.splitlines() if line.startswith("* hashSlotCount rule: "))
-    rules = [RULES[part.partition(": ")[2]] for part in line.removeprefix("* ").split("; ")]
-    release = Release.of(release_of(name))
-
-    assert [release.hash_slot_count, release.property_parser, release.indexes_tags] == rules
 
 
 def test_rules_must_ascend() -> None:

@@ -16,7 +16,6 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_re
 from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
 from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.errors import CorruptData, FormatError
-from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import (
     PRODUCER,
     PRODUCER_V6,
@@ -30,7 +29,6 @@ from tests.rmq_formats.builders import (
     placed,
     reading,
 )
-from tests.rmq_formats.stores import read_segment, segment_files
 from tests.rmq_formats.strategies import FRAMINGS, I64, mutations, records
 
 BASE = 1 << 40
@@ -394,24 +392,6 @@ def test_a_live_log_that_only_zeros_follow_is_read_to_its_end_once() -> None:
     found = flat(scan(noting(raw, counted), 0, len(raw), len(raw), 0, final=False, window=4096))
     assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
     assert sum(counted) < 1.1 * len(raw)
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: StoreOf, name: str) -> None:
-    files = segment_files(golden(name))
-    assert files
-    for path in files:
-        segment = read_segment(path)
-        raw = path.read_bytes()
-        for final in (False, True):
-            expected = list(walk(raw, segment.base_offset, segment.framing, final=final))
-            options = {"base": segment.base_offset, "final": final}
-            assert scanned(raw, segment.framing, window=5000, **options) == expected
-            middle = expected[len(expected) // 2].offset - segment.base_offset
-            first = scanned(raw, segment.framing, end=middle, **options)
-            second = scanned(raw, segment.framing, start=middle, **options)
-            assert first + second == expected or not final
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), min_size=1, max_size=6))
