@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from jobs.store.rocksdb_config import ConfigTable, known_rocksdb_config
+from jobs.store.rocksdb_config import ConfigTable, rocksdb_config
 from jobs.store.store import Store
 from rmq_formats.config_json import decode_config
 from rmq_formats.errors import FormatError
@@ -23,9 +23,10 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
     config = _read_file(store, name)
     if name != TOPICS_FILE:
         return config
-    table = known_rocksdb_config(store, ConfigTable.TOPICS)
-    if table is not None and table.rows and table.counts_beside(config):
-        return {TOPIC_TABLE: dict(table.rows)}
+    with suppress(FormatError):  # a database that cannot be read has no topics
+        table = rocksdb_config(store, ConfigTable.TOPICS)
+        if table is not None and table.rows and table.counts_beside(config):
+            return {TOPIC_TABLE: dict(table.rows)}
     return config
 
 

@@ -33,14 +33,6 @@ class Features(NamedTuple):
     queue_database: str | None  # its folder, below the root
     other_database: str | None  # of index, timer and transactions: 5.4.0+, often without a row
 
-    @property
-    def setting(self) -> str | None:
-        """The broker's settings that make such queues, in its own words; None for plain files."""
-        separate = " useSeparateStorePathForRocksdbCQ=true" if self.queue_database == ROCKSDB_QUEUE_FOLDER else ""
-        if self.queues is QueueStorage.ROCKSDB:
-            return f"storeType=defaultRocksDB{separate}"
-        return f"rocksdbCQDoubleWriteEnable=true{separate}" if self.queues is QueueStorage.BOTH else None
-
 
 def features_of(store: Store) -> Features:
     """Return the settings that a store's folders show."""

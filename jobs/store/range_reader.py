@@ -1,7 +1,7 @@
 """Read one range of the log: its pieces, and the facts by which the driver chains it with the ranges around it."""
 
 from collections.abc import Generator
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,17 +21,18 @@ _SLICE = 256 << 10  # bytes of a second look that are held at once
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
 
 
-class Seen(NamedTuple):
-    """The boundaries and the end of a range, as they were read."""
+@dataclass(slots=True)
+class Seen:
+    """The boundaries and the end of a range, as far as it was read."""
 
-    first: int | None  # where its first piece begins; None when no piece begins in it
     next: int  # where the piece after its last one begins
-    end: PieceKind | None  # what its last piece is
-    open_at: int | None  # where the log is not written yet, or not whole: a later run goes on there
-    was_deleted: bool  # the file was deleted before it could be opened
-    records: int
     store_timestamp: int | None  # of its last record
-    fingerprints: tuple[Fingerprint, ...]  # of its first record, of one some way before its end, of its last records
+    first: int | None = None  # where its first piece begins; None when no piece begins in it
+    end: PieceKind | None = None  # the kind of its last piece
+    open_at: int | None = None  # where the log is not written yet, or not whole: a later run goes on there
+    was_deleted: bool = False  # the file was deleted before all of it was read
+    records: int = 0
+    fingerprints: tuple[Fingerprint, ...] = ()  # of the first record, of one some way before the end, of the last ones
 
 
 class RangeReader:
@@ -46,14 +47,8 @@ class RangeReader:
         self._range = range_
         self._window = range_.window or window
         self._was_read = was_read
-        self._first: int | None = None
-        self._next = range_.start_offset
-        self._end: PieceKind | None = None
-        self._open_at: int | None = None
-        self._gone = False
+        self._seen = Seen(range_.start_offset, range_.store_timestamp)
         self._looked = (-1, 0)  # where something was last looked at again, and how often
-        self._records = 0
-        self._store_timestamp = range_.store_timestamp
         self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
         self._tail = (0, b"")  # where the last records begin, and their bytes
 
@@ -62,8 +57,8 @@ class RangeReader:
         try:
             yield from self._read()
         except FileNotFoundError:
-            self._gone = True
-            self._next = self._range.end_offset
+            self._seen.was_deleted = True
+            self._seen.next = self._range.end_offset
 
     def _read(self) -> Generator[Records | Piece]:
         range_ = self._range
@@ -84,7 +79,7 @@ class RangeReader:
             range_.base_offset,
             framing,
             final=range_.final,
-            store_timestamp=self._store_timestamp,
+            store_timestamp=self._seen.store_timestamp,
             sync=range_.sync and start == range_.start,
             window=self._window,
             read_into=file.read_into,
@@ -156,11 +151,12 @@ class RangeReader:
         return Piece(PieceKind.WAITING, start, end - start, SETTLING)
 
     def _see(self, start: int, end: int, kind: PieceKind) -> None:
-        if self._first is None:
-            self._first = start
-        self._next, self._end = end, kind
+        seen = self._seen
+        if seen.first is None:
+            seen.first = start
+        seen.next, seen.end = end, kind
         if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
-            self._open_at = start
+            seen.open_at = start
 
     def _see_records(self, group: Records, header_size: int) -> None:
         count = len(group.positions)
@@ -169,35 +165,23 @@ class RangeReader:
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
         new = Fingerprint.of(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)
-        # Kept: the first record of the range and of its last two groups; `_fingerprints` gives the first and the last
+        # Kept: the first record of the range and of its last two groups; `seen` gives the first and the last
         # but one, and hashes the tail itself. The beginning outlives a cut-back of the end, the end outlives retention.
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
         end = last + int(group.sizes[-1])
         tail = int(group.positions[min(int(np.searchsorted(group.positions, end - TAIL_SIZE)), count - 1)])
         self._tail = group.base_offset + tail, group.buffer[tail:end].tobytes()  # hashed when it is the last one
-        self._store_timestamp = int(kernels.store_timestamp(group.buffer, last))
-        self._records += count
+        self._seen.store_timestamp = int(kernels.store_timestamp(group.buffer, last))
+        self._seen.records += count
 
     @property
     def was_deleted(self) -> bool:
         """Whether the file was deleted before all of it was read."""
-        return self._gone
+        return self._seen.was_deleted
 
     @property
     def seen(self) -> Seen:
         """The facts of the range, once its pieces are read."""
-        return Seen(
-            self._first,
-            self._next,
-            self._end,
-            self._open_at,
-            self._gone,
-            self._records,
-            self._store_timestamp,
-            self._fingerprints(),
-        )
-
-    def _fingerprints(self) -> tuple[Fingerprint, ...]:
-        if not self._records:
-            return ()
-        return *self._firsts[:2], Fingerprint.of(*self._tail)
+        if not self._seen.records:
+            return self._seen
+        return replace(self._seen, fingerprints=(*self._firsts[:2], Fingerprint.of(*self._tail)))

@@ -14,7 +14,7 @@ from jobs.storage.locations import join
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from rmq_formats.config_json import change_counter, decode_config
-from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.errors import CorruptData
 
 OFFSETS = "offsetTable"  # in the JSON of a group's progress: queue id → offset
 
@@ -81,14 +81,6 @@ def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
 def is_of_rocksdb_queues(store: Store) -> bool:
     """Return whether topics are in a database that a broker makes with storeType=defaultRocksDB alone."""
     return any(store.other_file(f"{folder}/CURRENT") for folder in (ConfigTable.TOPICS.value.folder, _SINGLE))
-
-
-def known_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
-    """Return the rows in RocksDB; none of a database that cannot be read."""
-    try:
-        return rocksdb_config(store, table)
-    except FormatError:
-        return None
 
 
 def _by_name(database: Database, family: str) -> Iterator[tuple[str, Mapping[str, object]]]:

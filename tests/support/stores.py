@@ -5,6 +5,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from jobs.store.queue_files import stored_queues
+from jobs.store.store import list_store
+from jobs.store.units import units_of
 from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import PieceKind, walk
@@ -33,6 +36,17 @@ def records_of(segments: list[Path]) -> Iterator[tuple[MessageRecord, bytes]]:
                 position = piece.offset - base_offset + framing.header_size
                 record = decode_record(content, position)
                 yield record, content[position : position + record.total_size]
+
+
+def units_by_queue(store: Path) -> dict[str, list[list[int]]]:
+    """Return the units of each queue after their numbers, as a broker's recorded answers have them."""
+    return {
+        f"{queue.name.topic}/{queue.name.queue_id}": [
+            [number, *map(int, unit)]
+            for number, unit in enumerate(units_of(queue, queue.start, queue.written_end()).tolist(), queue.start)
+        ]
+        for queue in stored_queues(list_store(str(store)))
+    }
 
 
 def log_folders(store: Path) -> list[str]:
