@@ -120,7 +120,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         raise NotInLakeError(f"{request.lake.location}: has no run of the store {store.root}")
     plan = _planned(request.lake, known)
     until = known.newest.to_offset
-    works = list(_works(request.lake, known, store, plan, until))
+    works = list(_works(store, plan, until))
     results = workers.map(works, diff_segment, "comparing")
     summary = DiffSummary(
         store.root,
@@ -158,15 +158,10 @@ def _planned(lake: Lake, known: KnownStore) -> Plan | None:
         return None
 
 
-def _works(lake: Lake, known: KnownStore, store: Store, plan: Plan | None, until: int) -> Iterator[DiffWork]:
+def _works(store: Store, plan: Plan | None, until: int) -> Iterator[DiffWork]:
     """Yield every segment that a side has."""
     of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, store.start_offset, _WHOLE)}
-    of_lake = {}
-    for segment in plan.segments if plan else ():
-        of_lake[segment.base_offset] = SegmentWork(
-            lake, known.store_id, known.broker, segment.base_offset, plan.size.value if plan else 0, "", until,
-            is_last=False, files=segment.files, dropped=plan.dropped if plan else frozenset(),
-        )  # fmt: skip
+    of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
     for base in sorted(of_store.keys() | of_lake.keys()):
         yield DiffWork(of_lake.get(base), of_store.get(base), until)
 
@@ -215,5 +210,5 @@ def _damage(run: Run) -> str:
 def _lacking_in_lake(run: Run, sides: _Sides) -> tuple[Severity, str]:
     if run.start >= sides.until:
         return Severity.BEHIND, "not ingested yet"
-    cause = sides.plan.causes.of(run.start, run.end) if sides.plan else "the lake has no messages"
+    cause = sides.plan.cause_of(run.start, run.end) if sides.plan else "the lake has no messages"
     return (Severity.NOT_VERIFIED if _NOT_CHOSEN in cause else Severity.GAP), cause

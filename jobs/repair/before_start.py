@@ -80,7 +80,7 @@ def bridged(
         if inside:
             source = Path(local_path(segment.location))
             one = files.get(segment.base_offset) or MendedSegment(
-                segment.base_offset, str(folder / source.name), str(source.resolve()), 0
+                segment.base_offset, str(folder / source.name), str(source.resolve())
             )
             patches = [(place.offset, _patch(store, queues, segment, place)) for place in inside]
             if one.base_offset not in files:

@@ -7,13 +7,14 @@ replaced stays beside the store; undoing puts it back, in the opposite order, as
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.rebuild.install import Installation, remove_empty, sweep
+from jobs.rebuild.install import Installation, remove_empty, sweep, user_of
+from jobs.rebuild.owner import acting_as
 from jobs.storage.local import LocalStorage, flush_directory, sha256_of
 
 JOURNAL = "REPAIR.json"
@@ -36,8 +37,8 @@ class Entry:
     digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of each new file; of an earlier version none
 
 
-class BrokenJournalError(ValueError):
-    """Why a repair cannot be taken back."""
+class NotRepairableError(ValueError):
+    """The reason why no repair can be started, or none be taken back."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Journal:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
-            raise BrokenJournalError(
+            raise NotRepairableError(
                 f"{folder / JOURNAL}: no journal of a repair, or a part of one: {error}"
             ) from error
 
@@ -89,15 +90,16 @@ class Journal:
                 self.entries.remove(entry)
         self.write()
 
-    def undo(self, acting: Callable[[], AbstractContextManager[None]]) -> list[str]:
-        """Put back what was replaced, the newest step first, *acting* as the store's owner; return what was done."""
-        with acting():
+    def undo(self) -> list[str]:
+        """Put back what was replaced, the newest step first, as the store's owner; return what was done."""
+        owner = user_of(Path(self.store))
+        with acting_as(*owner):
             undone: dict[Path, Path] = {}
             for entry in reversed(self.entries):
                 _refuse_lost_or_changed(entry, undone)
         said = []
         while self.entries:
-            with acting():
+            with acting_as(*owner):
                 said += _undo(self.entries[-1])
             self.entries.pop()
             self.write()
@@ -132,9 +134,9 @@ def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
         is_as_installed = sha256_of(now) == digest
         is_set_aside = name in entry.set_aside
         if is_as_installed and is_set_aside and not replaced.exists():
-            raise BrokenJournalError(f"{replaced}: the replaced file is no longer there; nothing was taken back")
+            raise NotRepairableError(f"{replaced}: the replaced file is no longer there; nothing was taken back")
         if not is_as_installed and (entry.done or entry.is_exchange or replaced.exists() or not is_set_aside):
-            raise BrokenJournalError(
+            raise NotRepairableError(
                 f"{place}: written to after the repair: the broker has gone on, and what came since would be lost; "
                 "nothing was taken back"
             )

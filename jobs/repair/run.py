@@ -49,8 +49,8 @@ from jobs.rebuild.install import (
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.rebuild.owner import acting_as
 from jobs.repair.before_start import bridged, withheld
-from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, BrokenJournalError, Journal
-from jobs.repair.segments import Doubts, MendedSegment, Source, complete, damaged_bases, link_log, lost_bases, mend
+from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
+from jobs.repair.segments import Doubts, MendedSegment, complete, damaged_bases, link_log, lost_bases, mend
 from jobs.restore.forms import Forms
 from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
@@ -78,10 +78,6 @@ _NONE_PROVEN = (
 )
 
 
-class NotRepairableError(ValueError):
-    """Why nothing can be started."""
-
-
 @dataclass(frozen=True, slots=True)
 class RepairRequest(StoreRequest):
     """The request of a user."""
@@ -90,7 +86,6 @@ class RepairRequest(StoreRequest):
     lake: Lake | None = None
     broker: str | None = None
     wanted: Wanted = NOTHING_WANTED
-    consume_queue_size: int | None = None
     apply: bool = False
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
     accepted: frozenset[str] = frozenset()  # undecided files of which a user says that the log is right
@@ -178,22 +173,12 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
 
 def undo(store: str, out: Path) -> list[str]:
     """Put back what repairs with this directory have replaced; return what was done."""
-    journal = _journal(out)
+    journal = Journal.read(out)
     if journal is None or not journal.entries:
         raise NotRepairableError(f"{out}: no repair from here is in place")
     _refuse_other_store(journal, store, out)
     with broker_kept_out(store):
-        try:
-            return journal.undo(acting=lambda: acting_as(*user_of(Path(local_path(store)))))
-        except BrokenJournalError as error:
-            raise NotRepairableError(str(error)) from error
-
-
-def _journal(out: Path) -> Journal | None:
-    try:
-        return Journal.read(out)
-    except BrokenJournalError as error:
-        raise NotRepairableError(str(error)) from error
+        return journal.undo()
 
 
 def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
@@ -204,7 +189,7 @@ def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
 def _claimed(request: RepairRequest) -> Path:
     """Return the directory to work in: a new one, an empty one, or that of an earlier repair of the same store."""
     out = request.out
-    journal = _journal(out)
+    journal = Journal.read(out)
     if journal is not None and journal.entries:
         _refuse_other_store(journal, request.store, out)
     if out.exists() and not (out / JOURNAL).exists() and any(out.iterdir()):
@@ -239,7 +224,6 @@ class _Repair:
 
     @property
     def root(self) -> Path:
-        """The store's own directory."""
         return Path(local_path(self.request.store))
 
     @property
@@ -317,7 +301,7 @@ class _Repair:
             notes.append(str(error))
             return
         in_lake = find_store(lake, found.store_id)
-        self.forms = Forms.of(in_lake, request.wanted, request.consume_queue_size)
+        self.forms = Forms.of(in_lake, request.wanted)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
@@ -327,9 +311,7 @@ class _Repair:
             notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; {step}")
             return
         store = request.listed(self.workers.options)
-        doubts = Doubts.of(self.summary.found.findings)
-        source = Source(lake, in_lake, store, doubts)
-        plan = plan_log(source.lake, source.known)
+        plan = plan_log(lake, in_lake)
         lost = next((one for one in self.summary.found.findings if one.kind == LOST_START), None)
         lost_from = None if lost is None else lost.log_offset
         known = [one for one in self.summary.found.findings if one.part == LOG and one.severity.is_alarm]
@@ -341,7 +323,8 @@ class _Repair:
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"{lake.location} has none of the bytes that the log has lost")
         if bases:
-            self.segments, changed = mend(source, plan, bases, self.work / "log", self.workers)
+            doubts = Doubts.of(self.summary.found.findings)
+            self.segments, changed = mend(store, doubts, plan, bases, self.work / "log", self.workers)
             notes += _left_out(changed)
 
     def _make_rest(self, verdict: Verdict) -> None:
@@ -376,7 +359,7 @@ class _Repair:
         request, wanted, notes = self.request, self.request.wanted, self.summary.notes
         out = self.work / "queues"
         asked = queue_builder.RebuildQueuesRequest(
-            request.store, out, wanted.conf, request.consume_queue_size, wanted.release,
+            request.store, out, wanted.conf, release=wanted.release,
             lost_only=True, proven_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
             seen=self.forms.queues if self.forms else NOTHING_SEEN,
         )  # fmt: skip
@@ -461,22 +444,25 @@ class _Repair:
 def _stays(what: str, names: Sequence[str], *, has_lake: bool) -> Iterator[str]:
     """Say which files stay although the log contradicts them."""
     if names:
-        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
         others = "a slave" if has_lake else "a lake or a slave"
         option = "" if has_lake else " (--lake)"
         yield (
-            f"{counted(len(names), what)} undecided, not changed: {shown}: the file may be wrong, or a record of the "
-            f"log in a field that no checksum covers; {others} that has the record as it was tells{option}, or you "
-            "do: --accept FILE makes it as the log has it"
+            f"{counted(len(names), what)} undecided, not changed: {_some(names)}: the file may be wrong, or a record "
+            f"of the log in a field that no checksum covers; {others} that has the record as it was tells{option}, or "
+            "you do: --accept FILE makes it as the log has it"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
 
 
 def _left_out(changed: Sequence[int]) -> Iterator[str]:
     """Say which rows are put into no hole of the log."""
     if changed:
-        shown = ", ".join(f"{offset:,}" for offset in changed[:_SHOWN]) + (", …" if len(changed) > _SHOWN else "")
+        places = _some([f"{offset:,}" for offset in changed])
         yield (
-            f"{counted(len(changed), 'row')} of the lake left out, at {shown}: another engine changed them, and "
+            f"{counted(len(changed), 'row')} of the lake left out, at {places}: another engine changed them, and "
             "nothing damaged there is replaced; an earlier version of the table may have them as they were"
         )
 
@@ -511,7 +497,7 @@ def _newest_indexed(store: Store) -> int:
 
 def _apply(request: RepairRequest, plans: Sequence[Installation]) -> None:
     """Do it, each step written down before it is done."""
-    journal = _journal(request.out) or Journal("", str(request.out))
+    journal = Journal.read(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())
     journal.settle()
     for plan in plans:

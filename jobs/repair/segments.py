@@ -20,8 +20,6 @@ from jobs.console.severity import Severity
 from jobs.diff.run import Difference, DiffSummary
 from jobs.diff.segment import ONLY_IN_STORE
 from jobs.lake.findings import INDEX, LOST_END, QUEUES, WRONG_FILE_SIZE, Finding
-from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore
 from jobs.restore.coverage import Interval
 from jobs.restore.plan import Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
@@ -72,15 +70,6 @@ class Doubts(NamedTuple):
         return differing <= allowed
 
 
-class Source(NamedTuple):
-    """A store, and where its log is kept besides."""
-
-    lake: Lake
-    known: KnownStore
-    store: Store
-    doubts: Doubts
-
-
 class MendWork(NamedTuple):
     """One segment to be made: the lake's rows, and the store's file, if it has one."""
 
@@ -96,7 +85,6 @@ class MendedSegment(NamedTuple):
     base_offset: int
     path: str
     target: str  # where it belongs
-    records: int  # that the lake gave
 
 
 def damaged_bases(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) -> list[int]:
@@ -144,33 +132,18 @@ def _differ_in_keys(stored: MessageRecord, row: MessageRecord) -> bool:
     return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} <= {KEYS, TAGS, UNIQ_KEY}
 
 
-def mend(
-    source: Source, plan: Plan, bases: list[int], folder: Path, workers: Workers
+def mend(  # noqa: PLR0913, PLR0917 - the two sources, what speaks against one, and what is to be made where
+    store: Store, doubts: Doubts, plan: Plan, bases: Container[int], folder: Path, workers: Workers
 ) -> tuple[list[MendedSegment], list[int]]:
     """Make the segments, one task each; also return the rows that were left out, for the lake contradicts them."""
-    store = source.store
     there = {segment.base_offset: segment for segment in store.segments}
     ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, store.start_offset, _WHOLE)}
     works = []
     for segment in plan.segments:
-        if segment.base_offset in bases:
-            work = SegmentWork(
-                source.lake,
-                source.known.store_id,
-                source.known.broker,
-                segment.base_offset,
-                plan.size.value,
-                str(folder / name_of_offset(segment.base_offset)),
-                plan.end,
-                is_last=segment is plan.segments[-1],
-                files=segment.files,
-                pieces=plan.pieces,
-                units=plan.units,
-                dropped=plan.dropped,
-                proven_only=True,
-            )
-            base = segment.base_offset
-            works.append(MendWork(work, there.get(base), ranges.get(base), source.doubts))
+        base = segment.base_offset
+        if base in bases:
+            work = SegmentWork.of(plan, segment, str(folder / name_of_offset(base)), proven_only=True)
+            works.append(MendWork(work, there.get(base), ranges.get(base), doubts))
     made = workers.map(works, mend_segment, "making segments")
     home = Path(local_path(store.segments[0].location)).parent
     mended = [
@@ -178,7 +151,6 @@ def mend(
             result.base_offset,
             work.lake.path,
             local_path(work.segment.location) if work.segment else str(home / name_of_offset(result.base_offset)),
-            result.records,
         )
         for work, result in zip(works, made, strict=True)
     ]
@@ -261,7 +233,7 @@ def complete(store: Store, besides: Container[int], folder: Path) -> list[Mended
             with path.open("xb") as file:
                 file.truncate(size)
             _copy(source, path, [(0, segment.size)])
-            made.append(MendedSegment(segment.base_offset, str(path), str(source), 0))
+            made.append(MendedSegment(segment.base_offset, str(path), str(source)))
     return made
 
 

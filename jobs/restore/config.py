@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
-from jobs.restore.causes import DELETED
+from jobs.restore.plan import DELETED
 from jobs.restore.sources import source_of
 from jobs.storage.local import LocalStorage
 from jobs.store.config_files import CONFIG_FOLDER

@@ -19,7 +19,7 @@ class Forms(NamedTuple):
     queues: SeenQueues
 
     @classmethod
-    def of(cls, known: KnownStore, wanted: Wanted, consume_queue_size: int | None) -> Self:
+    def of(cls, known: KnownStore, wanted: Wanted) -> Self:
         """Find out what was given, and what the lake has noted."""
         state = known.newest.state if known.newest else {}
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
@@ -31,7 +31,7 @@ class Forms(NamedTuple):
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
             index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.how}")
         queues = SeenQueues.of(state.get(SEEN_QUEUES, {}))
-        given = consume_queue_size or wanted.conf.consume_queue_size
+        given = wanted.conf.consume_queue_size
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
         plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain

@@ -1,5 +1,6 @@
-"""The plan of a restore: which segments, of which rows, and how long each file is."""
+"""The plan of a restore: which segments, of which rows, how long each file is, and why the lake lacks bytes."""
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,20 +9,21 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from jobs.lake.commit import chosen, open_table
+from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore
+from jobs.lake.runs import PREPARED, KnownStore
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, QUARANTINE
+from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, QUARANTINE, RUNS
 from jobs.products.log_pieces import FILE
-from jobs.restore.causes import Causes, causes_of
 from jobs.restore.coverage import missing
-from jobs.restore.sources import source_of
+from jobs.restore.sources import Source, source_of
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 
 _TABLES = (MESSAGES, LOG_PIECES, QUARANTINE)
 _OF_FILES = ("kind", "physical_offset", "length", "path")
+_DAMAGE = ("physical_offset", "length", "reason")
+DELETED = "rows were deleted from the lake"
 
 
 class NothingToRestoreError(ValueError):
@@ -36,10 +38,21 @@ class PlannedSegment(NamedTuple):
     path: str  # below the store's root
 
 
+class Cause(NamedTuple):
+    """The reason why the lake lacks some offsets, as it was noted."""
+
+    start: int
+    end: int
+    why: str
+    is_gap: bool = False  # a run did not find it in the store
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Every segment of a log."""
 
+    lake: Lake
+    known: KnownStore
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # of each file
     start: int  # it was asked for from here on
@@ -48,15 +61,20 @@ class Plan:
     units: tuple[StoredFile, ...]  # of the table `consume_queue`
     dropped: frozenset[str]  # columns that another engine has dropped from `messages`
     lost: Mapping[str, str]  # files that the lake should have, and what is wrong with them
-    causes: Causes
+    causes: tuple[Cause, ...]  # the most certain first
 
     @property
     def absent(self) -> list[tuple[int, int]]:
         """The offsets between segments, and up to the log's end, of which the lake has no row at all."""
         there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
         first = self.segments[0].base_offset
-        lost = (cause for cause in self.causes.noted if cause.is_gap and self.start <= cause.start < cause.end <= first)
+        lost = (cause for cause in self.causes if cause.is_gap and self.start <= cause.start < cause.end <= first)
         return [*sorted((cause.start, cause.end) for cause in lost), *missing(there, first, self.end)]
+
+    def cause_of(self, start: int, end: int) -> str:
+        """Return why [start, end) is missing."""
+        found = dict.fromkeys(cause.why for cause in self.causes if cause.start < end and start < cause.end)
+        return "; ".join(found) or DELETED
 
 
 def plan_log(
@@ -66,8 +84,8 @@ def plan_log(
     messages, pieces, quarantine = (source_of(lake, table, known.store_id) for table in _TABLES)
     end = known.newest.to_offset if known.newest else 0
     end = end if until is None else min(until, end)
-    rows = pieces.rows(known.store_id, _OF_FILES, ("physical_offset", "length"))
-    noted = {row["physical_offset"]: row for row in rows if row["kind"] == FILE}
+    kept_pieces = pieces.rows(known.store_id, _OF_FILES, ("physical_offset", "length"))
+    noted = {row["physical_offset"]: row for row in kept_pieces if row["kind"] == FILE}
     of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
@@ -82,6 +100,8 @@ def plan_log(
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
     return Plan(
+        lake,
+        known,
         tuple(PlannedSegment(base, tuple(found[base]), _path(base, noted)) for base in kept),
         length,
         start,
@@ -90,8 +110,36 @@ def plan_log(
         source_of(lake, CONSUME_QUEUE, known.store_id).files,
         messages.dropped,
         {**messages.lost, **pieces.lost, **quarantine.lost},
-        causes_of(lake, known, messages, quarantine),
+        (*_gaps(lake, known), *_damage(quarantine, known), *_lost(messages), *_not_chosen(known)),
     )
+
+
+def _gaps(lake: Lake, known: KnownStore) -> Iterator[Cause]:
+    """Yield the gaps that runs found in the store."""
+    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
+    for row in rows(lake, RUNS.name, ["detail"], wanted):
+        for gap in json.loads(row["detail"] or "{}").get("gaps", ()):
+            yield Cause(gap["from"], gap["to"], gap["why"], is_gap=True)
+
+
+def _damage(quarantine: Source, known: KnownStore) -> Iterator[Cause]:
+    for row in quarantine.rows(known.store_id, _DAMAGE, ("physical_offset", "length")):
+        start = row["physical_offset"]
+        yield Cause(start, start + row["length"], f"damaged when it was read ({row['reason']})")
+
+
+def _lost(messages: Source) -> Iterator[Cause]:
+    for file in messages.lost_files:
+        path = f"{messages.table.name}/{file.path}"
+        start, end = file.low("physical_offset", 0), file.high("physical_offset", 1 << 62)
+        yield Cause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
+
+
+def _not_chosen(known: KnownStore) -> Iterator[Cause]:
+    if known.chosen.until:
+        yield Cause(
+            0, known.chosen.until, "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)"
+        )
 
 
 def _reaches(file: StoredFile, base: int, size: int) -> bool:

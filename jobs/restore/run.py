@@ -36,7 +36,6 @@ from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 MANIFEST = "MANIFEST.json"
 UNFINISHED = ".restore"
 _PLAN = "plan.json"
-_BLOCK = 16 << 20
 _WALKED_AT_START = 3  # files of the log, by a broker that was stopped in order
 
 
@@ -54,7 +53,6 @@ class RestoreRequest:
     start: int = 0
     until: int | None = None
     segment_size: int | None = None
-    consume_queue_size: int | None = None
     wanted: Wanted = NOTHING_WANTED
     with_queues: bool = True
     with_index: bool = True
@@ -138,9 +136,7 @@ def find_store(lake: Lake, broker: str | None) -> KnownStore:
 def restore(request: RestoreRequest, workers: Workers) -> Summary:
     """Write the store of a broker from the lake's rows."""
     known = find_store(request.lake, request.broker)
-    plan = plan_log(
-        request.lake, known, start=request.start, until=request.until, size=request.segment_size
-    )  # fmt: skip
+    plan = plan_log(request.lake, known, start=request.start, until=request.until, size=request.segment_size)
     unfinished = request.out / UNFINISHED
     complete = _claim(request, known, plan)
     if complete is not None:
@@ -148,23 +144,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
     done = {state["base_offset"]: state for state in _finished(unfinished, paths)}
     todo = [segment for segment in plan.segments if segment.base_offset not in done]
-    works = [
-        SegmentWork(
-            request.lake,
-            known.store_id,
-            known.broker,
-            segment.base_offset,
-            plan.size.value,
-            str(request.out / segment.path),
-            plan.end,
-            is_last=segment is plan.segments[-1],
-            files=segment.files,
-            pieces=plan.pieces,
-            units=plan.units,
-            dropped=plan.dropped,
-        )
-        for segment in todo
-    ]
+    works = [SegmentWork.of(plan, segment, str(paths[segment.base_offset])) for segment in todo]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *(_read(state) for state in done.values())])
     summary = _summary(request, known, plan, results, resumed=len(done))
@@ -173,7 +153,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     summary.config, summary.notes = [*config.names], [*summary.notes, *config.notes]
     summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
     summary.notes += _of_gaps(plan, summary.missing)
-    _build_rest(request, Forms.of(known, request.wanted, request.consume_queue_size), summary, workers)
+    _build_rest(request, Forms.of(known, request.wanted), summary, workers)
     _write_checkpoint(request.out, last_store_timestamp(request.lake, known, plan.end))
     _write_manifest(request.out, summary, {paths[result.base_offset]: result.sha256 for result in results})
     shutil.rmtree(unfinished)
@@ -243,17 +223,11 @@ def _finished(unfinished: Path, paths: Mapping[int, Path]) -> list[dict[str, Any
 
 
 def _read(state: dict[str, Any]) -> RestoredSegment:
-    pairs = {name: tuple(tuple(pair) for pair in state[name]) for name in ("missing", "assumed", "twice")}
-    return RestoredSegment(
-        **{
-            **state,
-            **pairs,
-            "incomplete": tuple(state["incomplete"]),
-            "unreadable": tuple(state["unreadable"]),
-            "changed": tuple(state.get("changed", ())),
-            "unchecked": tuple(tuple(pair) for pair in state.get("unchecked", ())),
-        }
-    )
+    return RestoredSegment(**{name: _as_tuples(value) for name, value in state.items()})
+
+
+def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def _summary(
@@ -276,7 +250,7 @@ def _summary(
         sum(result.records for result in results),
         resumed,
         missing=gaps,
-        causes=[plan.causes.of(*gap) for gap in gaps],
+        causes=[plan.cause_of(*gap) for gap in gaps],
         lost=[f"{name} {reason}" for name, reason in sorted(lost.items())],
         assumed=[interval for result in results for interval in result.assumed],
         incomplete=[offset for result in results for offset in result.incomplete],

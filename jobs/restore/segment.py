@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
@@ -22,6 +22,7 @@ from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
+from jobs.restore.plan import Plan, PlannedSegment
 from jobs.restore.proof import JUDGED, UNIT_COLUMNS, Expected, Units, judge
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
@@ -47,10 +48,19 @@ class SegmentWork:
     end: int  # the log ends here, or after this segment
     is_last: bool
     files: tuple[StoredFile, ...]  # of the table `messages`
-    pieces: tuple[StoredFile, ...] = ()  # of the table `log_pieces`
-    units: tuple[StoredFile, ...] = ()  # of the table `consume_queue`
-    proven_only: bool = False  # leave out rows whose records something in the lake denies
-    dropped: frozenset[str] = frozenset()  # columns that another engine has dropped from `messages`
+    pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
+    units: tuple[StoredFile, ...]  # of the table `consume_queue`
+    proven_only: bool  # leave out rows whose records something in the lake denies
+    dropped: frozenset[str]  # columns that another engine has dropped from `messages`
+
+    @classmethod
+    def of(cls, plan: Plan, segment: PlannedSegment, path: str = "", *, proven_only: bool = False) -> Self:
+        """Return the sources of one segment of a plan, to be made at *path* if anywhere."""
+        return cls(
+            plan.lake, plan.known.store_id, plan.known.broker, segment.base_offset, plan.size.value, path, plan.end,
+            is_last=segment is plan.segments[-1], files=segment.files, pieces=plan.pieces, units=plan.units,
+            proven_only=proven_only, dropped=plan.dropped,
+        )  # fmt: skip
 
     @property
     def expected(self) -> Expected:

@@ -24,7 +24,6 @@ class Source:
     lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → what is wrong with it
     lost_files: tuple[StoredFile, ...] = ()
     dropped: frozenset[str] = frozenset()  # columns that another engine has dropped
-    is_there: bool = True
 
     def rows(self, store_id: str, columns: Sequence[str], needed: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield a store's rows of a small table; not those in which another engine has emptied a *needed* column."""
@@ -40,7 +39,7 @@ def source_of(lake: Lake, table: Table, store_id: str) -> Source:
     """Return the files of a table, and which of them are lost."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
-        return Source(lake, table, is_there=False)
+        return Source(lake, table)
     wanted = [file for file in files(lake, snapshot) if file.may_have("store_id", store_id)]
     wanted.sort(key=lambda file: int(file.low("physical_offset", 0)))
     sizes = {info.name: info.size for info in lake.list_files(table.name)}

@@ -109,7 +109,6 @@ def command(  # noqa: PLR0913 - one argument an option
         Lake(normalise(lake), workers.options) if lake is not None else None,
         broker or conf.broker_name,
         form.wanted(conf),
-        form.consume_queue_size,
         applies,
         bridges,
         frozenset(accepted),

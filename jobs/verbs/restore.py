@@ -12,6 +12,7 @@ from jobs.command.options import StoreForm, form_options
 from jobs.command.places import LAKE, NEW_STORE, refuse_used
 from jobs.command.times import LogPlace, LogPlaceType
 from jobs.console.exit_codes import ExitCode
+from rmq_formats.broker_conf import BrokerConf
 
 _NO_TOPICS = (
     "a log of some topics alone has gaps, and a broker (4.5.2, 4.9.8 and 5.1.4 were tried) cuts its log off at the "
@@ -83,7 +84,6 @@ def command(  # noqa: PLR0913 - one argument an option
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.lake.lake import Lake
-    from jobs.products.index.settings import Wanted
     from jobs.restore.plan import NothingToRestoreError, offset_at
     from jobs.restore.run import NotResumableError, RestoreRequest, find_store, restore
     from jobs.storage.locations import normalise
@@ -107,8 +107,7 @@ def command(  # noqa: PLR0913 - one argument an option
                 resolved(start) or 0,
                 resolved(until),
                 segment_size,
-                form.consume_queue_size,
-                Wanted(form.hash_slots, form.index_num, form.release, form.time_zone),
+                form.wanted(BrokerConf()),
                 with_queues=not no_queues,
                 with_index=not no_index,
                 resume=resume,

@@ -10,6 +10,7 @@ from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
+from rmq_formats.broker_conf import BrokerConf
 from tests.oracle import broker_starts
 from tests.oracle.broker_starts import GEOMETRY, RELEASES, Case, Facts, Row, case_of, mixtures, single_cases
 from tests.oracle.drawn_starts import drawn_case
@@ -109,13 +110,9 @@ def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Pa
         whole = broker_starts.whole_messages(store, broker.facts)
         release = broker.driver.release
         before = _said(store, release).start
-        summary = repair(
-            RepairRequest(
-                str(store), folder / "repair", wanted=_wanted(release), apply=True, bridge=bridges,
-                consume_queue_size=GEOMETRY.consume_queue_file_size,
-            ),
-            OneByOne(),
-        )  # fmt: skip
+        wanted = _wanted(release)._replace(conf=BrokerConf(consume_queue_size=GEOMETRY.consume_queue_file_size))
+        request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True, bridge=bridges)
+        summary = repair(request, OneByOne())
         seen = broker_starts.start(broker.driver, store)
         lost = 0 if seen.log_end is None else sum(offset >= seen.log_end for offset in whole)
         assert before is not None

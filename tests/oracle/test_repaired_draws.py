@@ -13,6 +13,7 @@ from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, rep
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import decode_record, encode_record, has_right_body_crc
 from rmq_formats.errors import FormatError
 from tests.oracle.judge import records
@@ -79,9 +80,9 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
     served = _started(driver, whole_store)
     assert served is not None
     store = planted(draw, folder).root
-    wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, driver.release)
-    size = SMALL_GEOMETRY.consume_queue_file_size
-    request = RepairRequest(str(store), folder / "repair", wanted=wanted, consume_queue_size=size, apply=True)
+    conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
+    wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, driver.release, conf=conf)
+    request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True)
     with suppress(NotRepairableError, RefusedError, UndecidedError):
         repair(request, OneByOne())
     said = verify(VerifyRequest(str(store), wanted), OneByOne())

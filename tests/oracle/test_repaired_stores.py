@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
@@ -14,7 +13,7 @@ from tests.oracle.judge import records
 from tests.oracle.process import running
 from tests.oracle.sessions import Consumed, open_broker
 from tests.oracle.settings import SMALL_GEOMETRY
-from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, faults
+from tests.support.faults import SEGMENT, STORE, WANTED, Fault, faults
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 
@@ -74,7 +73,7 @@ def _repaired(judge: Judge, fault: Fault, store: Path, *, with_lake: bool) -> Pa
     repair(
         RepairRequest(
             str(store), store.parent / "repair", Lake(str(judge.lake)) if with_lake else None,
-            wanted=Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, _RELEASE), consume_queue_size=QUEUE_FILE, apply=True,
+            wanted=WANTED, apply=True,
         ),
         OneByOne(),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import RestoreRequest, Summary, restore
 from jobs.store.workers import OneByOne
+from rmq_formats.broker_conf import BrokerConf
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.judge import records
 from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker
@@ -153,9 +154,9 @@ def _restored(store: Path, out: Path, release: str) -> Summary:
 
 
 def _request(lake: Path, out: Path, release: str, *, start: int = 0, until: int | None = None) -> RestoreRequest:
-    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
-    size = SMALL_GEOMETRY.consume_queue_file_size
-    return RestoreRequest(Lake(str(lake)), out, start=start, until=until, consume_queue_size=size, wanted=wanted)
+    conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
+    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release, conf=conf)
+    return RestoreRequest(Lake(str(lake)), out, start=start, until=until, wanted=wanted)
 
 
 def _messages(life: str, count: int) -> list[ClientMessage]:

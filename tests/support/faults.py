@@ -27,6 +27,7 @@ from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.log import UNCHECKED_FIELDS
 from jobs.verify.run import VerifyRequest, verify
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import UNIT
@@ -41,6 +42,7 @@ from tests.support.stores import flip
 STORE = "b533-base"
 GEOMETRY = Geometry(100, 20)
 SEGMENT, QUEUE_FILE = 16384, 200
+WANTED = Wanted(*GEOMETRY, "5.3.3", conf=BrokerConf(consume_queue_size=QUEUE_FILE))
 NOBODY = 65534
 QUEUE = "consumequeue/T1/0"
 _HIT = 17  # the message of that queue that faults of the log hit; it lies in the second of four segments

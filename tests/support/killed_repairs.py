@@ -10,13 +10,12 @@ from typing import NamedTuple
 import pytest
 
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
 from jobs.rebuild.install import Installation, install
 from jobs.repair import run as story
 from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
-from tests.support.faults import GEOMETRY, QUEUE_FILE
+from tests.support.faults import WANTED
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 
@@ -67,9 +66,8 @@ def scene_of(healthy: Path, plant: Callable[[Path], None], folder: Path) -> Scen
     damaged = folder / "damaged"
     ingest_store(healthy, folder / "lake", release="5.3.3")
     plant(Path(shutil.copytree(healthy, damaged)))
-    wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
     lake, store = Lake(str(folder / "lake")), folder / "store"
-    request = RepairRequest(str(store), folder / "repair", lake, None, wanted, QUEUE_FILE, apply=True)
+    request = RepairRequest(str(store), folder / "repair", lake, None, WANTED, apply=True)
     shutil.copytree(damaged, store)
     planned: list[Installation] = []
     with pytest.MonkeyPatch.context() as patch:

@@ -21,6 +21,7 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import MANIFEST, RestoreRequest, restore
 from jobs.store.workers import OneByOne
+from rmq_formats.broker_conf import BrokerConf
 from tests.golden import unpack
 from tests.support.killing import counted_effects, ended, forked
 from tests.support.lakes import ingest_store
@@ -36,10 +37,8 @@ def bring(folder: Path) -> int:
 
 
 def run(folder: Path, out: Path) -> int:
-    wanted = Wanted(100, 20, _RELEASE)
-    request = RestoreRequest(
-        Lake(str(folder / "lake")), out, consume_queue_size=200, wanted=wanted, resume=True
-    )  # fmt: skip
+    wanted = Wanted(100, 20, _RELEASE, conf=BrokerConf(consume_queue_size=200))
+    request = RestoreRequest(Lake(str(folder / "lake")), out, wanted=wanted, resume=True)
     return int(restore(request, OneByOne()).exit_code)
 
 

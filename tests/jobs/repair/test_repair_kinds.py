@@ -43,7 +43,7 @@ class Kind(NamedTuple):
         wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), None, self.conf)
         lake, out = Lake(str(self.lake)) if with_lake else None, self.store.parent / "repair"
         folders = log_folders(self.store)
-        request = RepairRequest(str(self.store), out, lake, None, wanted, None, apply=True, commitlog=folders)
+        request = RepairRequest(str(self.store), out, lake, None, wanted, apply=True, commitlog=folders)
         return repair(request, OneByOne())
 
 

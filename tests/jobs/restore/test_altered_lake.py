@@ -164,16 +164,10 @@ def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None
     for start, end in differing:
         assert any(start <= at < end for at in {one.at for one in planted} | moved | {-1})
     _check_export(lake, out / "verified.ndjson", planted)
-    known = find_store(Lake(str(lake)), None)
-    plan = plan_log(Lake(str(lake)), known)
+    plan = plan_log(Lake(str(lake)), find_store(Lake(str(lake)), None))
     for segment in plan.segments:
         made = out / "proven" / segment.path
-        work = SegmentWork(
-            Lake(str(lake)), known.store_id, known.broker, segment.base_offset, plan.size.value, str(made), plan.end,
-            is_last=segment is plan.segments[-1], files=segment.files, pieces=plan.pieces, units=plan.units,
-            proven_only=True,
-        )  # fmt: skip
-        restore_segment(work)
+        restore_segment(SegmentWork.of(plan, segment, str(made), proven_only=True))
         proven, stored = (np.frombuffer(path.read_bytes(), np.uint8) for path in (made, store / segment.path))
         assert ((proven == stored) | (proven == 0))[: plan.end - segment.base_offset].all()
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,7 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
 
 
 def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, lake: Path, tmp_path: Path) -> None:
+    """The newest messages have no keys: the checkpoint's index time is the end of the index files, not of the log."""
     summary = restore(request(lake, tmp_path / "out", with_queues=True, with_index=True), OneByOne())
 
     assert summary.forms == [
@@ -118,6 +120,9 @@ def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, la
     named = {file["path"]: file["sha256"] for file in json.loads((out / MANIFEST).read_bytes())["files"]}
     there = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file() and path.name != MANIFEST}
     assert named == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
+    assert checkpoint_of(list_store(str(base))) == checkpoint_of(list_store(str(out)))
+    found = verify(VerifyRequest(str(out)), OneByOne())
+    assert (ExitCode.CLEAN, []) == (found.exit_code, [str(one) for one in found.findings])
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
@@ -135,39 +140,29 @@ def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
     assert summary.causes == ["rows were deleted from the lake"]
 
 
-def test_a_lost_parquet_file_is_named_and_the_rest_is_restored(base: Path, copy: Path, tmp_path: Path) -> None:
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "lost": (Path.unlink, "is missing"),
+    "empty": (lambda path: os.truncate(path, 0), "is no Parquet file any more"),
+    "cut short": (lambda path: os.truncate(path, 1000), "is no Parquet file any more"),
+    "a damaged page": (lambda path: overwrite(path, 4, bytes(1996)), "cannot be read to its end"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_parquet_file_is_named_and_the_rest_is_restored(
+    base: Path, copy: Path, tmp_path: Path, damage: str
+) -> None:
     victim = sorted((copy / "messages").glob("*.parquet"))[1]
-    victim.unlink()
+    plant, words = DAMAGE[damage]
+    plant(victim)
 
     summary = restore(request(copy, tmp_path / "out"), OneByOne())
 
+    assert (3, [f"messages/{victim.name} {words}"]) == (summary.exit_code, summary.lost)
+    assert summary.causes == (["rows were deleted from the lake"] if damage == "a damaged page" else summary.lost)
     ((start, end),) = summary.missing
-    assert (3, [f"messages/{victim.name} is missing"]) == (summary.exit_code, summary.lost)
-    assert summary.causes == [f"messages/{victim.name} is missing"]
     whole, found = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
-    assert whole[:start] == found[:start]
-    assert whole[end:] == found[end:]
-    assert not any(found[start:end])
-
-
-@pytest.mark.parametrize("size", [0, 1000])
-def test_a_parquet_file_that_was_cut_short_is_named(copy: Path, tmp_path: Path, size: int) -> None:
-    victim = min((copy / "messages").glob("*.parquet"))
-    os.truncate(victim, size)
-
-    summary = restore(request(copy, tmp_path / "out"), OneByOne())
-
-    assert (3, [f"messages/{victim.name} is no Parquet file any more"]) == (summary.exit_code, summary.lost)
-
-
-def test_a_parquet_file_with_a_damaged_page_is_named(copy: Path, tmp_path: Path) -> None:
-    victim = min((copy / "messages").glob("*.parquet"))
-    overwrite(victim, 4, bytes(1996))
-
-    summary = restore(request(copy, tmp_path / "out"), OneByOne())
-
-    assert (3, [f"messages/{victim.name} cannot be read to its end"]) == (summary.exit_code, summary.lost)
-    assert summary.missing
+    assert whole[:start] + bytes(end - start) + whole[end:] == found
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -211,45 +206,21 @@ def test_a_lake_of_some_topics_says_what_it_was_not_given(base: Path, lake: Path
     assert all("were not chosen" in cause for cause in summary.causes)
 
 
-def test_a_log_ends_where_the_user_says(base: Path, lake: Path, tmp_path: Path) -> None:
-    rows = rows_of(lake)
-    until = rows[20]["physical_offset"]
-
-    restore(request(lake, tmp_path / "out", until=until), OneByOne())
-
-    whole, cut = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
-    assert whole[:until] == cut[:until]
-    assert not any(cut[until:])
-
-
-@pytest.mark.parametrize("share", [0.3, 0.8])
-def test_a_log_that_ends_where_the_user_says_is_healthy(lake: Path, tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize(("share", "with_index"), [(0.3, True), (0.8, True), (1, False)])
+def test_a_log_that_ends_where_the_user_says_is_healthy(
+    base: Path, lake: Path, tmp_path: Path, share: float, *, with_index: bool
+) -> None:
     """Queues, index, checkpoint and configuration are those of a broker that stopped there."""
     rows = rows_of(lake)
-    until = rows[int(share * len(rows))]["physical_offset"]
-    restore(request(lake, tmp_path / "out", with_queues=True, with_index=True, until=until), OneByOne())
+    until = rows[int(share * len(rows))]["physical_offset"] if share < 1 else None
+    restore(request(lake, tmp_path / "out", with_queues=True, with_index=with_index, until=until), OneByOne())
 
     found = verify(VerifyRequest(str(tmp_path / "out")), OneByOne())
 
     assert (ExitCode.CLEAN, []) == (found.exit_code, [str(one) for one in found.findings])
-
-
-def test_a_whole_restored_store_is_healthy(base: Path, lake: Path, tmp_path: Path) -> None:
-    """The newest messages have no keys: the checkpoint's index time is the end of the index files, not of the log."""
-    restore(request(lake, tmp_path / "out", with_queues=True, with_index=True), OneByOne())
-
-    found = verify(VerifyRequest(str(tmp_path / "out")), OneByOne())
-
-    assert (ExitCode.CLEAN, []) == (found.exit_code, [str(one) for one in found.findings])
-    assert checkpoint_of(list_store(str(base))) == checkpoint_of(list_store(str(tmp_path / "out")))
-
-
-def test_a_store_restored_without_index_files_has_none_that_are_lost(lake: Path, tmp_path: Path) -> None:
-    restore(request(lake, tmp_path / "out", with_queues=True), OneByOne())
-
-    found = verify(VerifyRequest(str(tmp_path / "out")), OneByOne())
-
-    assert [] == [str(one) for one in found.findings]
+    whole, cut = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
+    assert whole[:until] == cut[:until]
+    assert until is None or not any(cut[until:])
 
 
 def test_an_interrupted_restore_makes_only_what_is_missing(
