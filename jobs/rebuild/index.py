@@ -53,7 +53,8 @@ from rmq_formats.layout import Content
 
 MANIFEST = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
-CHECKERS = 4
+_CHECKERS = 4
+_LOST, _CONTRADICTS = "lost", "contradicts"  # roles of files that no rule explains
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Result(Judged):
     @property
     def contradictions(self) -> list[ComparedSurvivor]:
         """The survivors that no rule explains."""
-        return [survivor for survivor in self.survivors if survivor.role == "contradicts"]
+        return [survivor for survivor in self.survivors if survivor.role == _CONTRADICTS]
 
     @property
     def severity(self) -> Severity:
@@ -205,7 +206,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         plan, built = _proven(plan, built, directory, store, request.accepted)
         result.replaced = sorted(name for build in plan.builds for name in build.replaces)
         result.undecided = _undecided(plan, result.replaced)
-    with ThreadPoolExecutor(CHECKERS) as checkers:
+    with ThreadPoolExecutor(_CHECKERS) as checkers:
         list(checkers.map(check, built))
         compared = [] if request.lost_only else files
         same = list(checkers.map(partial(_same_in_store, files=compared, store=store), built))
@@ -309,38 +310,29 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
     watch = LogWatch(workers)
     log, rules = ListedLog(store, ranges), settings.rules.value.rules
     explanation = explain(watch, log, files, geometry, rules, scratch, lambda: watch.doubtful)
-    kept = [
-        explained.survivor
-        for explained in explanation.files
-        if explained.survivor is not None and explained.verdict.is_explained
-    ]
-    damaged = [explained.real.name for explained in explanation.files if explained.verdict.is_damage]
+    row, found = explanation.row, explanation.files
+    held: set[str] = set()
+    proof = None
     if request.proven_only:
-        held = [
-            one
-            for one in explanation.files
-            if one.survivor is not None
-            and one.real.name not in request.accepted
-            and _may_be_right(one, explanation.row, store, geometry, fits=_fits_between(one, explanation.files))
-        ]
-        kept = sorted(
-            [*kept, *(one.survivor for one in held if one.survivor is not None)], key=lambda one: one.real.name
-        )
-        damaged += [one.real.name for one in explanation.files if one.verdict is Verdict.FOREIGN and one not in held]
-        damaged += [
-            one.real.name for one in explanation.files if one.verdict is Verdict.WRONG_GEOMETRY and one.survivor is None
-        ]
-        undecided = {one.real.name for one in explanation.files if not one.verdict.is_explained} - set(damaged)
-        damaged = sorted([*damaged, *(undecided & request.accepted)])
-        names = {one.real.name for one in held}
-        proof = _Proof(names, [explanation.row.find(start) for start, _ in watch.doubtful])
-        builds = lost_files(store, settings, explanation.row, kept, damaged, proof=proof)
-        return _Plan(explanation.row, builds, explanation.files)
-    last_is_kept = bool(kept) and kept[-1].real.name == explanation.files[-1].real.name
-    builds = lost_files(
-        store, settings, explanation.row, kept, damaged, complete_last=last_is_kept and not request.broker_runs
-    )
-    return _Plan(explanation.row, builds, explanation.files)
+        held = {one.real.name for one in found if _may_be_right(one, found, row, store, geometry)} - request.accepted
+        proof = _Proof(held, [row.find(start) for start, _ in watch.doubtful])
+    kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.real.name in held)]
+    damaged = [
+        one.real.name
+        for one in found
+        if one.verdict.is_damage or (request.proven_only and _is_lost(one, held, request.accepted))
+    ]
+    completes = proof is None and not request.broker_runs and bool(kept) and kept[-1].real.name == found[-1].real.name
+    builds = lost_files(store, settings, row, kept, damaged, complete_last=completes, proof=proof)
+    return _Plan(row, builds, found)
+
+
+def _is_lost(explained: Explained, held: Collection[str], accepted: Collection[str]) -> bool:
+    """Return whether a file that the log contradicts is proven wrong, or decided to be."""
+    name, verdict = explained.real.name, explained.verdict
+    is_proven = verdict is Verdict.FOREIGN and name not in held
+    is_proven |= verdict is Verdict.WRONG_GEOMETRY and explained.survivor is None
+    return is_proven or (not verdict.is_explained and name in accepted)
 
 
 def _fits_between(explained: Explained, files: Sequence[Explained]) -> bool:
@@ -356,12 +348,14 @@ def _fits_between(explained: Explained, files: Sequence[Explained]) -> bool:
     return is_after and (after is None or header.end_timestamp <= after)
 
 
-def _may_be_right(explained: Explained, row: KeyRow, store: Store, geometry: Geometry, *, fits: bool) -> bool:
+def _may_be_right(
+    explained: Explained, files: Sequence[Explained], row: KeyRow, store: Store, geometry: Geometry
+) -> bool:
     """Return whether a file that contradicts the log may be right: entries are keys of the log, or it is in place."""
-    verdict, survivor = explained.verdict, explained.survivor
-    if verdict.is_explained or verdict.is_damage or verdict is Verdict.REPEATED or survivor is None:
+    if explained.survivor is None or _role(explained.verdict) != _CONTRADICTS:
         return False
-    return verdict is not Verdict.FOREIGN or has_keys_of(explained.real, row, geometry, store) or fits
+    is_foreign = explained.verdict is Verdict.FOREIGN
+    return not is_foreign or has_keys_of(explained.real, row, geometry, store) or _fits_between(explained, files)
 
 
 def _proven(
@@ -400,7 +394,7 @@ def _undecided(plan: "_Plan", replaced: Sequence[str]) -> list[str]:
     return [
         f"index/{one.real.name}"
         for one in plan.explained
-        if not one.verdict.is_explained and one.verdict is not Verdict.REPEATED and one.real.name not in replaced
+        if _role(one.verdict) in {_LOST, _CONTRADICTS} and one.real.name not in replaced
     ]
 
 
@@ -588,7 +582,11 @@ def _written(
 
 def _survivor(explained: Explained) -> ComparedSurvivor:
     verdict = explained.verdict
-    role = "kept" if verdict.is_explained else "lost" if verdict.is_damage else "contradicts"
-    role = "stays" if verdict is Verdict.REPEATED else role
     differences = explained.compared.differences if explained.compared else ()
-    return ComparedSurvivor(explained.real.name, verdict, role, explained.detail, list(map(str, differences)))
+    return ComparedSurvivor(explained.real.name, verdict, _role(verdict), explained.detail, [*map(str, differences)])
+
+
+def _role(verdict: Verdict) -> str:
+    if verdict is Verdict.REPEATED:
+        return "stays"
+    return "kept" if verdict.is_explained else _LOST if verdict.is_damage else _CONTRADICTS

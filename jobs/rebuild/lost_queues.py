@@ -78,23 +78,22 @@ def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and w
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     ahead = ahead_of_log(joined)
     selected = LostQueues(has_lost_end=ahead is not None and has_lost_end(store, ahead, joined.log_end))
-    made = {file.sha256 for queue in built for file in queue.files}
-    judge = _Judge(store, settings, joined, out, made, {start for start, _ in watch.doubtful})
-    verdicts = {file.path: judge.verdict(file, queue, real.get(file.path)) for queue in built for file in queue.files}
-    judge.decide_foreign(verdicts)
-    suspects = judge.suspects({path for path, verdict in verdicts.items() if verdict == _WRONG}, built)
+    judge = _Judge(store, settings, joined, out, built, {start for start, _ in watch.doubtful})
+    verdicts = judge.verdicts
+    judge.judge_all(real)
+    suspects = judge.suspects()
     for queue in built:
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
         if topics.is_deleted(queue.name.topic) or not is_file:
             _delete(out, queue.files)
             continue
-        if not judge.is_trusted(queue, verdicts, suspects):
-            _doubt(queue, verdicts)
-        if not _lacks_extension(queue, verdicts):  # else the accepted file's units would name addresses of another one
+        if not judge.is_trusted(queue, suspects):
+            verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
+        if not judge.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
             decided = [path for path in verdicts if path_in_store(path) in accepted and verdicts[path] == _UNDECIDED]
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
-        needed = [file for file in queue.files if verdicts[file.path] in {_MISSING, _WRONG}]
-        if needed and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
+        needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
+        if needed and not judge.has_own_units(queue) and judge.lacks_extension(queue):
             needed = list(queue.files)  # units name addresses in the extension: both are of one make
         paths = {file.path for file in needed}
         selected.replaced += [path for path in paths if path in real]
@@ -111,6 +110,7 @@ def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and w
 
 _EQUAL, _KEPT, _WRONG, _MISSING, _UNDECIDED = "equal", "kept", "wrong", "missing", "undecided"
 _FOREIGN = "foreign"
+_NEEDED = frozenset({_MISSING, _WRONG})
 
 
 class _Suspects(NamedTuple):
@@ -121,13 +121,6 @@ class _Suspects(NamedTuple):
     has_strays: bool  # some queue lacks records, which may have another topic or queue now
 
 
-def _doubt(queue: BuiltQueue, verdicts: dict[str, str]) -> None:
-    """Leave as it is what the log alone would decide."""
-    for file in queue.files:
-        if verdicts[file.path] in {_MISSING, _WRONG}:
-            verdicts[file.path] = _UNDECIDED
-
-
 @dataclass(slots=True)
 class _Judge:
     """Decides file by file; what it needs to know of the store."""
@@ -136,81 +129,87 @@ class _Judge:
     settings: QueueSettings
     joined: JoinResult
     out: Path
-    made: set[str]  # SHA-256 of what was made
+    built: Sequence[BuiltQueue]
     doubtful: set[int]  # records that are not what a broker wrote
-    wrong: dict[str, list[range]] = field(init=False)  # units of files that the comparison with the log objects to
+    verdicts: dict[str, str] = field(default_factory=dict)  # by path in the output
+    _wrong: dict[str, list[range]] = field(init=False)  # units of files that the comparison with the log objects to
+    _made: set[str] = field(init=False)  # SHA-256 of what was made
     _bases: NDArray[np.int64] = field(init=False)
     _lost: list[tuple[int, int]] = field(init=False)  # from and to of what the log has lost
     _strange: list[Units] = field(default_factory=list)  # of files that are of another queue
     _witnessed: set[int] = field(default_factory=set)  # segments whose records units in their places lead to
 
     def __post_init__(self) -> None:
-        self.wrong = _wrong_units(self.joined, self.settings)
+        self._wrong = _wrong_units(self.joined, self.settings)
+        self._made = {file.sha256 for queue in self.built for file in queue.files}
         self._bases = np.array([segment.base_offset for segment in self.store.segments], np.int64)
         damaged = [(start, start + size) for start, size in self.joined.damaged]
         self._lost = [*damaged, *((start, end) for _, start, end in holes(self.store.segments))]
 
-    def verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
+    def judge_all(self, real: Mapping[str, StoredFile]) -> None:
+        """
+        Compare each file of the store with the one that was made.
+
+        A file that is foreign to the log is judged last, by all others: where units of theirs, in their places, lead to
+        the segments that it should lead to, the file is foreign, and not the segments.
+        """
+        for queue in self.built:
+            self.verdicts |= {file.path: self._verdict(file, queue, real.get(file.path)) for file in queue.files}
+        for queue in self.built:
+            for file in (file for file in queue.files if self.verdicts[file.path] == _FOREIGN):
+                is_witnessed = self._segments_of(self._units(file, queue)) <= self._witnessed
+                self.verdicts[file.path] = _WRONG if is_witnessed else _UNDECIDED
+
+    def _units(self, file: BuiltFile, queue: BuiltQueue) -> Units:
+        return _units((self.out / file.path).read_bytes(), queue.name)
+
+    def _verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
         """Classify the store's own file by comparing it with the file that the log gives."""
+        # From certain to doubtful: what is equal; one flipped bit, which a record's tags may explain as well; what the
+        # log objects to nowhere, which may be right; one fault of the file; blanks of records that are back. All that
+        # is left differs as a whole: the file may be another queue's, or records of the log may have changed.
         if real is None:
             return _MISSING
         content = (self.out / file.path).read_bytes()
         is_as_long = real.size == len(content)
         own = self.store.read(real, 0, min(real.size, len(content)))  # one may be longer by a terabyte of holes
-        if not _is_extension(file):
-            made, stored = (_units(data, queue.name) for data in (content, own))
+        made, stored = (_units(data, queue.name) for data in (content, own))
+        has_units = not _is_extension(file)
+        if has_units:
             size = min(made.size, stored.size)
             self._witnessed |= self._segments_of(made[:size][made[:size] == stored[:size]])
         if is_as_long and content == own:
             return _EQUAL
-        if not is_as_long and not _is_extension(file):
-            content = self._with_units_of_lost_records(file, queue, content, own)
+        if not is_as_long and has_units:
+            content = self._with_units_of_lost_records(file, queue, content, stored)
+            made = _units(content, queue.name)
         fault = file_fault(Content.of(own)._replace(size=real.size), Content.of(content))
-        if fault is FileFault.BIT and not _is_extension(file):
-            return _UNDECIDED if self._is_of_a_record(file, queue, content, own) else _WRONG
-        if is_as_long and (_is_extension(file) or not self._differs_where_wrong(file, queue, content, own)):
+        if fault is FileFault.BIT and has_units:
+            return _UNDECIDED if self._is_of_a_record(file, queue, made, stored) else _WRONG
+        if is_as_long and not (has_units and self._differs_where_wrong(file, queue, made, stored)):
             return _KEPT
-        if fault is not None or self._lacks_records_that_are_back(file, queue, content, own):
+        if fault is not None or (has_units and _lacks_records_that_are_back(queue, made, stored)):
             return _WRONG
-        is_foreign = self._is_foreign(queue.name, content, own)
+        is_foreign = self._is_foreign(made, stored)
         if is_foreign and queue.name.kind is QueueKind.PLAIN:
-            self._strange.append(_units(own, queue.name))
+            self._strange.append(stored)
         return _FOREIGN if is_foreign else _UNDECIDED
 
-    def _differs_where_wrong(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bool:
+    def _differs_where_wrong(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
         """
         Return whether a unit that the log objects to is another one in the made file.
 
         What the log objects to may be the record's fault: then both files have the same unit there, and the store's own
         may lack units all the same, of records that a killed broker had not dispatched.
         """
-        first = int(Path(file.path).name) // queue.name.kind.layout.size
-        is_other = _units(content, queue.name) != _units(own, queue.name)
-        places = (range(max(units.start - first, 0), units.stop - first) for units in self.wrong.get(file.path, ()))
+        first = _first_of(file, queue)
+        is_other = made != stored
+        places = (range(max(units.start - first, 0), units.stop - first) for units in self._wrong.get(file.path, ()))
         return any(is_other[units.start : units.stop].any() for units in places)
 
-    @staticmethod
-    def _lacks_records_that_are_back(file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bool:
-        """
-        Return whether nothing differs but blanks after other units: the log had lost their records, and has them again.
-
-        Repairs and rebuilds write such blanks. A broker writes some from the beginning of a file to the first message
-        of a queue that it starts again, in front of messages that may still be in the log: those stay. A queue of which
-        the log gives any unit another place than its queue offset proves no blank wrong.
-        """
-        if queue.name.kind is not QueueKind.PLAIN or queue.misplaced or queue.skipped or _is_extension(file):
-            return False
-        made, stored = (_units(data, queue.name) for data in (content, own))
-        if len(own) != len(content):
-            return False
-        is_blank = (stored["size"] == PRE_BLANK_SIZE) & (stored["tags_code"] == 0)
-        is_unit = (made["size"] > 0) & (made["size"] != PRE_BLANK_SIZE)
-        is_after_a_unit = ~np.logical_and.accumulate(is_blank)
-        return bool((is_blank & is_unit & is_after_a_unit)[made != stored].all())
-
-    def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bytes:
+    def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, stored: Units) -> bytes:
         """Give a made file the units of the store's own that lead into lost bytes of the log: these cannot be made."""
-        made, stored = _units(content, queue.name).copy(), _units(own, queue.name)
+        made = _units(content, queue.name).copy()
         size = min(made.size, stored.size)
         is_lost = self._are_lost(stored["physical_offset"][:size])
         is_lost &= (stored["size"][:size] > 0) & np.isin(made["size"][:size], (0, PRE_BLANK_SIZE))
@@ -225,48 +224,36 @@ class _Judge:
         return data
 
     def _are_lost(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which offsets the log has lost."""
         is_lost = np.zeros(offsets.size, np.bool_)
         for start, end in self._lost:
             is_lost |= (offsets >= start) & (offsets < end)
         return is_lost
-
-    def decide_foreign(self, verdicts: dict[str, str]) -> None:
-        """Decide whether a file or the segments are foreign that contradict each other: by what else leads to these."""
-        for path, verdict in verdicts.items():
-            if verdict == _FOREIGN:
-                verdicts[path] = _WRONG if self._is_witnessed(path) else _UNDECIDED
-
-    def _is_witnessed(self, path: str) -> bool:
-        name = next(kind for kind in UNITS if (kind is QueueKind.PLAIN) != path.startswith(f"{QueueKind.BATCH}/"))
-        units = np.frombuffer((self.out / path).read_bytes(), UNITS[name])
-        return self._segments_of(units) <= self._witnessed
 
     def _segments_of(self, units: Units) -> set[int]:
         """Return the numbers of the segments that units lead to, from 1 on."""
         written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
         return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
 
-    def suspects(self, wrong: set[str], built: Sequence[BuiltQueue]) -> "_Suspects":
-        """Return the records that a unit contradicts which is in no file that is proven *wrong*."""
+    def suspects(self) -> _Suspects:
+        """Return the records that a unit contradicts which is in no file that is proven wrong."""
+        wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG}
         against = [
             one for one in self.joined.differences
             if one.kind not in NOT_OF_QUEUES and one.log_offset is not None
             and not wrong & set(_files_of(one, self.settings))
         ]  # fmt: skip
         records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_of_a_record}
-        records |= self.doubtful | self._of_other_tags(built)
+        records |= self.doubtful | self._of_other_tags()
         units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
-        return _Suspects(records, segments - self._witnessed, any(map(self.lacks_records, built)))
+        return _Suspects(records, segments - self._witnessed, any(map(self._lacks_records, self.built)))
 
-    def _of_other_tags(self, built: Sequence[BuiltQueue]) -> set[int]:
+    def _of_other_tags(self) -> set[int]:
         """Return the records whose tags may have changed, as a unit in a file of another queue tells."""
         known = {tuple(unit[:2]): unit[2] for units in self._strange for unit in units.tolist()}
-        plain = [queue for queue in built if known and queue.name.kind is QueueKind.PLAIN]
+        plain = [queue for queue in self.built if known and queue.name.kind is QueueKind.PLAIN]
         found = set()
-        for file in (file for queue in plain for file in queue.files if not _is_extension(file)):
-            units = np.frombuffer((self.out / file.path).read_bytes(), UNITS[QueueKind.PLAIN])
+        for units in (self._units(file, queue) for queue in plain for file in _unit_files(queue)):
             there = units[np.isin(units["physical_offset"], [offset for offset, _ in known])]
             for offset, size, tags_code in there.tolist():
                 stored = known.get((offset, size), tags_code)
@@ -274,43 +261,43 @@ class _Judge:
                     found.add(offset)
         return found
 
-    def lacks_records(self, queue: BuiltQueue) -> bool:
+    def _lacks_records(self, queue: BuiltQueue) -> bool:
         """Return whether the log gives units a place that neither their queue offsets nor the store's own file does."""
         own = (one for one in self.joined.differences if one.queue == queue.name)
         misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
         return queue.misplaced > misplaced
 
-    def is_trusted(self, queue: BuiltQueue, verdicts: dict[str, str], suspects: "_Suspects") -> bool:
+    def is_trusted(self, queue: BuiltQueue, suspects: _Suspects) -> bool:
         """
         Return whether the queue that the log gives is the one that the broker had.
 
         A record whose queue offset has changed displaces all units after it; one that another queue's unit leads to, in
         its place there, may have changed its topic or its queue.
         """
+        verdicts = self.verdicts
         survives = any(verdicts[file.path] in {_EQUAL, _KEPT} for file in queue.files)
-        if survives and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
+        if survives and not self.has_own_units(queue) and self.lacks_extension(queue):
             return False
         if not survives and (queue.misplaced or queue.skipped or suspects.has_strays):
             return False  # with a record that one of the others lacks
-        if self.lacks_records(queue) and not any(verdicts[file.path] == _EQUAL for file in queue.files[-1:]):
+        if self._lacks_records(queue) and not any(verdicts[file.path] == _EQUAL for file in queue.files[-1:]):
             return False
-        for file in queue.files:
-            if verdicts[file.path] in {_MISSING, _WRONG} and not _is_extension(file):
-                units = _units((self.out / file.path).read_bytes(), queue.name)
+        for file in _unit_files(queue):
+            if verdicts[file.path] in _NEEDED:
+                units = self._units(file, queue)
                 if suspects.records.intersection(units["physical_offset"].tolist()):
                     return False
                 if suspects.segments & self._segments_of(units):
                     return False
         return True
 
-    def _is_of_a_record(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bool:
+    def _is_of_a_record(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
         """Return whether the one bit that differs is in a tags code, and a bit of the record's tags explains it."""
-        made, stored = (_units(data, queue.name) for data in (content, own))
         (place,) = np.flatnonzero(made != stored)[:1].tolist() or (None,)
         if place is None or made["tags_code"][place] == stored["tags_code"][place]:
             return False
         copy = self._copies().get(queue.name)
-        position = int(Path(file.path).name) // queue.name.kind.layout.size + place
+        position = _first_of(file, queue) + place
         if copy is not None and units_of(copy, position, position + 1)["tags_code"][0] == made["tags_code"][place]:
             return False
         return may_be_other_tags(self.store, int(made["physical_offset"][place]), int(stored["tags_code"][place]))
@@ -320,17 +307,39 @@ class _Judge:
         stored = rocksdb_queues(self.store) if features_of(self.store).queues is QueueStorage.BOTH else None
         return {queue.name: queue for queue in queues_of_files(stored.files, self.store)} if stored else {}
 
-    def _is_foreign(self, name: QueueName, content: bytes, own: bytes) -> bool:
+    def _is_foreign(self, made: Units, stored: Units) -> bool:
         """Return whether nothing in the store's own file is of its queue, while the log has units for the place."""
-        made, stored = _units(content, name), _units(own, name)
         offsets = made["physical_offset"]
         written = stored[stored["physical_offset"] > 0]["physical_offset"]
         is_other = bool(written.size) and not np.isin(written, offsets[offsets > 0]).any()
         end = int(np.flatnonzero(stored["size"])[-1]) + 1 if stored["size"].any() else 0
-        is_swapped = sha256(stored[:end].tobytes()).hexdigest() in self.made
+        is_swapped = sha256(stored[:end].tobytes()).hexdigest() in self._made
         # Of a unit that leads into lost bytes nobody knows whether its record was there.
         is_proven = is_swapped or (written.size >= _FEW and not self._are_lost(written).any())
         return is_other and is_proven and bool((offsets > 0).any())
+
+    def has_own_units(self, queue: BuiltQueue) -> bool:
+        """Return whether each unit is as the broker wrote it: then the extension that was made is at its addresses."""
+        return all(self.verdicts[file.path] == _EQUAL for file in _unit_files(queue))
+
+    def lacks_extension(self, queue: BuiltQueue) -> bool:
+        return any(_is_extension(file) and self.verdicts[file.path] != _EQUAL for file in queue.files)
+
+
+def _lacks_records_that_are_back(queue: BuiltQueue, made: Units, stored: Units) -> bool:
+    """
+    Return whether nothing differs but blanks after other units: the log had lost their records, and has them again.
+
+    Repairs and rebuilds write such blanks. A broker writes some from the beginning of a file to the first message of a
+    queue that it starts again, in front of messages that may still be in the log: those stay. A queue of which the log
+    gives any unit another place than its queue offset proves no blank wrong.
+    """
+    if queue.name.kind is not QueueKind.PLAIN or queue.misplaced or queue.skipped or made.size != stored.size:
+        return False
+    is_blank = (stored["size"] == PRE_BLANK_SIZE) & (stored["tags_code"] == 0)
+    is_unit = (made["size"] > 0) & (made["size"] != PRE_BLANK_SIZE)
+    is_after_a_unit = ~np.logical_and.accumulate(is_blank)
+    return bool((is_blank & is_unit & is_after_a_unit)[made != stored].all())
 
 
 def path_in_store(path: str) -> str:
@@ -375,13 +384,13 @@ def _units(data: bytes, name: QueueName) -> Units:
     return np.frombuffer(data, layout, len(data) // layout.itemsize)
 
 
-def _has_own_units(queue: BuiltQueue, verdicts: Mapping[str, str]) -> bool:
-    """Return whether each unit is as the broker wrote it: then the extension that was made is at its addresses."""
-    return all(verdicts[file.path] == _EQUAL for file in queue.files if not _is_extension(file))
+def _first_of(file: BuiltFile, queue: BuiltQueue) -> int:
+    """Return the position in its queue of a file's first unit."""
+    return int(Path(file.path).name) // queue.name.kind.layout.size
 
 
-def _lacks_extension(queue: BuiltQueue, verdicts: Mapping[str, str]) -> bool:
-    return any(_is_extension(file) and verdicts[file.path] != _EQUAL for file in queue.files)
+def _unit_files(queue: BuiltQueue) -> Iterator[BuiltFile]:
+    return (file for file in queue.files if not _is_extension(file))
 
 
 def _is_extension(file: BuiltFile) -> bool:

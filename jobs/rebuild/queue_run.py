@@ -11,22 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
 from jobs.products.queues.topics import topic_table
-from jobs.rebuild.expired_queues import stored_ends
 from jobs.rebuild.lost_queues import LostQueues, select_lost
-from jobs.rebuild.queue_database import (
-    BuiltDatabase,
-    build_database,
-    database_folder,
-    describe_database,
-    notes_of_database,
-)
-from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_group, collect, discard, named
+from jobs.rebuild.queue_database import QueueOfRows, build_database, describe_database, notes_of_database, stored_ends
+from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, collect, discard, named, note_of
 from jobs.rebuild.unit_files import UnitFile
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
@@ -40,8 +34,10 @@ from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
+from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 MANIFEST = "MANIFEST.json"
+_IN_MANIFEST = ("from_offset", "records", "units", "notes", "gaps", "blanks", "lost_only", "replaced", "proof")
 _GROUPS = 64
 # Of the log's size, where records are small: scratch of 40 bytes a unit, and files of 20, or twice tables of 40.
 _SHARES_OF_LOG = {Target.FILES: 0.7, Target.ROCKSDB: 1.4}
@@ -92,6 +88,13 @@ class Summary(Judged):
     folder: str = ""  # of the database, below `out`
     has_place: bool = True  # for these files in the store: its own queues are not in RocksDB
 
+    def take(self, lost: LostQueues) -> None:
+        """Note the files that were compared with the store's own."""
+        self.lost_only, self.kept, self.replaced = True, len(lost.kept), lost.replaced
+        self.contradictions, self.proof, self.has_lost_end = lost.undecided, lost.proof, lost.has_lost_end
+        if lost.has_lost_end:
+            self.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
+
     @property
     def severity(self) -> Severity:
         """The worst severity met, while the store is as it was."""
@@ -116,99 +119,108 @@ class Summary(Judged):
         return Result(severity, what, seconds, self.log_bytes, verdict)
 
 
+class _ReadLog(NamedTuple):
+    """The units of a log, and the parts of it that hold no record any more."""
+
+    units: list[UnitFile]
+    records: int
+    from_offset: int
+    gaps: list[tuple[int, int]]  # offsets that no file of the log holds
+    damaged: list[tuple[int, int]]  # from and to of bytes that are no record
+
+    @property
+    def damaged_bytes(self) -> int:
+        return sum(end - first for first, end in self.damaged)
+
+
+class _Made(NamedTuple):
+    """The queues that were made of a log."""
+
+    every: Sequence[BuiltQueue | QueueOfRows]
+    queues: Sequence[BuiltQueue | QueueOfRows]  # those that are handed over
+    files: int  # of these
+    manifest: Mapping[str, object]  # the part that tells of them
+
+
 def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     """Write the queues and the manifest into the output directory."""
     store, settings = look(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
+    is_database, features = request.to is Target.ROCKSDB, features_of(store)
+    folder = (features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else ""  # where a broker looks for it
+    plain = settings.file_sizes[QueueKind.PLAIN]
+    lost: LostQueues | None = None
+    with scratch_beside(str(out), {}) as scratch:
+        recipe = QueueRecipe(
+            replace(settings.rules, in_rocksdb=is_database),
+            {kind: known.value for kind, known in settings.file_sizes.items()},
+            *(settings.ext_file_size, request.groups, str(out), scratch),
+        )
+        log = _read_log(request, workers, recipe, store)
+        segments = tuple(segment.base_offset for segment in store.segments)
+        recipe = replace(recipe, lost=tuple(sorted([*log.gaps, *log.damaged])), segments=segments)
+        if is_database:
+            database = build_database(workers, recipe, log.units, store, out / folder)
+            notes = [*notes_of_database(database, recipe)]
+            made = _Made(database.queues, database.queues, len(database.files), describe_database(database))
+        else:
+            built = build_queues(workers, recipe, log.units)
+            _check(request.out, built)
+            notes = [*_notes(store, recipe, built)]
+            if request.lost_only:
+                lost = select_lost(workers, store, settings, built, request.out, request.accepted)
+            needed = built if lost is None else lost.queues
+            files = sum(len(queue.files) for queue in needed)
+            made = _Made(built, needed, files, describe_files(needed))
+    if plain.origin == ASSUMED and not (is_database or request.seen.sizes):
+        notes.insert(0, f"queue files of {plain.value:,} bytes ({plain.how})")
     summary = Summary(
         store.root,
         str(request.out),
         settings.release,
         settings.release_origin,
-        settings.file_sizes[QueueKind.PLAIN].value,
-        store.end_offset,
+        plain.value,
+        log.from_offset,
+        log.records,
+        sum(queue.units for queue in made.queues),
+        len(made.queues),
+        made.files,
+        log.damaged_bytes,
+        [*notes, *_notes_of_log(log, made.every)],
+        log.gaps,
+        sum(queue.blanks for queue in made.every),
+        log_bytes=store.log_size,
         to=request.to.value,
-        log_bytes=sum(segment.size for segment in store.segments),
-        has_place=request.to is Target.FILES and features_of(store).queues is not QueueStorage.ROCKSDB,
+        folder=folder,
+        has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
     )
-    sizes = {kind: known.value for kind, known in settings.file_sizes.items()}
-    with scratch_beside(str(out), {}) as scratch:
-        recipe = QueueRecipe(
-            replace(settings.rules, in_rocksdb=request.to is Target.ROCKSDB),
-            *(sizes, settings.ext_file_size, request.groups, str(out), scratch),
-        )
-        files, recipe = _read_log(request, workers, recipe, store, summary)
-        if request.to is Target.ROCKSDB:
-            summary.folder = database_folder(store)
-            database = build_database(workers, recipe, files, store, out / summary.folder)
-            _take_database(summary, database, recipe, store)
-            _write_manifest(request.out, recipe, describe_database(database), summary)
-            return summary
-        groups = [group for group in range(request.groups) if any(file.sections[group].units for file in files)]
-        built = workers.map(groups, partial(build_group, recipe=recipe, ranges=files), "writing queues")
-    queues = sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
-    summary.units, summary.queues = sum(queue.units for queue in queues), len(queues)
-    summary.files = sum(len(queue.files) for queue in queues)
-    summary.blanks = sum(queue.blanks for queue in queues)
-    plain = settings.file_sizes[QueueKind.PLAIN]
-    if plain.origin == ASSUMED and not request.seen.sizes:
-        summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.how})")
-    summary.notes += [*_notes(store, recipe, queues, summary), *_notes_of_log(summary, _lasts(queues))]
-    _check(request.out, queues)
-    if request.lost_only:
-        lost = select_lost(workers, store, settings, queues, request.out, request.accepted)
-        _take(summary, lost)
-        queues = lost.queues
+    if lost is None:
+        summary.notes += _note_of_deleted(store, [queue.name for queue in made.every])
     else:
-        summary.notes += _note_of_deleted(store, [queue.name for queue in queues])
-    _write_manifest(request.out, recipe, describe_files(queues), summary)
+        summary.take(lost)
+    _write_manifest(request.out, recipe, made.manifest, summary)
     return summary
 
 
-def _read_log(
-    request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store, summary: Summary
-) -> tuple[list[UnitFile], QueueRecipe]:
-    """Collect the units of the log; return them, and the recipe with the lost parts of the log."""
+def _read_log(request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store) -> _ReadLog:
+    """Collect the units of the log."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size)).narrow()
     outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
-    summary.from_offset = read_from(log, outcomes)
-    summary.records = sum(outcome.payload.records for outcome in outcomes)
-    summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= summary.from_offset]
-    damaged = [range_ for outcome in outcomes for range_ in outcome.payload.damaged]
-    summary.damaged_bytes = sum(end - first for first, end in damaged)
-    segments = tuple(segment.base_offset for segment in store.segments)
-    lost = tuple(sorted([*summary.gaps, *damaged]))
-    return [outcome.payload.units for outcome in outcomes], replace(recipe, lost=lost, segments=segments)
-
-
-def _take_database(summary: Summary, database: BuiltDatabase, recipe: QueueRecipe, store: Store) -> None:
-    """Note the figures of a database."""
-    queues = database.queues
-    summary.units, summary.queues = sum(queue.units for queue in queues), len(queues)
-    summary.files = len(database.files)
-    summary.blanks = sum(queue.blanks for queue in queues)
-    lasts = [(queue.name, queue.last.physical_offset) for queue in queues]
-    summary.notes = [*notes_of_database(database, recipe), *_notes_of_log(summary, lasts)]
-    summary.notes += _note_of_deleted(store, [queue.name for queue in queues])
+    from_offset = read_from(log, outcomes)
+    return _ReadLog(
+        [outcome.payload.units for outcome in outcomes],
+        sum(outcome.payload.records for outcome in outcomes),
+        from_offset,
+        [(first, last) for _, first, last in holes(store.segments) if first >= from_offset],
+        [range_ for outcome in outcomes for range_ in outcome.payload.damaged],
+    )
 
 
 def _note_of_deleted(store: Store, names: Sequence[QueueName]) -> list[str]:
     topics = topic_table(store)
     deleted = [name for name in names if topics.is_deleted(name.topic)]
     return [f"{len(deleted)} queues are of topics that were deleted ({named(deleted)})"] if deleted else []
-
-
-def _take(summary: Summary, lost: LostQueues) -> None:
-    """Note the figures of the selected files."""
-    summary.lost_only = True
-    summary.queues, summary.units = len(lost.queues), sum(queue.units for queue in lost.queues)
-    summary.files = sum(len(queue.files) for queue in lost.queues)
-    summary.kept, summary.replaced = len(lost.kept), lost.replaced
-    summary.contradictions, summary.proof = lost.undecided, lost.proof
-    summary.has_lost_end = lost.has_lost_end
-    if lost.has_lost_end:
-        summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
 
 
 def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1) -> tuple[Store, QueueSettings]:
@@ -222,66 +234,54 @@ def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int
     return store, settings
 
 
-def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:
+def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> Iterator[str]:
     """Yield the facts that the log could not tell, and the differences from a healthy log."""
-    beginning = [queue for queue in queues if queue.first_queue_offset > 0 and queue.name.kind is QueueKind.PLAIN]
-    if beginning:
-        yield (
-            f"queues that begin after queue offset 0: {len(beginning)} ({_named(beginning)}); the units before are of "
-            "deleted messages, and are blanks back to the start of the first file"
-        )
-    skipped = [queue for queue in queues if queue.skipped]
-    if skipped:
-        yield (
-            f"records without a unit, as a broker drops them: {sum(queue.skipped for queue in skipped)} "
-            f"({_named(skipped)}); their queue offset is below the queue's end"
-        )
-    misplaced = [queue for queue in queues if queue.misplaced]
-    if misplaced:
-        yield (
-            "units that are not where their queue offset says, as a broker appends them: "
-            f"{sum(queue.misplaced for queue in misplaced)} ({_named(misplaced)})"
-        )
-    refused = [queue for queue in queues if not queue.files]
-    if refused:
-        yield f"queues that are not written: {len(refused)} ({_named(refused)}); no folder can have their topic's name"
+    plain = [queue for queue in queues if queue.name.kind is QueueKind.PLAIN]
+    yield from note_of(
+        "queues that begin after queue offset 0",
+        {queue.name: queue.first_queue_offset > 0 for queue in plain},
+        "the units before are of deleted messages, and are blanks back to the start of the first file",
+    )
+    yield from note_of(
+        "records without a unit, as a broker drops them",
+        {queue.name: queue.skipped for queue in queues},
+        "their queue offset is below the queue's end",
+    )
+    yield from note_of(
+        "units that are not where their queue offset says, as a broker appends them",
+        {queue.name: queue.misplaced for queue in queues},
+    )
+    yield from note_of(
+        "queues that are not written",
+        {queue.name: not queue.files for queue in queues},
+        "no folder can have their topic's name",
+    )
     if recipe.ext_file_size is not None:
         yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
     if features_of(store).queues is QueueStorage.ROCKSDB:
         yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
-        ended = sorted(stored_ends(store, {queue.name for queue in queues}))
-        if ended:
-            yield (
-                f"queues without a message in the log any more: {len(ended)} ({named(ended)}); with these files a "
-                "broker begins them at 0 again, for there are none of them"
-            )
-    left_out = [queue for queue in queues if queue.blanks]
-    if left_out:
-        yield (
-            f"blanks in place of units whose records the log has lost: {summary.blanks} ({_named(left_out)}); every "
-            "later unit is at its own queue offset, and consumers skip the blanks"
+        yield from note_of(
+            "queues without a message in the log any more",
+            dict.fromkeys(sorted(stored_ends(store, {queue.name for queue in queues})), 1),
+            "with these files a broker begins them at 0 again, for there are none of them",
         )
+    yield from note_of(
+        "blanks in place of units whose records the log has lost",
+        {queue.name: queue.blanks for queue in queues},
+        "every later unit is at its own queue offset, and consumers skip the blanks",
+    )
 
 
-def _notes_of_log(summary: Summary, lasts: Sequence[tuple[QueueName, int]]) -> Iterator[str]:
-    """Yield the facts that an incomplete log could not tell; *lasts* are the offsets of each queue's newest record."""
-    last = max((end for _, end in summary.gaps), default=0)
-    short = [name for name, offset in lasts if summary.gaps and offset < last]
-    if short:
-        yield (
-            f"queues without a message after the last gap: {len(short)} ({named(short)}); where they ended is not "
-            "known, and consumers may be ahead of them"
-        )
-    if summary.damaged_bytes:
-        yield f"damaged bytes of the log: {summary.damaged_bytes:,}; units of the records lost there are missing"
-
-
-def _named(queues: Sequence[BuiltQueue]) -> str:
-    return named([queue.name for queue in queues])
-
-
-def _lasts(queues: Sequence[BuiltQueue]) -> list[tuple[QueueName, int]]:
-    return [(queue.name, queue.last_physical_offset) for queue in queues]
+def _notes_of_log(log: _ReadLog, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
+    """Yield the facts that an incomplete log could not tell."""
+    last = max((end for _, end in log.gaps), default=0)
+    yield from note_of(
+        "queues without a message after the last gap",
+        {queue.name: queue.last_physical_offset < last for queue in queues},
+        "where they ended is not known, and consumers may be ahead of them",
+    )
+    if log.damaged_bytes:
+        yield f"damaged bytes of the log: {log.damaged_bytes:,}; units of the records lost there are missing"
 
 
 def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
@@ -307,24 +307,13 @@ def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:
 
 
 def _write_manifest(out: Path, recipe: QueueRecipe, made: Mapping[str, object], summary: Summary) -> None:
-    manifest: dict[str, object] = {
-        "store": summary.store,
-        "to": summary.to,
-        "release": summary.release,
-        "release_origin": summary.release_origin,
+    manifest = {
+        **{name: getattr(summary, name) for name in ("store", "to", "release", "release_origin")},
         "file_size": {kind.value: size for kind, size in recipe.file_sizes.items()},
         "ext_file_size": recipe.ext_file_size,
         "delay_levels": recipe.rules.delay_levels,
         "batch_topics": sorted(recipe.rules.batch_topics),
-        "from_offset": summary.from_offset,
-        "records": summary.records,
-        "units": summary.units,
-        "notes": summary.notes,
-        "gaps": summary.gaps,
-        "blanks": summary.blanks,
-        "lost_only": summary.lost_only,
-        "replaced": summary.replaced,
-        "proof": summary.proof,
+        **{name: getattr(summary, name) for name in _IN_MANIFEST},
         **made,
     }
     LocalStorage().create(

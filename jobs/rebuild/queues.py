@@ -6,10 +6,12 @@ is, so memory does not grow with a queue. What a queue's files hold depends on n
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -19,10 +21,11 @@ from uuid import uuid4
 import numpy as np
 
 from jobs.rebuild.unit_files import UnitFile, read_units, write_units
-from jobs.storage.local import flush_directory
+from jobs.storage.local import flush_directory, write_all
 from jobs.storage.scratch import Scratch
 from jobs.store.ranges import Range
 from jobs.store.units import Units
+from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
@@ -124,6 +127,18 @@ def discard(recipe: QueueRecipe, units: RangeUnits) -> None:
         recipe.scratch.delete(units.units.file)
 
 
+def groups_of(recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[int]:
+    """Return the groups that have units."""
+    return [group for group in range(recipe.groups) if any(file.sections[group].units for file in ranges)]
+
+
+def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
+    """Write the queues of all groups, one task a group; return them by name."""
+    task = partial(build_group, recipe=recipe, ranges=ranges)
+    built = workers.map(groups_of(recipe, ranges), task, "writing queues")
+    return sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
+
+
 def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
     """Write the queues of a group, each whole or not at all; a second attempt gives the same files."""
     attempt = Path(recipe.directory) / f"{ATTEMPT}{uuid4()}"
@@ -164,13 +179,14 @@ class _Queue:
         self._is_safe = name.is_safe
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost)
-        self._files = _Files(attempt, folder_of(name), size)
+        inner = f"{name.topic}/{name.queue_id}"  # plain queues lie in the output without their folder
+        self._files = _Files(attempt, inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}", size)
         self._extension: ExtBuilder | None = None
         self._extension_files: _Files | None = None
         if recipe.ext_file_size is not None and name.kind is QueueKind.PLAIN:
             self._extension = ExtBuilder(recipe.ext_file_size)
             extension = attempt.with_name(f"{attempt.name}-{EXTENSION}")
-            self._extension_files = _Files(extension, extension_folder_of(name), recipe.ext_file_size)
+            self._extension_files = _Files(extension, f"{EXTENSION}/{inner}", recipe.ext_file_size)
         self._first: int | None = None
         self._units = 0
         self._last = 0
@@ -194,17 +210,8 @@ class _Queue:
         files = self._files.finish(self._directory, range(start, self._builder.files_end, self._builder.file_size))
         if self._extension_files is not None:
             files += self._extension_files.finish(self._directory)
-        builder = self._builder
-        return BuiltQueue(
-            self._name,
-            files,
-            self._first or 0,
-            self._units,
-            builder.misplaced,
-            builder.skipped,
-            builder.blanks,
-            self._last,
-        )
+        counts = self._builder.misplaced, self._builder.skipped, self._builder.blanks
+        return BuiltQueue(self._name, files, self._first or 0, self._units, *counts, self._last)
 
 
 def named(names: Sequence[QueueName]) -> str:
@@ -213,15 +220,11 @@ def named(names: Sequence[QueueName]) -> str:
     return shown if len(names) <= _SHOWN else f"{shown}, …"
 
 
-def folder_of(name: QueueName) -> str:
-    """Return the folder of a queue's files below the output: `<topic>/<queue id>`, as below `consumequeue`."""
-    inner = f"{name.topic}/{name.queue_id}"
-    return inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}"
-
-
-def extension_folder_of(name: QueueName) -> str:
-    """Return the folder of the files of a queue's extension below the output."""
-    return f"{EXTENSION}/{name.topic}/{name.queue_id}"
+def note_of(fact: str, counts: Mapping[QueueName, int], meaning: str = "") -> Iterator[str]:
+    """Yield a fact about queues with how often it was met, in which of them, and its meaning; nothing if in none."""
+    names = [name for name, count in counts.items() if count]
+    if names:
+        yield f"{fact}: {sum(counts.values())} ({named(names)})" + (f"; {meaning}" if meaning else "")
 
 
 @dataclass(slots=True)
@@ -231,10 +234,8 @@ class _Files:
     attempt: Path  # where they are until all are whole
     folder: str
     size: int
-    _paths: dict[int, str] = field(default_factory=dict)
     _written: dict[int, int] = field(default_factory=dict)
-    _hashes: dict[int, Any] = field(default_factory=dict)
-    _finished: dict[int, str] = field(default_factory=dict)
+    _hashes: defaultdict[int, Any] = field(default_factory=lambda: defaultdict(sha256))
 
     def write(self, part: QueueBytes) -> None:
         """Write bytes after those that are there, into as many files as they need."""
@@ -242,64 +243,42 @@ class _Files:
         while data:
             base = offset // self.size * self.size
             fitting = data[: base + self.size - offset]
-            self._write(base, offset - base, fitting)
+            with self._opened(base) as descriptor:
+                write_all(descriptor, offset - base, fitting)
+            self._hashes[base].update(fitting)
+            self._written[base] = offset - base + len(fitting)
             offset, data = offset + len(fitting), data[len(fitting) :]
 
-    def _write(self, base: int, position: int, data: memoryview) -> None:
-        if base not in self._hashes:
-            for done, digest in self._hashes.items():
-                self._finished[done] = digest.hexdigest()
-            self._hashes = {base: sha256()}
-        path = self._path(base)
+    @contextmanager
+    def _opened(self, base: int) -> Iterator[int]:
+        if not self._written:
+            self.attempt.mkdir(parents=True, exist_ok=True)
+        path = f"{self.attempt}/{name_of_offset(base)}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            done = 0
-            while done < len(data):
-                done += os.pwrite(descriptor, data[done:], position + done)
+            yield descriptor
         finally:
             os.close(descriptor)
-        self._hashes[base].update(data)
-        self._written[base] = position + len(data)
-
-    def _path(self, base: int) -> str:
-        path = self._paths.get(base)
-        if path is None:
-            if not self._paths:
-                self.attempt.mkdir(parents=True, exist_ok=True)
-            path = self._paths[base] = str(self.attempt / name_of_offset(base))
-        return path
 
     def finish(self, directory: Path, bases: Sequence[int] = ()) -> list[BuiltFile]:
         """Give every file its size, flush it, and move the folder to its place."""
-        for base, digest in self._hashes.items():
-            self._finished[base] = digest.hexdigest()
         built = []
         for base in sorted({*bases, *self._written}):
-            descriptor = os.open(self._path(base), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
+            with self._opened(base) as descriptor:
                 os.ftruncate(descriptor, self.size)
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            digest = self._finished.get(base, sha256().hexdigest())
             path = f"{self.folder}/{name_of_offset(base)}"
-            built.append(BuiltFile(path, self.size, self._written.get(base, 0), digest))
+            built.append(BuiltFile(path, self.size, self._written.get(base, 0), self._hashes[base].hexdigest()))
         if built:
             flush_directory(self.attempt)
-            self._move(directory)
+            self._move(directory / self.folder)
         return built
 
-    def _move(self, directory: Path) -> None:
-        target = directory / self.folder
+    def _move(self, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):  # an earlier attempt of this task got as far: the same bytes
-            self._rename(target)
-        flush_directory(target.parent)
-
-    def _rename(self, target: Path) -> None:
         try:
             self.attempt.rename(target)
-        except OSError as error:
-            if target.is_dir():
-                raise FileExistsError(str(target)) from error
-            raise
+        except OSError:
+            if not target.is_dir():  # else an earlier attempt of this task got as far: the same bytes
+                raise
+        flush_directory(target.parent)

@@ -1,6 +1,7 @@
 """`--dry-run` of the two rebuilds: settings, files kept and refused, bytes to read; and nothing written."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -43,23 +44,24 @@ def test_files_that_would_be_kept_are_named(store: Path) -> None:
     assert not _of_index(store).kept
 
 
-def test_a_file_that_is_cut_short_would_be_replaced(store: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "detail", "code"),
+    [(500, "truncated: 500 bytes of 840", ExitCode.DAMAGE), (860, "860 bytes", ExitCode.MISMATCH)],
+    ids=["cut short", "of another geometry"],
+)
+def test_a_file_that_is_cut_short_would_be_replaced_and_one_of_another_geometry_stop_everything(
+    store: Path, size: int, detail: str, code: ExitCode
+) -> None:
     path = store / "index" / _names(store)[6]
-    path.write_bytes(path.read_bytes()[:500])
+    os.truncate(path, size)
     made = _of_index(store, lost_only=True)
 
-    assert [(one.real.name, one.detail) for one in made.refused] == [(path.name, "truncated: 500 bytes of 840")]
-    assert made.exit_code is ExitCode.DAMAGE
-
-
-def test_a_file_of_another_geometry_would_stop_everything(store: Path) -> None:
-    path = store / "index" / _names(store)[6]
-    path.write_bytes(path.read_bytes() + bytes(20))
-    made = _of_index(store, lost_only=True)
-
-    assert [one.real.name for one in made.contradictions] == [path.name]
-    assert made.exit_code is ExitCode.MISMATCH
-    assert any("nothing would be written" in line for line in made.lines())
+    assert [one.real.name for one in made.refused] == [path.name]
+    assert detail in made.refused[0].detail
+    assert made.exit_code is code
+    stops = code is ExitCode.MISMATCH
+    assert [one.real.name for one in made.contradictions] == [path.name] * stops
+    assert any("nothing would be written" in line for line in made.lines()) == stops
 
 
 def test_a_gap_in_the_log_is_said_before_anything_is_built(store: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -32,8 +32,6 @@ from tests.support.stores import log_folders
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-T = TypeVar("T")
-Item = TypeVar("Item")
 LEFT_OPEN = ("b470-base",)  # between 4.7.0 and 4.7.1 nothing in a log tells
 ARGUMENTS = ("--hash-slots", "100", "--index-num", "20", "--release", "5.3.3")
 
@@ -209,11 +207,13 @@ def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_ar
 
 @pytest.mark.parametrize("range_size", [1 << 30, 8192, 2048, 1024])
 def test_however_the_log_is_cut_the_files_are_the_same(
-    spark: "SparkSession", golden: StoreOf, tmp_path: Path, range_size: int
+    spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int
 ) -> None:
+    """A relative directory is one of this process: tasks run where their session was started."""
     from jobs.store.spark_workers import SparkWorkers
 
-    request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
+    monkeypatch.chdir(tmp_path)
+    request = RebuildIndexRequest(str(golden("b533-base")), "out", range_size=range_size)
     rebuild(request, SparkWorkers(spark))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
@@ -259,18 +259,6 @@ def test_a_rebuild_that_fails_leaves_no_file(golden: StoreOf, tmp_path: Path, mo
         rebuilt(golden("b533-base"), tmp_path / "out")
 
     assert not list((tmp_path / "out").iterdir())
-
-
-def test_a_relative_directory_is_one_of_this_process(
-    spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tasks run where their session was started, and would write there."""
-    from jobs.store.spark_workers import SparkWorkers
-
-    monkeypatch.chdir(tmp_path)
-    rebuild(RebuildIndexRequest(str(golden("b533-base")), "out"), SparkWorkers(spark))
-
-    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
 
 
 @pytest.mark.usefixtures("spark")
