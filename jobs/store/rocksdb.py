@@ -23,11 +23,12 @@ from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.store import is_rocksdb_name
 
 if TYPE_CHECKING:
-    from rocksdict import Options, Rdict, RdictIter
+    from rocksdict import Options, Rdict
 
 INSTALL = "pip install 'rocketmq-lake[rocksdb]'"
 _ATTEMPTS = 3
 _AT_ONCE = 1 << 16  # rows
+_FEW = 64
 _TABLE = ".sst"
 _LOG = ".log"
 _MANIFEST = "MANIFEST"
@@ -55,51 +56,34 @@ class Database:
         """The names of the column families."""
         return tuple(self._families)
 
-    def rows(self, family: str, at_once: int = _AT_ONCE) -> Iterator[Rows]:
-        """Yield the rows of a family in the order of their keys, some at a time; none of a family that is not there."""
+    def rows(self, family: str, start: bytes = b"", at_once: int = _AT_ONCE) -> Iterator[Rows]:
+        """
+        Yield the rows of a family whose keys are not before *start*, in their order, some at a time.
+
+        None of a family that is not there. `CorruptData` where the next row cannot be read.
+        """
         found = self._families.get(family)
         if found is None:
             return
-        items = iter(found.items())
+        items = iter(found.items(from_key=start))
         last: bytes | None = None
         while some := list(islice(items, at_once)):
             keys, values = zip(*some, strict=True)
             last = keys[-1]
             yield Rows(keys, values)
-        self._check_end(self._after(found, last))
-
-    def rows_from(self, family: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a family whose keys are not before *start*, one by one."""
-        found = self._families.get(family)
-        if found is None:
-            return
+        # Before a row that cannot be read the rows just end: a cursor at the same place says why.
         cursor = found.iter()
-        cursor.seek(start)
-        while cursor.valid():
-            yield cursor.key(), cursor.value()
+        cursor.seek(start if last is None else last)
+        if last is not None:
             cursor.next()
-        self._check_end(cursor)
-
-    def _after(self, family: "Rdict", last: bytes | None) -> "RdictIter":
-        """Return a cursor after the row of a key, or at the first row."""
-        cursor = family.iter()
-        if last is None:
-            cursor.seek_to_first()
-        else:
-            cursor.seek(last)
-            cursor.next()
-        return cursor
-
-    def _check_end(self, cursor: "RdictIter") -> None:
-        """Raise `CorruptData` where rows ended because the next one could not be read: they then just end."""
         try:
             cursor.status()
         except Exception as error:  # rocksdict raises nothing more specific
-            raise CorruptData(_sentence(error), None, self._location) from error
+            raise CorruptData(_sentence(error, Path(found.path())), None, self._location) from error
 
-    def items(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a family one by one: for the small ones."""
-        for rows in self.rows(family):
+    def items(self, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a family one by one: for small ones, or a few rows from *start* on."""
+        for rows in self.rows(family, start, _FEW):
             yield from zip(rows.keys, rows.values, strict=True)
 
 

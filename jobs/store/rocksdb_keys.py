@@ -9,7 +9,7 @@ from rmq_formats.rocksdb.index import FAMILY, IndexRow, decode_index_row, follow
 
 def has_rows(database: Database) -> bool:
     """Return whether a database holds a row of an index: every newer store has the database."""
-    return any(hour_of(key) is not None for key, _ in database.rows_from(FAMILY, b""))
+    return any(hour_of(key) is not None for key, _ in database.items(FAMILY))
 
 
 def rows_under(database: Database, topic: str, kind: KeyKind, key: str) -> Iterator[IndexRow]:
@@ -21,10 +21,10 @@ def rows_under(database: Database, topic: str, kind: KeyKind, key: str) -> Itera
     prefix = key_prefix(topic, kind, key)
     start: bytes | None = b""
     while start is not None:
-        hour = next((hour_of(found) for found, _ in database.rows_from(FAMILY, start)), None)
+        hour = next((hour_of(found) for found, _ in database.items(FAMILY, start)), None)
         if hour is None:  # progress is stored after all hours up to the year 250,000
             return
-        for found, value in database.rows_from(FAMILY, hour + prefix):
+        for found, value in database.items(FAMILY, hour + prefix):
             if not found.startswith(hour + prefix):
                 break
             yield decode_index_row(found, value)

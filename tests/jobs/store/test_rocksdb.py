@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,31 +96,31 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = unpack_feature("b551-lmq-rockscq", tmp_path).root
-    monkeypatch.setattr(rocksdb.Database.rows, "__defaults__", (size,))
+    monkeypatch.setattr(rocksdb.Database.rows, "__defaults__", (b"", size))
     queues = stored_queues(list_store(str(root)))
 
     assert len(queues) == 10
     assert sum(queue.capacity - queue.start for queue in queues) == 200
 
 
-def test_a_damaged_table_is_a_sentence_with_the_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "damage", "words"),
+    [
+        ("*.sst", lambda path: flip(path, 100, 0xFF), "checksum mismatch"),
+        ("*.sst", Path.unlink, "No such file or directory"),
+        ("MANIFEST-*", Path.unlink, "No such file or directory"),
+    ],
+)
+def test_damage_is_a_sentence_with_the_folder_and_no_path_of_ours(
+    pattern: str, damage: Callable[[Path], object], words: str, tmp_path: Path
+) -> None:
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    table = max((root / "consumequeue").glob("*.sst"), key=lambda path: path.stat().st_size)
-    flip(table, 100, 0xFF)
+    for path in (root / "consumequeue").glob(pattern):
+        damage(path)
 
-    with pytest.raises(CorruptData, match="checksum mismatch") as raised:
+    with pytest.raises(CorruptData, match=words) as raised:
         rocksdb_queues(list_store(str(root)))
     assert str(raised.value).startswith(f"{root}/consumequeue: ")
-
-
-@pytest.mark.parametrize("lost", ["MANIFEST-*", "*.sst"])
-def test_a_lost_file_is_a_sentence_with_its_name_and_no_path_of_ours(lost: str, tmp_path: Path) -> None:
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    for path in (root / "consumequeue").glob(lost):
-        path.unlink()
-
-    with pytest.raises(CorruptData, match=r"No such file or directory") as raised:
-        rocksdb_queues(list_store(str(root)))
     assert "rmq-lake-rocksdb" not in str(raised.value)
     assert "\n" not in str(raised.value)
 
