@@ -187,6 +187,7 @@ def _sound(work: MendWork) -> Iterator[Interval]:
     with closing(RangeReader(work.range).pieces()) as pieces, Path(work.lake.path).open("rb") as made:
         for item in pieces:
             if isinstance(item, Piece):
+                # *sound* is where the last sound record ends, *at* the last item: equal if nothing wrong is between.
                 if item.kind is PieceKind.BLANK and sound == at:  # after another log's records it ends that log
                     yield item.offset, item.end
                 at = item.end

@@ -31,6 +31,8 @@ class Coverage:
             return [], []
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
+        # The farthest end so far. What starts before it overlaps, what starts at it touches and is joined: only where a
+        # start lies beyond it does a new interval begin.
         reach = np.maximum.accumulate(ends)
         overlaps = np.flatnonzero(starts[1:] < reach[:-1]) + 1
         twice = [(int(starts[at]), int(min(ends[at], reach[at - 1]))) for at in overlaps.tolist()]

@@ -105,6 +105,7 @@ class _Segment:
         if not offsets.size:
             return
         self.records += offsets.size
+        # A run of records that follow each other both in the log and in the buffer is one write.
         cuts = np.flatnonzero((offsets[1:] != ends[:-1]) | (positions[1:] != positions[:-1] + sizes[:-1])) + 1
         first, last = np.concatenate(([0], cuts)), np.concatenate((cuts - 1, [offsets.size - 1]))
         for start, end in zip(first.tolist(), last.tolist(), strict=True):

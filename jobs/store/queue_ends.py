@@ -160,6 +160,8 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _End |
         return None
     data = queue.read(known - 1, min(known + FIRST_LOOK, queue.capacity))
     written = first_unwritten(queue.name.kind, data)
+    # The first unit read is the last that was taken. If it is not written, or leads past *from_offset*, the queue was
+    # cut or made again; if all that was read is written, the end lies farther on.
     if not 0 < written * queue.unit_size < len(data) or queue.decode(data).physical_offset >= from_offset:
         return None
     return _End(known, known - 1 + written, queue.decode(data, written - 1))

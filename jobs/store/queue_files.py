@@ -167,6 +167,8 @@ class StoredQueue:
         return self.start
 
     def _search(self, low: int, high: int) -> int:
+        # The unit at *low* is written, the one at *high* is not, or is no unit of the file: a border lies between them.
+        # An earlier life may have left units after a hole: then any border is taken, and the row followed from there.
         while high - low > FIRST_LOOK:
             middle = (low + high) // 2
             if self._is_written(middle):
