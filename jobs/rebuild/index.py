@@ -127,6 +127,7 @@ class Result(Judged):
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     log_bytes: int = 0  # that were read
+    was_killed: bool = False  # then the next start deletes files that end after the checkpoint, new ones too
 
     @property
     def contradictions(self) -> list[ComparedSurvivor]:
@@ -192,7 +193,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
             survivors=[_survivor(explained) for explained in plan.explained],
             replaced=sorted(name for build in plan.builds for name in build.replaces),
             gaps=plan.row.gaps, left_out=list(_left_out(plan, store)),
-            log_bytes=sum(segment.size for segment in store.segments),
+            log_bytes=store.log_size, was_killed=not store.is_closed,
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
             return result

@@ -6,8 +6,8 @@ places in one step; a single file takes its name in one step. So whoever kills t
 what is new, whole. The broker's own lock is held meanwhile: it cannot start. What was replaced stays beside the store
 under a name of its own.
 
-A store belongs to its broker's user, who may change anything in it at any moment. So root acts as that user wherever it
-touches the store, and can do no more in it than that user.
+A store belongs to its broker's user, who may change anything in it at any moment: a link may be there by then that was
+not there before. So root acts as that user wherever it touches the store, and can do no more in it than that user.
 """
 
 import ctypes
@@ -29,7 +29,6 @@ from uuid import uuid4
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
-from jobs.rebuild.owner import Owner, acting_as, acting_as_before
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.store.store import REPLACED
@@ -56,6 +55,15 @@ Step = Callable[[str], object]  # is told of each step before it
 
 class RefusedError(Exception):
     """Why nothing was touched."""
+
+
+class Owner(NamedTuple):
+    """The owner and the mode of files in the index directory."""
+
+    user: int
+    group: int
+    directory_mode: int
+    file_mode: int
 
 
 class NewFile(NamedTuple):
@@ -107,6 +115,40 @@ class Installation:
         if self.checkpoint is not None:
             new, backup = self.checkpoint
             yield f"checkpoint: index time {new.index_timestamp}, the old one in {backup.name}"
+
+
+@contextmanager
+def acting_as(user: int, group: int) -> Iterator[None]:
+    """Temporarily switch effective user and group (root only; otherwise do nothing)."""
+    if os.geteuid() != 0 or user == 0:
+        yield
+        return
+    groups, before = os.getgroups(), os.getegid()
+    os.setgroups([group])
+    os.setegid(group)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before)
+        os.setgroups(groups)
+
+
+@contextmanager
+def acting_as_before() -> Iterator[None]:
+    """Within `acting_as`, act as root once more: for our own files outside the store."""
+    user, group = os.geteuid(), os.getegid()
+    if user == os.getuid():
+        yield
+        return
+    os.seteuid(os.getuid())
+    os.setegid(os.getgid())
+    try:
+        yield
+    finally:
+        os.setegid(group)
+        os.seteuid(user)
 
 
 def plan_index(

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.rebuild.install import Installation, remove_empty, sweep, user_of
-from jobs.rebuild.owner import acting_as
+from jobs.rebuild.install import Installation, acting_as, remove_empty, sweep, user_of
 from jobs.storage.local import LocalStorage, flush_directory, sha256_of
 
 JOURNAL = "REPAIR.json"
@@ -135,6 +134,8 @@ def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
         is_set_aside = name in entry.set_aside
         if is_as_installed and is_set_aside and not replaced.exists():
             raise NotRepairableError(f"{replaced}: the replaced file is no longer there; nothing was taken back")
+        # A file with other bytes may be the old one if the step puts single files and was killed before it set this one
+        # aside. Else a broker has written to it.
         if not is_as_installed and (entry.done or entry.is_exchange or replaced.exists() or not is_set_aside):
             raise NotRepairableError(
                 f"{place}: written to after the repair: the broker has gone on, and what came since would be lost; "

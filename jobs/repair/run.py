@@ -39,6 +39,7 @@ from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
     Installation,
     RefusedError,
+    acting_as,
     broker_kept_out,
     install,
     plan_files,
@@ -47,7 +48,6 @@ from jobs.rebuild.install import (
     user_of,
 )
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
-from jobs.rebuild.owner import acting_as
 from jobs.repair.before_start import bridged, withheld
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
 from jobs.repair.segments import Doubts, MendedSegment, complete, damaged_bases, link_log, lost_bases, mend

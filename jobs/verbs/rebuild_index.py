@@ -23,7 +23,7 @@ from jobs.command.rebuilds import (
 )
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
-from jobs.storage.locations import is_local, local_path
+from jobs.storage.locations import is_local
 from jobs.store.beside_broker import broker_process, care_beside
 from jobs.store.known import UndecidedError
 
@@ -106,14 +106,9 @@ def command(  # noqa: PLR0913 - one argument an option
     told = {"installed": installed, "severity": outcome.severity.value, "seconds": outcome.seconds}
     lines = [*replaced_lines(result.replaced, installed=installed), *(next_after_install(root) if installed else ())]
     if result.files and not how.wants_install:
-        lines += next_after_build(out, *(("--advance-checkpoint",) if _was_killed(root) else ()))
+        lines += next_after_build(out, *(("--advance-checkpoint",) if result.was_killed and is_local(root) else ()))
     answer.give({**result.describe(), **told}, lines, outcome)
     return outcome.severity.exit_code
-
-
-def _was_killed(store: str) -> bool:
-    """Return whether the next start deletes index files that end after the checkpoint, new ones too."""
-    return is_local(store) and Path(local_path(store), "abort").exists()
 
 
 def _lines(result: "Result") -> Iterator[str]:

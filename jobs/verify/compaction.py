@@ -9,6 +9,7 @@ compare it with; and which messages were copied cannot be checked, for a topic m
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +17,9 @@ import numpy as np
 from jobs.console.amounts import counted
 from jobs.diagnosis.log_check import LogWatch, RangeCheck
 from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
-from jobs.store.compaction import CompactedFile, compacted_queues
-from jobs.store.queue_files import StoredQueue, stored_queues
+from jobs.store.queue_files import QueueFile, StoredQueue, stored_queues
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
-from jobs.store.store import Segment, Store, list_again
+from jobs.store.store import Segment, Store, StoredFile, list_again
 from jobs.store.units import Units, is_written, units_of
 from jobs.store.workers import OneByOne, Workers
 from jobs.verify.copies import compare_copies
@@ -30,7 +30,8 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
-from rmq_formats.consumequeue.unit import QueueKind, QueueRules
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.store import FileKind
 
 OTHER_COPY = "compacted_record_differs"
 OTHER_UNIT = "compacted_unit_differs"
@@ -45,10 +46,33 @@ _FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of what a record
 }
 
 
+class _CompactedFile(NamedTuple):
+    """A file of a queue's compacted log, and that of its units; a whole store has both or none."""
+
+    topic: str
+    queue_id: int
+    name: str
+    log: StoredFile | None
+    units: StoredFile | None
+
+    def store(self, store: Store) -> Store:
+        """Return the log's file as a store of one segment: zeros may end each file, not the newest alone."""
+        if self.log is None:
+            return Store(store.root, storage=store.storage)
+        base = self.log.about.base_offset or 0
+        segment = Segment(self.log.location, base, self.log.size, base + self.log.size)
+        return Store(store.root, (segment,), storage=store.storage)
+
+    def queue(self, store: Store) -> StoredQueue:
+        """Return its units as a queue that begins here; they are not numbered, each says which message it is of."""
+        files = () if self.units is None else (QueueFile(self.units.location, 0, self.units.size),)
+        return StoredQueue(QueueName(QueueKind.BATCH, self.topic, self.queue_id), files, store.storage)
+
+
 class _Work(NamedTuple):
     """A file of a compacted log, and what the broker's own log has of its queue."""
 
-    file: CompactedFile
+    file: _CompactedFile
     store: Store
     original: StoredQueue | None
     rules: QueueRules
@@ -94,14 +118,30 @@ def add_compaction(part: PartReport, store: Store, workers: Workers, rules: Queu
         part.notes.append(f"{counted(behind, 'message')} in compacted logs had no unit yet")
 
 
-def _whole(store: Store) -> list[list[CompactedFile]]:
+def _compacted_queues(store: Store) -> list[list[_CompactedFile]]:
+    """Return the files of each queue that has a compacted log, in their order."""
+    logs, units = (
+        {_place(file): file for file in store.of_kind(kind)}
+        for kind in (FileKind.COMPACTION_LOG, FileKind.COMPACTION_QUEUE)
+    )
+    places = sorted({*logs, *units})
+    files = [_CompactedFile(*place, logs.get(place), units.get(place)) for place in places]
+    return [list(group) for _, group in groupby(files, key=lambda file: (file.topic, file.queue_id))]
+
+
+def _place(file: StoredFile) -> tuple[str, int, str]:
+    *_, topic, queue_id, name = file.about.path.split("/")
+    return topic, int(queue_id), name
+
+
+def _whole(store: Store) -> list[list[_CompactedFile]]:
     """Return the compacted queues; where a broker replaces files just now, as they are a moment later."""
-    queues = compacted_queues(store)
+    queues = _compacted_queues(store)
     has_all = all(file.log and file.units for files in queues for file in files)
-    return queues if has_all or store.is_closed else compacted_queues(list_again(store))
+    return queues if has_all or store.is_closed else _compacted_queues(list_again(store))
 
 
-def _across(files: Sequence[tuple[CompactedFile, _Verified]], store: Store) -> Iterator[Finding]:
+def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> Iterator[Finding]:
     """Yield the findings on the files of a queue, and on their order."""
     before: int | None = None
     for file, verified in files:
@@ -154,7 +194,7 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
     return _Verified((*findings, *others), int(made.size), compared, first, last, behind)
 
 
-def _of_records(file: CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
+def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
     """Yield the findings on the records of a file; *made* are the units of those records that are of its queue."""
     yield from map(_as_damage, record_findings(log, checks)[0])
     name = log.below(log.segments[0].location)
