@@ -51,8 +51,8 @@ class Node(NamedTuple):
 _TOP = Node(0, 1 << _BITS)
 
 
-def cluster(lake: Lake, table: Table, merge: Merge, *, many: int = MANY) -> Saved:
-    """Move rows down until no node has *many* files; each round is a commit of its own, right if it is the last."""
+def cluster(lake: Lake, table: Table, merge: Merge) -> Saved:
+    """Move rows down until no node has MANY files; each round is a commit of its own, right if it is the last."""
     if table.sorted_by is None:
         raise ValueError(f"{table.name} is in the order of the log")
     column = table.sorted_by
@@ -63,7 +63,7 @@ def cluster(lake: Lake, table: Table, merge: Merge, *, many: int = MANY) -> Save
     def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
         return [
             Group(lake, rows, tuple(some), clustered_name(), part.limits)
-            for node, some in _crowded(stored, column, many)
+            for node, some in _crowded(stored, column)
             for part in _parts(
                 node, [group for file in some for group in row_groups(lake, table, file, column, _TOP.limits)]
             )
@@ -77,7 +77,7 @@ def cluster(lake: Lake, table: Table, merge: Merge, *, many: int = MANY) -> Save
         saved = saved.and_then(done)
 
 
-def _crowded(stored: Sequence[StoredFile], column: str, many: int) -> Iterator[tuple[Node, list[StoredFile]]]:
+def _crowded(stored: Sequence[StoredFile], column: str) -> Iterator[tuple[Node, list[StoredFile]]]:
     """Yield nodes with many files of one store, some of the files at a time."""
     of_node: dict[tuple[str, Node], list[StoredFile]] = defaultdict(list)
     for file in sorted(stored, key=lambda one: one.path):
@@ -85,7 +85,7 @@ def _crowded(stored: Sequence[StoredFile], column: str, many: int) -> Iterator[t
         if file.rows and store and store == file.high("store_id", ""):
             of_node[store, _node(file, column)].append(file)
     for (_, node), there in of_node.items():
-        for start in range(0, len(there) if len(there) >= many else 0, _TOGETHER):
+        for start in range(0, len(there) if len(there) >= MANY else 0, _TOGETHER):
             some = there[start : start + _TOGETHER]
             if len(some) > 1:
                 yield node, some
@@ -96,6 +96,7 @@ def _node(file: StoredFile, column: str) -> Node:
     low, high = file.low(column, 0), file.high(column, _TOP.high - 1)
     if not is_clustered(file) or not 0 <= low <= high < _TOP.high:
         return _TOP
+    # The leading bits that both limits share lead down the tree as far as one node has both: _STEP bits a step.
     steps = (_BITS - (low ^ high).bit_length()) // _STEP
     width = _TOP.width >> _STEP * steps
     return Node(low // width * width, width)

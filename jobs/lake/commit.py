@@ -27,7 +27,7 @@ from pyarrow import fs
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import Selection, StoredFile, files, select
-from jobs.lake.snapshots import newest, open_delta, own
+from jobs.lake.snapshots import Snapshots, open_delta, snapshot_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
@@ -72,18 +72,21 @@ class TransactionTakenError(Exception):
 
 def open_table(lake: Lake, name: str) -> DeltaTable | None:
     """Return the newest snapshot of a table, to be read; None when the lake has no such table."""
-    return _if_there(lake, name, lambda: newest(lake.locate(name), lambda: _opened(lake, name)))
+    return _if_there(lake, name, Snapshots.newest)
 
 
 def own_table(lake: Lake, name: str) -> DeltaTable | None:
     """Return the newest snapshot of a table for whoever changes it; None when the lake has no such table."""
-    return _if_there(lake, name, lambda: own(lake.locate(name), lambda: _opened(lake, name)))
+    return _if_there(lake, name, Snapshots.own)
 
 
-def _if_there(lake: Lake, name: str, opened: Callable[[], DeltaTable]) -> DeltaTable | None:
+def _if_there(
+    lake: Lake, name: str, which: Callable[[Snapshots, Path, Callable[[], DeltaTable]], DeltaTable]
+) -> DeltaTable | None:
+    location = lake.locate(name)
     try:
-        with _failing_as_files_do(lake, lake.locate(name), "read"):
-            return opened()
+        with _failing_as_files_do(lake, location, "read"):
+            return snapshot_of(location, lambda: _opened(lake, name), which)
     except TableNotFoundError:
         return None
 
@@ -180,22 +183,17 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     for each snapshot. `TransactionTakenError` when the table has this transaction, or a later one of the same
     application, already.
     """
-    app, number = transaction
     added = tuple(actions)
 
     def attempt() -> int:
         snapshot = ensure_table(lake, table)
-        done = snapshot.transaction_version(app)
-        if done is None or done < number:
-            refuse_features(lake, snapshot, table)
-            refuse_lost_files(lake, table.name, added)
-        else:
-            # An answer that got lost looks like a conflict to whoever repeats the request: it may have been ours.
-            if done == number and added and {action.path for action in added} <= paths(snapshot):
-                return snapshot.version()
-            raise TransactionTakenError(f"{table.name} has run {done} of {app}")
-        change = rewrite(snapshot) if rewrite else Rewrite((), ())
-        return _write(lake, snapshot, table, added, change, (transaction,), metadata, data_change=True)
+        if _is_committed(snapshot, table, transaction, added):
+            return snapshot.version()
+        refuse_features(lake, snapshot, table)
+        refuse_lost_files(lake, table.name, added)
+        change = rewrite(snapshot) if rewrite else Rewrite()
+        new = Commit(table, (transaction,), metadata, data_change=True, brought=added, change=change)
+        return _write(lake, snapshot, new)
 
     with room_for(lake.locate(table.name)):
         return _retried(attempt)
@@ -209,19 +207,13 @@ def commit_replacing(
 
     `TransactionTakenError` as in `commit`.
     """
-    app, number = transaction
     added = tuple(actions)
     plain = replace(table, columns=())  # whatever columns there are: they are replaced
 
     def attempt() -> int:
-        snapshot = own_table(lake, table.name)
-        if snapshot is None:
-            snapshot = ensure_table(lake, table)
-        done = snapshot.transaction_version(app)
-        if done is not None and done >= number:
-            if done == number and {action.path for action in added} == paths(snapshot):
-                return snapshot.version()
-            raise TransactionTakenError(f"{table.name} has run {done} of {app}")
+        snapshot = own_table(lake, table.name) or ensure_table(lake, table)
+        if _is_committed(snapshot, table, transaction, added, replacing=True):
+            return snapshot.version()
         refuse_features(lake, snapshot, plain)
         refuse_lost_files(lake, table.name, added)
         location = lake.locate(table.name)
@@ -232,12 +224,36 @@ def commit_replacing(
             )
         if any(file.vector for file in files(lake, snapshot, plain)):
             raise OSError(f"{location}: {NO_VECTORS}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)")
-        new = Commit(table, added, Rewrite((), ()), (transaction,), metadata, data_change=True, mode="overwrite")
+        new = Commit(table, (transaction,), metadata, data_change=True, brought=added, mode="overwrite")
         _flush(snapshot.table_uri)
         return _write_once(lake, snapshot, new, attempts=0)
 
     with room_for(lake.locate(table.name)):
         return _retried(attempt)
+
+
+def _is_committed(
+    snapshot: DeltaTable,
+    table: Table,
+    transaction: tuple[str, int],
+    added: Sequence[Action],
+    *,
+    replacing: bool = False,
+) -> bool:
+    """
+    Return whether a table has *transaction* already, made of these very files.
+
+    An answer that got lost looks like a conflict to whoever repeats the request: the commit may have been ours. Else
+    `TransactionTakenError`.
+    """
+    app, number = transaction
+    done = snapshot.transaction_version(app)
+    if done is None or done < number:
+        return False
+    ours, there = {action.path for action in added}, paths(snapshot)
+    if done == number and (ours == there if replacing else ours and ours <= there):
+        return True
+    raise TransactionTakenError(f"{table.name} has run {done} of {app}")
 
 
 def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None:
@@ -264,9 +280,9 @@ def commit_layout(
     *,
     layout: str = "compacted",
     data_change: bool = False,
-) -> Rewrite | None:
+) -> None:
     """
-    Replace files of a table by others with the same rows; None when there was nothing to do.
+    Replace files of a table by others with the same rows, if *rewrite* names any.
 
     Where values are added to the rows, *data_change* tells readers of changes.
 
@@ -274,20 +290,19 @@ def commit_layout(
     """
     snapshot = own_table(lake, table.name)
     if snapshot is None:
-        return None
+        return
     refuse_features(lake, snapshot, table)
     change = rewrite(snapshot)
     if not change.removed:
-        return None
+        return
     try:
-        _write(lake, snapshot, table, (), change, (), {"layout": layout}, data_change=data_change)
+        _write(lake, snapshot, Commit(table, (), {"layout": layout}, data_change, change=change))
     except (CommitFailedError, OSError) as error:
         now = open_table(lake, table.name)  # see `commit`: it may have been ours
         if now is None or not change.added or not {action.path for action in change.added} <= paths(now):
             if isinstance(error, OSError):
                 raise
             raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
-    return change
 
 
 def refuse_layouts(lake: Lake, table: Table) -> None:
@@ -297,35 +312,26 @@ def refuse_layouts(lake: Lake, table: Table) -> None:
         return
     fence = LAYOUT, (snapshot.transaction_version(LAYOUT) or 0) + 1
     with suppress(CommitFailedError):  # another process was faster, with the same effect
-        _write(lake, snapshot, table, (), Rewrite((), ()), (fence,), {"layout": "unchanged"}, data_change=False)
+        _write(lake, snapshot, Commit(table, (fence,), {"layout": "unchanged"}, data_change=False))
 
 
-def put_transactions(lake: Lake, table: Table, transactions: Mapping[str, int]) -> None:
-    """Put transactions into the log of a table, and nothing else."""
-    snapshot = ensure_table(lake, table)
-    _write(
-        lake, snapshot, table, (), Rewrite((), ()), tuple(transactions.items()), {"layout": "healed"}, data_change=False
-    )
+def put_transaction(lake: Lake, table: Table, transaction: tuple[str, int]) -> None:
+    """Put a transaction into the log of a table, and nothing else."""
+    _write(lake, ensure_table(lake, table), Commit(table, (transaction,), {"layout": "healed"}, data_change=False))
 
 
-def _write(  # noqa: PLR0913, PLR0917
-    lake: Lake,
-    snapshot: DeltaTable,
-    table: Table,
-    added: Iterable[Action],
-    change: Rewrite,
-    transactions: tuple[tuple[str, int], ...],
-    metadata: Mapping[str, str],
-    *,
-    data_change: bool,
-) -> int:
+def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     """Write one commit on *snapshot*, durably; return the version that the table then has."""
-    new = Commit(table, (*added, *change.added), change, transactions, metadata, data_change)
+    # What nothing was removed for would be in the table twice.
+    assert new.change.removed or not new.change.added  # noqa: S101 - an invariant of ours, whatever a lake holds
     _flush(snapshot.table_uri)
-    if not change.removed:  # `deltalake` puts it after commits of others that leave protocol and metadata as they are
+    if not new.change.removed:
+        # `deltalake` puts it after commits of others that leave protocol and metadata as they are.
         return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
+    # Two commits that replace the same files would both succeed, and their rows be there twice: this transaction, which
+    # each of them counts up from the snapshot that it has read, makes the second one a conflict.
     layout = snapshot.transaction_version(LAYOUT) or 0
-    new = new._replace(transactions=(*transactions, (LAYOUT, layout + 1)))
+    new = new._replace(transactions=(*new.transactions, (LAYOUT, layout + 1)))
     for _ in range(_ATTEMPTS):
         before = snapshot.version()
         try:
@@ -334,7 +340,7 @@ def _write(  # noqa: PLR0913, PLR0917
             snapshot.update_incremental()
             if snapshot.version() == before or not _is_possible(lake, snapshot, new):
                 raise
-    raise CommitFailedError(f"{table.name}: {_ATTEMPTS} commits of others came first")
+    raise CommitFailedError(f"{new.table.name}: {_ATTEMPTS} commits of others came first")
 
 
 def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:

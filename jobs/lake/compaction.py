@@ -239,10 +239,8 @@ def merge_group(group: Group) -> Action | None:
     """Write one file with the rows of several; None when another engine has deleted all of them."""
 
     def write(table: Table) -> Action | None:
-        with MergedFile(group.lake, table, group.name, {}) as file:
-            for batch in _sorted(group, table) if table.sorted_by else _rows(group, table):
-                file.write(batch)
-            return file.close()
+        rows = _sorted(group, table) if table.sorted_by else _rows(group, table)
+        return MergedFile(group.lake, table, group.name, {}).fill(rows)
 
     return written_again(group.table, write)
 

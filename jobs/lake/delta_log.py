@@ -77,6 +77,8 @@ def identity_of(vector: Descriptor | None) -> str:
 
 def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
     """Return the files of the newest complete checkpoint that is not newer than *version*."""
+    # A checkpoint is one file, or as many parts as each part's name says (PROTOCOL.md, "Checkpoints"); a writer that
+    # died has left some of them.
     found: dict[tuple[int, str], list[str]] = {}
     for name in names:
         match = _CHECKPOINT.fullmatch(name)

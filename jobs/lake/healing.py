@@ -7,14 +7,13 @@ should have, and its rows whether it does. Only where they agree a transaction i
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow.dataset as ds
 
-from jobs.lake.commit import chosen, committed_transaction, open_table, put_transactions, rows
-from jobs.lake.features import refuse_features
-from jobs.lake.integrity import committed_by
+from jobs.lake.commit import chosen, committed_transaction, open_table, put_transaction, rows
+from jobs.lake.integrity import committed_by, refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.runs import DONE, PREPARED, REGISTERED, REGISTRY, Manifest, done_app, manifest_at
 from jobs.lake.tables import BY_NAME, PRODUCED, RUNS, Table
@@ -59,13 +58,10 @@ def put_back(lake: Lake, lost: list[Lost]) -> None:
     doubts = [f"{lake.locate(one.table)}: {one.doubt}" for one in lost if one.doubt]
     if doubts:
         raise OSError("; ".join(doubts))
-    for one in lost:
-        snapshot = open_table(lake, one.table)
-        if snapshot is not None:
-            refuse_features(lake, snapshot, BY_NAME[one.table])
+    refuse_unsupported(lake, (BY_NAME[one.table] for one in lost))
     # Tables before `runs`: a run that begins in between must still be refused.
     for one in lost:
-        put_transactions(lake, BY_NAME[one.table], {one.app: one.number})
+        put_transaction(lake, BY_NAME[one.table], (one.app, one.number))
 
 
 def _stores(lake: Lake) -> tuple[list[_Store], int]:
@@ -85,7 +81,6 @@ def _stores(lake: Lake) -> tuple[list[_Store], int]:
 
 
 def _of_tables(lake: Lake, store: _Store) -> Iterator[Lost]:
-    """Yield the transactions that the tables of a store lack."""
     if not store.prepared:
         return
     newest = manifest_at(lake, store.manifest, store.prepared)
@@ -114,28 +109,15 @@ def _doubt(lake: Lake, table: Table, store: _Store, newest: Manifest | None) -> 
     there = chosen(lake, snapshot, columns, of_store)
     if not there.num_rows and newest is None:
         return f"has no row of store {store.store_id}"
-    brought = [_limits(action.stats) for action in newest.tables.get(table.name, ())] if newest is not None else []
-    lows, highs = ([getattr(one, name) for one in brought] for name in ("low", "high"))
+    brought = newest.tables.get(table.name, ()) if newest is not None else ()
+    limits = [json.loads(action.stats) for action in brought]
+    lows, highs = ([one.get(name, {}).get(_OFFSET) for one in limits] for name in ("minValues", "maxValues"))
     if brought and None not in {*lows, *highs} and _OFFSET in columns:
         there = there.filter((ds.field(_OFFSET) >= min(lows)) & (ds.field(_OFFSET) <= max(highs)))
-    expected = sum(one.rows for one in brought)
+    expected = sum(action.rows for action in brought)
     if there.num_rows >= expected:
         return ""
     return (
         f"has {there.num_rows:,} of at least {expected:,} rows where run {store.prepared} of store {store.store_id} "
         "brought some: was it copied before that run, or were rows deleted?"
     )
-
-
-class _Limits(NamedTuple):
-    """The rows of a file, as its manifest has them."""
-
-    rows: int
-    low: int | None
-    high: int | None
-
-
-def _limits(stats: str) -> _Limits:
-    found: Mapping[str, Mapping[str, int]] = json.loads(stats)
-    lowest, highest = found.get("minValues", {}), found.get("maxValues", {})
-    return _Limits(int(str(found["numRecords"])), lowest.get(_OFFSET), highest.get(_OFFSET))

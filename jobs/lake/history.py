@@ -191,7 +191,7 @@ def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table
 
 
 def _not_in_quarantine(lake: Lake, known: KnownStore, offsets: list[int]) -> Iterator[int]:
-    """Yield the offsets that the lake does not know as damaged either."""
+    """Yield those *offsets* that are in no damaged range that the lake knows."""
     of_store = ds.field("store_id") == known.store_id
     damage = rows(lake, QUARANTINE.name, ["physical_offset", "length"], of_store)
     for offset in offsets:

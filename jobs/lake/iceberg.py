@@ -223,7 +223,6 @@ def _wanted(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:
 
 
 def _data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
-    """Return the files that an Iceberg table has now, by their places."""
     from pyiceberg.manifest import ManifestContent
 
     current = registered.current_snapshot()

@@ -83,11 +83,9 @@ def inflate_file(work: Inflation) -> Inflated:
         return Inflated(bodies, None)
 
     def write(table: Table) -> Action | None:
-        with MergedFile(work.lake, table, f"inflated-{uuid4()}.parquet", {}) as file:
-            for batch in batches(work.lake, table, work.file):
-                for rows in with_inflated(batch):
-                    file.write(rows)
-            return file.close()
+        stored = batches(work.lake, table, work.file)
+        file = MergedFile(work.lake, table, f"inflated-{uuid4()}.parquet", {})
+        return file.fill(rows for batch in stored for rows in with_inflated(batch))
 
     return Inflated(bodies, written_again(work.table, write))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.lake.commit import chosen, open_table
@@ -38,9 +39,7 @@ def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterat
     for part in np.split(offsets, range(_WINDOW, offsets.size, _WINDOW)):
         if part.size:
             here = _wanted(store_id, int(part[0]), int(part[-1]) + 1)
-            rows = chosen(lake, snapshot, _COLUMNS, here).sort_by("physical_offset")
-            for first in range(0, rows.num_rows, _AT_ONCE):
-                yield from _groups(rows.slice(first, _AT_ONCE).to_pylist())
+            yield from _groups(chosen(lake, snapshot, _COLUMNS, here).sort_by("physical_offset"))
 
 
 def records(start: int, end: int, *, lake: Lake, names: Sequence[str], store_id: str) -> Iterator[Records]:
@@ -48,9 +47,7 @@ def records(start: int, end: int, *, lake: Lake, names: Sequence[str], store_id:
     wanted = _wanted(store_id, start, end)
     for name in names:
         for batch in plain_batches(lake, STORED_MESSAGES, StoredFile.not_committed(name), _COLUMNS):
-            ours = batch.filter(wanted)
-            for first in range(0, ours.num_rows, _AT_ONCE):
-                yield from _groups(ours.slice(first, _AT_ONCE).to_pylist())
+            yield from _groups(batch.filter(wanted))
 
 
 def _wanted(store_id: str, start: int, end: int) -> pc.Expression:
@@ -58,14 +55,15 @@ def _wanted(store_id: str, start: int, end: int) -> pc.Expression:
     return (pc.field("store_id") == store_id) & (offset >= start) & (offset < end)
 
 
-def _groups(rows: Sequence[Mapping[str, Any]]) -> Iterator[Records]:
+def _groups(ordered: pa.Table | pa.RecordBatch) -> Iterator[Records]:
     """Yield rows that lie near each other as records in one buffer."""
-    first = 0
-    for at in range(1, len(rows) + 1):
-        begins = rows[first]["physical_offset"]
-        if at == len(rows) or rows[at]["physical_offset"] + rows[at]["total_size"] - begins > _GROUP_SIZE:
-            yield _group(rows[first:at])
-            first = at
+    for start in range(0, ordered.num_rows, _AT_ONCE):
+        rows, first = ordered.slice(start, _AT_ONCE).to_pylist(), 0
+        for at in range(1, len(rows) + 1):
+            begins = rows[first]["physical_offset"]
+            if at == len(rows) or rows[at]["physical_offset"] + rows[at]["total_size"] - begins > _GROUP_SIZE:
+                yield _group(rows[first:at])
+                first = at
 
 
 def _group(rows: Sequence[Mapping[str, Any]]) -> Records:

@@ -183,10 +183,7 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     """Return the manifest that a prepared run names; None for run 0."""
     if not run:
         return None
-    row = _prepared_row(lake, store_id, run)
-    if row is None:
-        raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
-    return manifest_at(lake, row["manifest"], run)
+    return manifest_at(lake, prepared_row(lake, store_id, run)["manifest"], run)
 
 
 def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
@@ -201,8 +198,16 @@ def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
         raise OSError(f"{location}: no manifest of a run: {error}") from error
 
 
+def prepared_row(lake: Lake, store_id: str, run: int) -> dict[str, Any]:
+    """Return the row that prepares a run; `OSError` when it is missing."""
+    row = _prepared_row(lake, store_id, run)
+    if row is None:
+        raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
+    return row
+
+
 def _prepared_row(lake: Lake, store_id: str, run: int) -> dict[str, Any] | None:
-    columns = ["store_id", "state", "time", "host", "manifest"]
+    columns = ["store_id", "state", "time", "host", "to_offset", "manifest"]
     found = rows(lake, RUNS.name, columns, _is_run(run))
     return next((row for row in found if row["store_id"] == store_id and row["state"] == PREPARED), None)
 
@@ -219,7 +224,7 @@ def known_logs(lake: Lake) -> list[KnownStore]:
 def refuse_lost_registrations(lake: Lake) -> None:
     """Raise `OSError` when another engine has deleted rows that make stores known: they would come once more."""
     registrations = committed_transaction(lake, RUNS.name, REGISTRY)
-    known = len(known_stores(lake))  # asked last: who registers a store meanwhile makes it more
+    known = len(known_stores(lake))  # asked last: a store that is registered meanwhile makes it more
     if registrations > known:
         location = lake.locate(RUNS.name)
         statement = (
@@ -227,8 +232,8 @@ def refuse_lost_registrations(lake: Lake) -> None:
             "state = '{1}' AND store_id NOT IN (SELECT store_id FROM {0} WHERE state = '{1}')"
         )
         raise OSError(
-            f"{location}: stores that were registered: {registrations}, of which rows are there: {known}; without the "
-            "others' rows their messages would come twice. To put them back, run in Spark SQL: "
+            f"{location}: {registrations} stores were registered, and the rows of {known} are left: another engine has "
+            "deleted the others', and their messages would come twice. To put them back, run in Spark SQL: "
             + statement.format(f"delta.`{location}`", REGISTERED)
         )
 
@@ -346,6 +351,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     note = {"store_id": manifest.store_id, "run": str(manifest.run)}
     gone = []
     if manifest.superseded is not None:
+        # Before any table loses these rows: killed in between, a reader finds them twice, never nowhere.
         move_rows(lake, manifest.superseded, transaction, note)
         gone = [manifest.superseded.rows]
     versions = {}
@@ -370,13 +376,12 @@ def unfinished(lake: Lake, store: KnownStore) -> Manifest | None:
     return store.newest if store.newest and store.newest.run > done else None
 
 
-def sweep(lake: Lake, manifest: Manifest) -> list[str]:
+def sweep(lake: Lake, manifest: Manifest) -> None:
     """
     Delete files that attempts of this run left, and that are not part of it; they can never be committed.
 
     Only when the run is prepared: until then, another attempt of the same number may still win.
     """
-    removed = []
     naming = FileNaming(manifest.store_id, manifest.run)
     for table in WRITTEN_BY_RUNS:
         names = [name for name in _file_names(lake, table.name) if name.startswith(naming.prefix)]
@@ -386,13 +391,13 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
         snapshot = open_table(lake, table.name)
         if snapshot is not None:
             kept |= paths(snapshot)
-        removed += _delete_halves(lake, table.name)
-        removed += _delete_files(lake, table.name, set(names) - kept)
+        _delete_halves(lake, table.name)
+        _delete_files(lake, table.name, set(names) - kept)
     row = _prepared_row(lake, manifest.store_id, manifest.run)
     kept = {row["manifest"].removeprefix(f"{MANIFESTS}/")} if row else set()
     # A file that is being created has a dot before its name.
     names = [name for name in _file_names(lake, MANIFESTS) if name.removeprefix(".").startswith(naming.prefix)]
-    return removed + _delete_files(lake, MANIFESTS, set(names) - kept)
+    _delete_files(lake, MANIFESTS, set(names) - kept)
 
 
 def has_litter(lake: Lake, store: KnownStore) -> bool:
@@ -411,20 +416,17 @@ def forget(lake: Lake, manifest: Manifest, kept: int) -> None:
             lake.delete(f"{MANIFESTS}/{name}")
 
 
-def _delete_halves(lake: Lake, folder: str) -> list[str]:
+def _delete_halves(lake: Lake, folder: str) -> None:
     """Delete commits that nobody finished: `deltalake` gives them a name with '#' first, we one with `.attempt-`."""
     log = f"{folder}/_delta_log"
     before = time.time() * 1000 - _DEAD_AFTER_MS
     files = [info for info in lake.list_files(log) if "#" in info.name or ".json.attempt-" in info.name]
-    found = [info.name for info in files if info.modified_ms < before]
-    return _delete_files(lake, log, found)
+    _delete_files(lake, log, (info.name for info in files if info.modified_ms < before))
 
 
-def _delete_files(lake: Lake, folder: str, names: Iterable[str]) -> list[str]:
-    removed = [f"{folder}/{name}" for name in sorted(names)]
-    for name in removed:
-        lake.delete(name)
-    return removed
+def _delete_files(lake: Lake, folder: str, names: Iterable[str]) -> None:
+    for name in sorted(names):
+        lake.delete(f"{folder}/{name}")
 
 
 def _file_names(lake: Lake, folder: str) -> Sequence[str]:

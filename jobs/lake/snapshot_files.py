@@ -51,7 +51,7 @@ class StoredFile(NamedTuple):
         return cls(path, 0, 0, {}, {})
 
     def with_deleted_rows(self) -> Self:
-        """Return the file as it was written: for who must know what was there, and adds nothing of it to the table."""
+        """Return the file with the rows that are deleted: for whoever compares, and adds none of them to the table."""
         return self._replace(vector=None)
 
     def low(self, column: str, otherwise: T) -> T:
@@ -126,7 +126,7 @@ def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown:
 
 def batches(lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING) -> Iterator[pa.RecordBatch]:
     """
-    Yield a file's rows, a few MiB at once, in the table's schema, for who writes them again.
+    Yield a file's rows, a few MiB at once, in the table's schema, for whoever writes them again.
 
     A column that the table got later is NULL in older files. Rows that another engine has deleted are left out, and
     those that are not *within* the limits of a column.
@@ -163,6 +163,8 @@ def has_footer(lake: Lake, table: Table, file: StoredFile) -> bool:
 
 
 def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wanted: Limits) -> Iterator[pa.RecordBatch]:
+    # A vector names rows by their places in the file: places go on over row groups that are skipped, so that filters of
+    # rows come after the vector, never before it.
     start = 0  # the place of a row group's first row in the file
     with lake.arrow_file(f"{table.name}/{stored.path}") as source:
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
@@ -202,7 +204,7 @@ class Selection(NamedTuple):
     deleted: bool = False  # those that are deleted, as far as files still hold them
 
     def needed(self, schema: pa.Schema) -> list[str] | None:
-        """Return the columns that must be read: Arrow does not say which ones an expression names."""
+        """Return the columns that must be read; one whose name only looks like a part of the expression may be more."""
         if self.columns is None:
             return None
         asked = str(self.where) if self.where is not None else ""

@@ -64,14 +64,14 @@ class Snapshots:
         self._own: dict[Path, _Kept] = {}
 
     def newest(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return a snapshot that stays as it is until `renew`."""
+        """Return a snapshot that stays as it is until `renew`; others may read the same one: nobody may change it."""
         found = self._read.get(table)
         if found is None or not found.is_newest():
             found = self._read[table] = _Kept.of(table, opened())
         return found.snapshot
 
     def own(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return a snapshot that its caller may change."""
+        """Return a snapshot that its caller, alone, may change until the next one asks."""
         found = self._own.get(table)
         is_kept = found is not None and found.is_of_table()
         self._own[table] = found = found.updated() if found and is_kept else _Kept.of(table, opened())
@@ -101,16 +101,14 @@ def kept_snapshots() -> Iterator[Snapshots]:
         _kept.reset(before)
 
 
-def newest(location: str, opened: Callable[[], DeltaTable]) -> DeltaTable:
-    """Return the newest snapshot of a table; others may read the same one, so it must not be changed."""
+def snapshot_of(
+    location: str,
+    opened: Callable[[], DeltaTable],
+    which: Callable[[Snapshots, Path, Callable[[], DeltaTable]], DeltaTable],
+) -> DeltaTable:
+    """Return the newest snapshot of a table: *which* of the kept ones, or just *opened* where none are kept."""
     kept = _kept.get()
-    return opened() if kept is None or not is_local(location) else kept.newest(_there(location), opened)
-
-
-def own(location: str, opened: Callable[[], DeltaTable]) -> DeltaTable:
-    """Return the newest snapshot of a table for whoever changes it, alone, until the next one asks."""
-    kept = _kept.get()
-    return opened() if kept is None or not is_local(location) else kept.own(_there(location), opened)
+    return opened() if kept is None or not is_local(location) else which(kept, _there(location), opened)
 
 
 def _there(location: str) -> Path:

@@ -12,7 +12,7 @@ files may hold the same rows.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -103,11 +103,9 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
     name = naming.name("superseded")
 
     def write(rows: Table) -> Action | None:
-        with TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants) as file:
-            for stored in touched:
-                for batch in batches(lake, rows, stored):
-                    file.write(batch.filter(superseded.rows.of_table(batch)))
-            return file.close()
+        read = (batch for stored in touched for batch in batches(lake, rows, stored))
+        file = TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants)
+        return file.fill(batch.filter(superseded.rows.of_table(batch)) for batch in read)
 
     action = written_again(rows, write)
     with suppress(TransactionTakenError):
@@ -120,22 +118,18 @@ def rewritten(
     """Return the function that takes obsolete rows out of a snapshot of *table*: a commit calls it."""
     naming = FileNaming(*transaction)
 
+    def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.invert(reduce(pc.or_, (one.of_table(batch) for one in obsolete))))
+
+    def write(stored: StoredFile, rows: Table) -> Action | None:
+        file = TableFile(lake, rows, naming.name("kept"), {})
+        return file.fill(map(kept, batches(lake, rows, stored)))
+
     def rewrite(snapshot: DeltaTable) -> Rewrite:
-        added: list[Action] = []
         removed = tuple(_touched(lake, snapshot, obsolete, table))
         theirs = with_their_columns(snapshot, table)
-        for stored in removed:
-
-            def write(rows: Table, stored: StoredFile = stored, name: str = naming.name("kept")) -> Action | None:
-                with TableFile(lake, rows, name, {}) as file:
-                    for batch in batches(lake, rows, stored):
-                        gone = reduce(pc.or_, (one.of_table(batch) for one in obsolete))
-                        file.write(batch.filter(pc.invert(gone)))
-                    return file.close()
-
-            action = written_again(theirs, write)
-            added += [action] if action else []
-        return Rewrite(removed, tuple(added))
+        added = (written_again(theirs, partial(write, stored)) for stored in removed)
+        return Rewrite(removed, tuple(action for action in added if action is not None))
 
     return rewrite
 

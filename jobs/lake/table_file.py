@@ -105,6 +105,13 @@ class TableFile:
         if self._held_size >= self.group_size:
             self._write_held()
 
+    def fill(self, batches: Iterable[pa.RecordBatch]) -> Action | None:
+        """Write all rows of the file, and close it."""
+        with self:
+            for batch in batches:
+                self.write(batch)
+            return self.close()
+
     def write_rows(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Append rows given one by one."""
         schema = pa.schema([field for field in self._table.schema if field.name not in self._constants])
@@ -158,13 +165,12 @@ class TableFile:
             return None
         with room_for(self._location):
             self._writer.close()
-            metadata = self._writer.writer.metadata if hasattr(self._writer.writer, "metadata") else None
             self._sink.flush()
             size = self._sink.tell()
             if is_local(self._location):
                 os.fsync(self._sink.fileno())
             self._sink.close()
-        metadata = metadata or pq.read_metadata(self._lake.arrow_file(self._path))
+        metadata = self._writer.writer.metadata
         stats = statistics(metadata, self._table)
         return Action(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)
 

@@ -17,7 +17,7 @@ from jobs.lake.commit import (
     own_table,
     paths,
 )
-from jobs.lake.compaction import MANY, SMALL, Saved, compact, vacuum, vacuum_own
+from jobs.lake.compaction import MANY, SMALL, compact, vacuum, vacuum_own
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, forget, known_stores, unfinished
@@ -35,16 +35,15 @@ CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
 _ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 
 
-def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
+def keep_up(lake: Lake, manifest: Manifest) -> None:
     """Merge a store's small files when there are many, and drop what is obsolete for long; most runs do nothing."""
     naming = FileNaming(manifest.store_id, manifest.run)
-    saved = []
     for number, table in enumerate(WRITTEN_BY_RUNS):
         if _has_turn(manifest, table, number):
             spared = spared_rows(lake) if table is RUNS else ()
-            saved.append(compact(lake, table, many=MANY, of=naming, spared=spared))
+            compact(lake, table, many=MANY, of=naming, spared=spared)
     if manifest.run % MANY:
-        return saved
+        return
     if manifest.run % _RUNS_BETWEEN_VACUUMS == 0:
         is_any_at_work = any(unfinished(lake, store) for store in known_stores(lake))
         for table in WRITTEN_BY_RUNS:
@@ -53,7 +52,6 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
             if not is_any_at_work:
                 vacuum(lake, table)
     forget(lake, manifest, _MANIFESTS_KEPT)
-    return saved
 
 
 def _has_turn(manifest: Manifest, table: Table, number: int) -> bool:

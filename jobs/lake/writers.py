@@ -29,8 +29,8 @@ _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 class Rewrite(NamedTuple):
     """Files of a snapshot, and the files that replace them."""
 
-    removed: tuple[StoredFile, ...]
-    added: tuple[Action, ...]
+    removed: tuple[StoredFile, ...] = ()
+    added: tuple[Action, ...] = ()
 
     @property
     def vectors(self) -> Mapping[str, Vector]:
@@ -42,12 +42,17 @@ class Commit(NamedTuple):
     """The content of a commit."""
 
     table: Table
-    added: tuple[Action, ...]
-    change: Rewrite
     transactions: tuple[tuple[str, int], ...]
     metadata: Mapping[str, str]
     data_change: bool
+    brought: tuple[Action, ...] = ()  # files of new rows
+    change: Rewrite = Rewrite()
     mode: Literal["append", "overwrite"] = "append"  # which of the two `deltalake` is told
+
+    @property
+    def added(self) -> tuple[Action, ...]:
+        """All new files."""
+        return (*self.brought, *self.change.added)
 
     def additions(self) -> list[LogAction]:
         """Return the transactions and the new files as lines of the log."""

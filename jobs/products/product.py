@@ -50,10 +50,7 @@ class Output:
 
     def write(self, table: Table, part: str, batches: Iterable[pa.RecordBatch]) -> Action | None:
         """Write a file of these rows; None when there are none."""
-        with self.file(table, part) as file:
-            for batch in batches:
-                file.write(batch)
-            return file.close()
+        return self.file(table, part).fill(batches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.golden import release_of
 from tests.support.broker import Broker, some_records
-from tests.support.stores import log_folders
+from tests.support.stores import log_folders, tree_state
 
 DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))  # DuckDB's reader
 REGISTRATION = "-0-registered-"
@@ -102,6 +102,11 @@ def raw_rows(lake: Path, table: str = "messages") -> list[tuple[int, bytes]]:
 def raw(records: Iterable[MessageRecord]) -> list[tuple[int, bytes]]:
     """Return the offsets and the bytes of records, in the form of `raw_rows`."""
     return [(record.physical_offset, encode_record(record)) for record in records]
+
+
+def state_without_locks(lake: Path) -> dict[str, tuple[str, int, int]]:
+    """Return what a write into a lake would change but for the note of a lock."""
+    return {path: state for path, state in tree_state(lake).items() if "_locks" not in path}
 
 
 def gaps_of(lake: Path) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from deltalake import DeltaTable, QueryBuilder
 
 from jobs.ingest.request import Summary
+from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store
@@ -28,6 +29,7 @@ class SharedLake:
         self.spark = spark
         self.root = root
         self.path = root / "lake"
+        self.lake = Lake(str(self.path))
         self.broker = Broker(root / "store")
         self.runs = 0
         for count in runs:
@@ -56,6 +58,10 @@ class SharedLake:
         """Run statements of Spark's SQL; a table of the lake is its name in braces, as in `{messages}`."""
         for statement in statements:
             self.spark.sql(re.sub(r"\{(\w+)\}", lambda found: self.name(found[1]), statement)).collect()
+
+    def take_back(self, refused: Exception) -> None:
+        """Run the statements that an error names."""
+        self.sql(*str(refused).partition("run in Spark SQL: ")[2].split("; "))
 
     def seen_by_spark(self) -> list[int]:
         rows = self.spark.sql(f"SELECT physical_offset FROM {self.name()}").collect()

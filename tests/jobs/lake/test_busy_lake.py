@@ -10,9 +10,9 @@ from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import known_stores
-from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE
 from jobs.store.workers import OneByOne
+from tests.jobs.lake.test_runs import a_file
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, leftovers, rows_of
 
@@ -58,15 +58,7 @@ def test_a_lake_of_ten_thousand_files(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
     ingest_store(broker.root, lake.location, "b")
     (known,) = known_stores(lake)
-    row = {"segment": 0, "file": "f", "length": 1, "reason": "r", "sample": b""}
-    actions = []
-    for offset in range(FILES):
-        whose = {"broker": "b", "store_id": known.store_id, "run": 0}
-        name = FileNaming(known.store_id, 0).name(f"{offset:020d}")
-        with TableFile(lake, QUARANTINE, name, whose) as file:
-            file.write_rows([{**row, "physical_offset": offset}])
-            actions += [action for action in [file.close()] if action is not None]
-    commit(lake, QUARANTINE, actions, ("many", 1), {})
+    commit(lake, QUARANTINE, [a_file(lake, known.store_id, 0, offset) for offset in range(FILES)], ("many", 1), {})
 
     broker.append(some_records(5, seed=2))
     assert ingest_store(broker.root, lake.location, "b").messages == 5

@@ -59,21 +59,26 @@ def test_a_slave_that_lags_behind_is_the_same_store_and_has_nothing_new(broker: 
     assert len(raw_rows(tmp_path / "lake")) == 70 + len(placed)
 
 
-def test_what_a_broker_took_back_moves_aside_and_what_it_wrote_instead_is_there(broker: Broker, tmp_path: Path) -> None:
-    """A dirty tail: from the exact first record that differs on, rows are superseded, none is lost."""
+@pytest.mark.parametrize(
+    ("before", "cut", "after"), [(30, 12, 40), (200, 3, 300), (12, 3, 1)], ids=["a tail", "segments", "one record"]
+)
+def test_what_a_broker_took_back_moves_aside_and_what_it_wrote_instead_is_there(
+    before: int, cut: int, after: int, broker: Broker, tmp_path: Path
+) -> None:
+    """Also where it wrote one record and waits: the others that it took back still follow, and look as they did."""
     kept = raw(Broker(tmp_path / "same").append(some_records(70)))
-    tail = broker.append(some_records(30, seed=2))
+    tail = broker.append(some_records(before, seed=2))
     ingest_beside(broker.root)
-    broker.truncate(tail[12].physical_offset)
-    new = broker.append(some_records(40, seed=3))
+    broker.truncate(tail[cut].physical_offset)
+    new = broker.append(some_records(after, seed=3, stored=STORED + 1000))
 
     summary = ingest_beside(broker.root)
 
     assert summary.exit_code is ExitCode.DAMAGE
     assert summary.superseded is not None
-    assert summary.superseded["from_offset"] == tail[12].physical_offset
-    assert raw_rows(tmp_path / "lake") == kept + raw(tail[:12]) + raw(new)
-    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[12:])
+    assert summary.superseded["from_offset"] == tail[cut].physical_offset
+    assert raw_rows(tmp_path / "lake") == kept + raw(tail[:cut]) + raw(new)
+    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[cut:])
     assert ingest_beside(broker.root).run is None
 
 
@@ -90,34 +95,6 @@ def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
     assert ingest_beside(broker.root).from_offset == placed[-1].end_offset
     assert raw_rows(tmp_path / "lake") == raw(placed) + raw(new)
     assert ingest_beside(broker.root).run is None
-
-
-def test_a_crash_that_takes_back_whole_segments_is_seen(broker: Broker, tmp_path: Path) -> None:
-    tail = broker.append(some_records(200, seed=2))
-    ingest_beside(broker.root)
-    broker.truncate(tail[3].physical_offset)
-    new = broker.append(some_records(300, seed=3))
-
-    summary = ingest_beside(broker.root)
-
-    assert summary.superseded is not None
-    assert summary.superseded["from_offset"] == tail[3].physical_offset
-    assert raw_rows(tmp_path / "lake")[-300:] == raw(new)
-    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[3:])
-
-
-def test_one_record_over_the_middle_of_what_was_taken_back_is_seen_at_once(broker: Broker, tmp_path: Path) -> None:
-    """The broker wrote little and waits: what it took back still follows, and looks as it did."""
-    tail = broker.append(some_records(12, seed=2))
-    ingest_beside(broker.root)
-    broker.truncate(tail[3].physical_offset)
-    new = broker.append(some_records(1, seed=3, stored=STORED + 1000))
-
-    summary = ingest_beside(broker.root)
-
-    assert summary.superseded is not None
-    assert raw_rows(tmp_path / "lake")[-4:] == raw(tail[:3] + new)
-    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[3:])
 
 
 @pytest.mark.parametrize("written", [0, 3])

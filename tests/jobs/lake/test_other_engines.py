@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -43,6 +43,7 @@ from tests.jobs.lake.test_runs import a_manifest
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, rows_of
+from tests.support.meanwhile import followed, preceded
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake
 from tests.support.stores import records_of, segments_of
 from tests.support.table_features import AGAIN, FEATURES
@@ -58,8 +59,8 @@ def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
     return SharedLake(spark, tmp_path)
 
 
-def settings(lake: SharedLake) -> Lake:
-    return Lake(str(lake.path))
+def merged(groups: Sequence[Group]) -> list[Action | None]:
+    return [merge_group(group) for group in groups]
 
 
 def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> None:
@@ -94,12 +95,12 @@ def test_readers_of_ours_leave_out_deleted_rows(lake: SharedLake) -> None:
     left = lake.offsets(OTHERS)
     all_rows = lake.offsets()
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
-    snapshot = open_table(settings(lake), "messages")
+    snapshot = open_table(lake.lake, "messages")
     assert snapshot is not None
 
     queried = LakeTables(str(lake.path), {}).rows("SELECT physical_offset FROM messages ORDER BY physical_offset")
-    read = chosen(settings(lake), snapshot, ["physical_offset"])
-    gone = chosen(settings(lake), snapshot, ["physical_offset"], deleted=True)
+    read = chosen(lake.lake, snapshot, ["physical_offset"])
+    gone = chosen(lake.lake, snapshot, ["physical_offset"], deleted=True)
 
     assert [row["physical_offset"] for row in queried] == left
     assert sorted(read.column("physical_offset").to_pylist()) == left
@@ -158,14 +159,12 @@ def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_pat
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")
 
-    restored = restore(
-        RestoreRequest(settings(lake), tmp_path / "out", with_queues=False, with_index=False), OneByOne()
-    )
-    report = report_of(summary, settings(lake))
+    restored = restore(RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False), OneByOne())
+    report = report_of(summary, lake.lake)
 
     assert restored.messages == len(left)
     assert [record.physical_offset for record, _ in records_of(segments_of(tmp_path / "out"))] == left
-    assert plan_log(settings(lake), known_stores(settings(lake))[0]).size.origin != "detected"
+    assert plan_log(lake.lake, known_stores(lake.lake)[0]).size.origin != "detected"
     [topics] = [part for part in report.parts if isinstance(part, Bars) and "topic" in part.title]
     assert sum(topics.values.values()) == len([at for at in left if at >= summary.from_offset])
 
@@ -266,7 +265,7 @@ def test_a_registration_that_another_engine_deleted_can_be_put_back(lake: Shared
     lake.sql("DELETE FROM {runs} WHERE state = 'registered' AND broker = 'b'")
     new = lake.grow(5)
 
-    with pytest.raises(OSError, match="registered: 2, of which rows are there: 1") as refused:
+    with pytest.raises(OSError, match="2 stores were registered, and the rows of 1 are left") as refused:
         lake.run()
     statement = str(refused.value).partition("run in Spark SQL: ")[2]
     lake.sql(re.sub("<.*>", str(version), statement))
@@ -337,13 +336,13 @@ def test_readers_refuse_a_table_whose_files_do_not_hold_its_rows(lake: SharedLak
     offsets, backup = lake.offsets(), tmp_path / "backup" / "messages"
     shutil.copytree(lake.path / "messages", backup)
     lake.sql(*(one.replace("<path>", str(backup)) for one in UNREAD[what]))
-    (store,) = known_stores(settings(lake))
+    (store,) = known_stores(lake.lake)
 
     with pytest.raises(UnsupportedTableError, match=f"messages: .*does not read: {what}") as refused:
-        plan_log(settings(lake), store)
-    lake.sql(*str(refused.value).partition("run in Spark SQL: ")[2].split("; "))
+        plan_log(lake.lake, store)
+    lake.take_back(refused.value)
 
-    assert plan_log(settings(lake), store).lost == {}
+    assert plan_log(lake.lake, store).lost == {}
     new = lake.grow(5)
     lake.run()
     optimize(str(lake.path), OneByOne())
@@ -351,15 +350,15 @@ def test_readers_refuse_a_table_whose_files_do_not_hold_its_rows(lake: SharedLak
 
 
 def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Path) -> None:
-    (store,) = known_stores(settings(lake))
+    (store,) = known_stores(lake.lake)
     lake.sql(f"INSERT INTO {{messages}} (broker, store_id, topic) VALUES ('b', '{store.store_id}', 'theirs')")
     source = LakeSource(LakeTables(str(lake.path), {}))
-    snapshot = open_table(settings(lake), "messages")
+    snapshot = open_table(lake.lake, "messages")
     assert snapshot is not None
 
-    out = RestoreRequest(settings(lake), tmp_path / "out", with_queues=False, with_index=False)
-    compared = diff(DiffRequest(str(lake.broker.root), lake=settings(lake)), OneByOne())
-    exported = [batch for file in files(settings(lake), snapshot) for batch in LakeItem(settings(lake), file).read()]
+    out = RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False)
+    compared = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), OneByOne())
+    exported = [batch for file in files(lake.lake, snapshot) for batch in LakeItem(lake.lake, file).read()]
 
     assert restore(out, OneByOne()).messages == compared.equal == 30
     assert sum(len(batch) for batch in exported if isinstance(batch, pa.RecordBatch)) == 30
@@ -370,7 +369,7 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
 def test_rows_that_another_engine_inserted_once_more_are_a_finding(lake: SharedLake) -> None:
     lake.sql("INSERT INTO {messages} SELECT * FROM {messages}")
 
-    found = diff(DiffRequest(str(lake.broker.root), lake=settings(lake)), OneByOne())
+    found = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), OneByOne())
 
     assert (found.exit_code, found.equal) == (ExitCode.DAMAGE, 30)
     assert [(one.what, one.records) for one in found.differences] == [("twice in the lake", 30)]
@@ -399,21 +398,21 @@ def test_the_change_feed_has_what_runs_brought_and_nothing_of_merges(lake: Share
 
 
 def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: SharedLake) -> None:
-    (store,) = known_stores(settings(lake))
+    (store,) = known_stores(lake.lake)
     assert store.newest is not None
-    tables = a_manifest(settings(lake), store, store.next_run).tables
-    state = {**store.newest.state, TABLES_BEFORE: newest_runs(settings(lake), store, is_done=True)}
-    prepare(settings(lake), replace(store.newest, run=store.next_run, tables=tables, state=state))
+    tables = a_manifest(lake.lake, store, store.next_run).tables
+    state = {**store.newest.state, TABLES_BEFORE: newest_runs(lake.lake, store, is_done=True)}
+    prepare(lake.lake, replace(store.newest, run=store.next_run, tables=tables, state=state))
     lake.sql(*FEATURES["appendOnly"])
     lake.grow(5)
     with pytest.raises(UnsupportedTableError) as refused:
         lake.run()
-    lake.sql(*str(refused.value).partition("run in Spark SQL: ")[2].split("; "))
+    lake.take_back(refused.value)
 
     summary = lake.run()
 
     assert (summary.recovered, summary.messages) == (store.next_run, 5)
-    assert unfinished(settings(lake), known_stores(settings(lake))[0]) is None
+    assert unfinished(lake.lake, known_stores(lake.lake)[0]) is None
     assert len(rows_of(lake.path, "quarantine")) == 1
 
 
@@ -432,25 +431,19 @@ def test_a_merge_that_another_engine_overtakes_is_given_up(
     """`deltalake` lets two commits remove one file: what both had put in its place was there twice."""
     lake.sql(*([WITH_VECTORS] if with_vectors else []))
 
-    def merge(groups: Sequence[Group]) -> list[Action | None]:
-        merged = [merge_group(group) for group in groups]
-        lake.sql(statement)
-        return merged
-
+    merge = followed(merged, lambda: lake.sql(statement))
     expected = lake.offsets(OTHERS) if "DELETE" in statement else lake.offsets()
 
-    assert compact(settings(lake), MESSAGES, merge=merge).merged == 0
+    assert compact(lake.lake, MESSAGES, merge=merge).merged == 0
     assert lake.offsets() == expected
 
 
 def test_a_merge_whose_files_another_engine_has_deleted_is_given_up(lake: SharedLake) -> None:
-    def merge(groups: Sequence[Group]) -> list[Action | None]:
-        lake.sql("OPTIMIZE {messages}", NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
-        return [merge_group(group) for group in groups]
-
+    statements = "OPTIMIZE {messages}", NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS"
+    merge = preceded(merged, lambda: lake.sql(*statements))
     expected = lake.offsets()
 
-    assert compact(settings(lake), MESSAGES, merge=merge).merged == 0
+    assert compact(lake.lake, MESSAGES, merge=merge).merged == 0
     assert lake.offsets() == expected
 
 
@@ -459,7 +452,7 @@ def test_a_merge_names_a_file_that_is_missing(lake: SharedLake) -> None:
     path.unlink()
 
     with pytest.raises(FileNotFoundError, match=path.name):
-        compact(settings(lake), MESSAGES)
+        compact(lake.lake, MESSAGES)
 
 
 def test_files_that_deltalake_has_written_again_are_merged(lake: SharedLake) -> None:
@@ -475,13 +468,10 @@ def test_files_that_deltalake_has_written_again_are_merged(lake: SharedLake) -> 
 def test_a_merge_goes_on_after_a_commit_that_only_adds(lake: SharedLake) -> None:
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     expected = lake.offsets()
+    insert = "INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')"
+    merge = followed(merged, lambda: lake.sql(insert))
 
-    def merge(groups: Sequence[Group]) -> list[Action | None]:
-        merged = [merge_group(group) for group in groups]
-        lake.sql("INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')")
-        return merged
-
-    assert compact(settings(lake), MESSAGES, merge=merge).merged == 3
+    assert compact(lake.lake, MESSAGES, merge=merge).merged == 3
     assert lake.offsets() == [-1, *expected]
 
 
@@ -503,34 +493,19 @@ def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> N
     assert lake.offsets() == left
 
 
-def test_a_vacuum_beside_a_run_stops_the_run_and_the_next_one_brings_everything(lake: SharedLake) -> None:
+@pytest.mark.parametrize("around", [preceded, followed])
+def test_a_vacuum_beside_a_run_stops_the_run_and_the_next_one_brings_everything(
+    lake: SharedLake, around: Callable[..., Callable[[Lake, Manifest], None]]
+) -> None:
     """Files that no commit names yet are obsolete to a VACUUM without retention: no commit names them afterwards."""
     offsets = lake.offsets()
     new = lake.grow(5)
 
-    def prepare_late(where: Lake, manifest: Manifest) -> None:
-        lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
-        prepare(where, manifest)
-
-    with patch.object(commit, "prepare", prepare_late), pytest.raises(FileNotFoundError, match="another engine VACUUM"):
-        lake.run()
-    assert lake.offsets() == offsets
-
-    assert lake.run().messages == 5
-    assert lake.offsets() == [*offsets, *new]
-
-
-def test_files_of_a_prepared_run_that_a_vacuum_took_are_written_again_by_the_next_run(lake: SharedLake) -> None:
-    """The run that was prepared says what it has lost, and no row of it is in the table before."""
-    offsets = lake.offsets()
-    new = lake.grow(5)
-
-    def prepare_early(where: Lake, manifest: Manifest) -> None:
-        prepare(where, manifest)
+    def vacuum() -> None:
         lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
 
     with (
-        patch.object(commit, "prepare", prepare_early),
+        patch.object(commit, "prepare", around(prepare, vacuum)),
         pytest.raises(FileNotFoundError, match=r"messages/.*another engine VACUUM"),
     ):
         lake.run()

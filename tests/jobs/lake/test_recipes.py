@@ -11,13 +11,22 @@ from tests.documentation import ROOT
 from tests.golden import SITUATIONS, StoreOf
 from tests.support.lakes import ingest_store
 from tests.support.recipe_data import make_recipe_data
-from tests.support.recipes import RECIPES, TEXT, show_tables
+from tests.support.recipes import RECIPES, TEXT, Recipe, show_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 TABLE_OF = {"store": "messages", "tiered": "tiered"}
+
+
+def show(session: "SparkSession", lake: Path, table: str = "messages") -> None:
+    session.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
+
+
+def recipe_with(text: str) -> Recipe:
+    (recipe,) = (one for one in RECIPES if text in one.text)
+    return recipe
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +65,8 @@ def test_what_becomes_of_timer_messages_is_what_the_broker_said(
 ) -> None:
     """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
     ingest_store(situation(name) / "store", tmp_path / "lake", "b")
-    own_session.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
-    (recipe,) = (one for one in RECIPES if "'taken back'" in one.text)
-    states = Counter(row[-1] for row in recipe.answer(own_session, tmp_path))
+    show(own_session, tmp_path / "lake")
+    states = Counter(row[-1] for row in recipe_with("'taken back'").answer(own_session, tmp_path))
 
     assert states == {"waiting": 21, "delivered": 6, "taken back": 1}
 
@@ -70,11 +78,10 @@ def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
     ingest_store(situation("b551-compaction") / "store", tmp_path / "lake", "b")
     messages = own_session.read.format("delta").load(str(tmp_path / "lake/messages")).where("topic = 'Comp'")
     messages = messages.replace("Comp", "Orders", ["topic"])
-    (recipe,) = (one for one in RECIPES if "compacted topic" in one.text)
     newest = []
     for end in (162, 170):
         messages.where(f"queue_offset < {end}").createOrReplaceTempView("messages")
-        newest.append(sorted(row[3] for row in recipe.answer(own_session, tmp_path)))
+        newest.append(sorted(row[3] for row in recipe_with("compacted topic").answer(own_session, tmp_path)))
 
     assert newest == [[*range(155, 162)], [*range(163, 170)]]
 
@@ -90,11 +97,8 @@ def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
         segment.unlink()
     for name in ("store", "tiered"):
         ingest_store(place / name, tmp_path / "lake", "b")
-        own_session.read.format("delta").load(str(tmp_path / "lake" / TABLE_OF[name])).createOrReplaceTempView(
-            TABLE_OF[name]
-        )
-    (recipe,) = (one for one in RECIPES if "VIEW one_log" in one.text)
-    own_session.sql(recipe.text)
+        show(own_session, tmp_path / "lake", TABLE_OF[name])
+    own_session.sql(recipe_with("VIEW one_log").text)
     columns = ("topic", "queue_id", "queue_offset", "store_timestamp", "uniq_key", "body")
     one_log = sorted(map(tuple, own_session.table("one_log").select(*columns).collect()))
     history = own_session.read.format("delta").load(str(tmp_path / "history/messages")).select(*columns)
@@ -117,10 +121,9 @@ def test_no_queue_offset_of_a_healthy_store_is_missing(
 ) -> None:
     """A batch in one record has several of them."""
     ingest_store(golden(name), tmp_path / "lake")
-    own_session.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
-    (recipe,) = (one for one in RECIPES if "AS missing" in one.text)
+    show(own_session, tmp_path / "lake")
 
-    assert recipe.answer(own_session, tmp_path) == []
+    assert recipe_with("AS missing").answer(own_session, tmp_path) == []
 
 
 @pytest.mark.sample(1)
@@ -129,11 +132,10 @@ def test_transactions_that_were_never_committed_are_those_of_the_view(
     situation: StoreOf, golden: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     ingest_store(situation(name) / "store" if name in SITUATIONS else golden(name), tmp_path / "lake")
-    own_session.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
-    (recipe,) = (one for one in RECIPES if "never committed" in one.text)
+    show(own_session, tmp_path / "lake")
     view = (ROOT / "jobs/lake/views/transactions.sql").read_text(encoding="utf-8")
     states = own_session.sql(view).where("state IN ('open', 'rolled back')")
 
-    found = {row.uniq_key for row in own_session.sql(recipe.text).collect()}
+    found = {row.uniq_key for row in own_session.sql(recipe_with("never committed").text).collect()}
     assert found
     assert found == {row.uniq_key for row in states.collect()}

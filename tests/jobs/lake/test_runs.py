@@ -3,10 +3,12 @@
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from jobs.ingest.request import Summary
 from jobs.lake import commit as commits
 from jobs.lake import compaction, upkeep
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
-from jobs.lake.compaction import Group, Saved, compact, merge_group
+from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.optimization import NotALake, optimize
@@ -29,13 +31,12 @@ from jobs.lake.runs import (
     commit_prepared,
     known_stores,
     prepare,
-    read_manifest,
     register,
     sweep,
     unfinished,
 )
 from jobs.lake.table_file import Action, FileNaming, TableFile
-from jobs.lake.tables import QUARANTINE
+from jobs.lake.tables import QUARANTINE, Table
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import OneByOne
 from rmq_formats.arrow import column
@@ -150,51 +151,22 @@ def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownSt
     assert [known.store_id for known in known_stores(lake)] == [store.store_id]
 
 
-def test_the_note_of_a_run_that_was_killed_does_not_stop_the_next_where_nothing_is_written_over(
-    lake: Lake, store: KnownStore
-) -> None:
-    """An object store has no locks, only notes; and a file is never created twice."""
-    with patch("jobs.lake.lock.is_local", return_value=False):
-        with pytest.raises(KeyError), held(lake, store.store_id):
-            raise KeyError
-        with held(lake, store.store_id) as was_cut_off:
-            assert was_cut_off
-        with held(lake, store.store_id) as was_cut_off:
-            assert not was_cut_off
-
-
-def test_a_holder_is_named_and_a_dead_one_never_blocks(lake: Lake, store: KnownStore) -> None:
-    """The lock ends with the process; the note that it leaves tells the next run to look for leftovers."""
+def test_a_holder_is_named(lake: Lake, store: KnownStore) -> None:
     with held(lake, store.store_id) as was_cut_off:
         assert not was_cut_off
         with pytest.raises(HeldByOtherError, match=r"held by process \d+ on .* since 20"), held(lake, store.store_id):
             pass
-    with pytest.raises(KeyError), held(lake, store.store_id):
-        raise KeyError
-    with held(lake, store.store_id) as was_cut_off:
-        assert was_cut_off
-    with held(lake, store.store_id) as was_cut_off:
-        assert not was_cut_off
 
 
-def test_a_manifest_that_is_gone_or_broken_is_told(lake: Lake, store: KnownStore) -> None:
-    prepare(lake, a_manifest(lake, store))
-    (path,) = (Path(lake.location) / "_manifests").iterdir()
-    path.write_text("{")
-    with pytest.raises(OSError, match="no manifest of a run"):
-        read_manifest(lake, store.store_id, 1)
-    path.unlink()
-    with pytest.raises(OSError, match="this manifest of run 1 is missing"):
-        read_manifest(lake, store.store_id, 1)
-
-
-def test_a_manifest_of_a_newer_program_is_refused(lake: Lake, store: KnownStore) -> None:
-    prepare(lake, a_manifest(lake, store))
-    (path,) = (Path(lake.location) / "_manifests").iterdir()
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
-
-    with pytest.raises(OSError, match="newer program"):
-        read_manifest(lake, store.store_id, 1)
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_holder_that_died_never_blocks(lake: Lake, store: KnownStore, *, is_local: bool) -> None:
+    """Its note has the next run look for leftovers; an object store has no locks, and a file is never created twice."""
+    with patch("jobs.lake.lock.is_local", return_value=is_local):
+        with pytest.raises(KeyError), held(lake, store.store_id):
+            raise KeyError
+        for expected in (True, False):
+            with held(lake, store.store_id) as was_cut_off:
+                assert was_cut_off is expected
 
 
 def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownStore) -> None:
@@ -216,8 +188,10 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
 
     def merge(groups: Sequence[Group]) -> list[Action | None]:
         merged = [merge_group(group) for group in groups]
-        written = {f"{QUARANTINE.name}/{action.path}" for action in merged if action is not None}
-        assert written <= set(sweep(lake, manifest))
+        written = [Path(lake.locate(QUARANTINE.name, action.path)) for action in merged if action is not None]
+        assert [True] == [path.exists() for path in written]
+        sweep(lake, manifest)
+        assert [False] == [path.exists() for path in written]
         return merged
 
     compact(lake, QUARANTINE, of=FileNaming(store.store_id, 8), merge=merge)
@@ -275,23 +249,23 @@ def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixteen runs of 100,000 messages were merged by one step: six seconds, in which no reader saw anything new."""
-    merged: list[list[Saved]] = []
+    merged: defaultdict[int, dict[str, int]] = defaultdict(dict)
 
-    def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
-        merged.append([one for one in upkeep.keep_up(lake, manifest) if one.merged])
-        return []
+    def noted(lake: Lake, table: Table, *, of: FileNaming, **options: Any) -> None:  # noqa: ANN401 - those of `compact`
+        saved = compact(lake, table, of=of, **options)
+        if saved.merged:
+            merged[of.run][table.name] = saved.bytes_before
 
     small = 36_000  # bytes: of some runs
-    monkeypatch.setattr("jobs.ingest.commit.keep_up", keep_up)
+    monkeypatch.setattr(upkeep, "compact", noted)
     monkeypatch.setattr(upkeep, "SMALL", small)
     monkeypatch.setattr(compaction, "SMALL", small)
     list(incremental(tmp_path, 20))
-    found = [{one.table: one.bytes_before for one in of_run} for of_run in merged]
 
-    sizes = [of_run["messages"] for of_run in found if "messages" in of_run]
+    sizes = [of_run["messages"] for of_run in merged.values() if "messages" in of_run]
     assert len(sizes) >= 3
     assert max(sizes) < 2 * small
-    assert all("index_entries" not in of_run for of_run in found if "messages" in of_run)
+    assert all("index_entries" not in of_run for of_run in merged.values() if "messages" in of_run)
 
 
 def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from jobs.lake import features
 from jobs.lake.commit import LOG_KEPT, TransactionTakenError, commit, ensure_table
 from jobs.lake.features import UnsupportedTableError, needs_spark
-from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import WRITERS, known_stores
 from jobs.lake.tables import MESSAGES
@@ -150,7 +149,7 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
     new = lake.grow(5)
     if cells.take("append", lake.run):
         assert read(lake, [*offsets, *new]) == reading
-        newest = known_stores(Lake(str(lake.path)))[0].newest
+        newest = known_stores(lake.lake)[0].newest
         assert newest is not None
         assert table == "runs" or (newest.state.get(WRITERS, {}).get(table) == "spark") == needs_spark(
             DeltaTable(lake.path / table)
@@ -166,7 +165,7 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
 
     if cells.take("optimize", lambda: optimize(str(lake.path), OneByOne())):
         assert (read(lake, left), lake.files()) == (reading, 1)
-    request = RestoreRequest(Lake(str(lake.path)), tmp_path / "out", with_queues=False, with_index=False)
+    request = RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False)
     if cells.take("restore", lambda: restore(request, OneByOne())):
         assert raw(tmp_path / "out") == original
     assert_kept(lake, table, start, name)
@@ -177,7 +176,7 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
             lake.run()
         assert str(refused.value).startswith(f"{lake.path}/messages: ")
         assert REFUSALS[name] in str(refused.value)
-        lake.sql(*str(refused.value).partition("run in Spark SQL: ")[2].split("; "))
+        lake.take_back(refused.value)
         lake.run()
         optimize(str(lake.path), OneByOne())
         assert read(lake, left) in {WORKS, reading}  # a feature that Spark's Delta writes stays
@@ -217,7 +216,7 @@ def test_a_row_keeps_its_id_when_files_are_merged(lake: SharedLake) -> None:
 def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
     """A lake of an older version lacks columns, and a process that follows shortens what its tables keep."""
     lake.sql(*FEATURES["clustering"])
-    offsets, where = lake.offsets(), Lake(str(lake.path))
+    offsets, where = lake.offsets(), lake.lake
     new = (
         pa.field("later", pa.map_(pa.string(), pa.int64()), metadata={"comment": "it's \\ new"}),
         pa.field("last", pa.timestamp("us", "UTC")),
@@ -237,7 +236,7 @@ def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
 def test_of_two_writers_of_one_run_one_is_refused(lake: SharedLake) -> None:
     """The second one has asked the table before the first one committed."""
     lake.sql(*FEATURES["clustering"])
-    where = Lake(str(lake.path))
+    where = lake.lake
     transaction = "somebody", 7
 
     def other(snapshot: DeltaTable) -> Rewrite:
@@ -263,7 +262,7 @@ def test_without_java_such_a_table_is_refused_until_that_is_taken_back(lake: Sha
     ):
         lake.run()
     assert files == state_of(lake.path)
-    lake.sql(*str(refused.value).partition("run in Spark SQL: ")[2].split("; "))
+    lake.take_back(refused.value)
 
     assert lake.run().messages == len(new)
     assert not needs_spark(DeltaTable(lake.path / "messages"))
