@@ -41,7 +41,8 @@ def deselect_what_is_not_sampled(config: pytest.Config, items: list[pytest.Item]
     named = " ".join(config.args)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sample") and item.nodeid not in named:
+        is_chosen = item.nodeid in named or item.get_closest_marker("campaign")  # a campaign has every case
+        if item.get_closest_marker("sample") and not is_chosen:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left: set[pytest.Item] = set()
     for test, its_items in cases.items():

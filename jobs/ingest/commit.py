@@ -1,13 +1,15 @@
 """How a run of a store or a tier begins and ends: it finishes an interrupted run, and commits its own files."""
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
 from jobs.console import interruption
 from jobs.console.log import say
-from jobs.ingest.request import Summary
+from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake.commit import committed_transaction, lost_files
-from jobs.lake.integrity import committed_by
+from jobs.lake.integrity import committed_by, newest_runs
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
     COMMAND,
@@ -15,32 +17,113 @@ from jobs.lake.runs import (
     KnownStore,
     Manifest,
     commit_prepared,
+    has_litter,
     prepare,
     prepare_instead,
     read_manifest,
     sweep,
+    unfinished,
 )
-from jobs.lake.tables import SUPERSEDED_MESSAGES
+from jobs.lake.superseded import Superseded
+from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
 from jobs.lake.upkeep import keep_up
+from jobs.products.product import Output
 from jobs.products.registry import PRODUCTS
+from jobs.store.record_places import Fingerprint
+from jobs.store.workers import Workers
 
 
-def finish_earlier(
-    lake: Lake, known: KnownStore, leftover: Manifest | None, summary: Summary, *, was_cut_off: bool
-) -> KnownStore:
-    """
-    Commit what an earlier run prepared, and delete what one that was cut off has left.
+@dataclass(slots=True)
+class NextRun:
+    """The next run of a store or a tier, under its lock."""
 
-    Return the store as it is then: a run whose files another engine has deleted brings less.
-    """
-    newest = known.newest
-    if leftover is not None:
-        newest = _without_lost_files(lake, known, leftover)
-        commit_prepared(lake, newest)
-        summary.recovered = leftover.run
-    if newest is not None and (was_cut_off or newest is not known.newest):
-        sweep(lake, newest)
-    return replace(known, newest=newest)
+    workers: Workers
+    lake: Lake
+    known: KnownStore
+    request: IngestRequest
+    summary: Summary
+    clock: Clock
+    was_cut_off: bool  # the run before this one: it did not end by itself
+
+    @property
+    def output(self) -> Output:
+        """The lake, and the names of this run's files there."""
+        return Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
+
+    def finish_earlier(self, spared: Collection[str]) -> dict[str, int]:
+        """
+        Commit what an earlier run prepared, and delete what one that was cut off has left.
+
+        First every table but those *spared* must hold what runs brought; return the newest run of each.
+        """
+        self.summary.store_id = self.known.store_id
+        newest, leftover = self.known.newest, unfinished(self.lake, self.known)
+        tables = newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
+        if self.request.dry_run:
+            return tables
+        if leftover is not None:
+            newest = _without_lost_files(self.lake, self.known, leftover)
+            commit_prepared(self.lake, newest)
+            self.summary.recovered = leftover.run
+        if newest is not None and (self.was_cut_off or newest is not self.known.newest):
+            sweep(self.lake, newest)
+        self.known = replace(self.known, newest=newest)
+        return tables
+
+    def commit(  # noqa: PLR0913 - what a store has and a tier has not
+        self,
+        files: Mapping[str, Sequence[Action]],
+        state: Mapping[str, Any],
+        stored_ms: int | None,
+        *,
+        has_moved: bool,
+        fingerprints: tuple[Fingerprint, ...] = (),
+        superseded: Superseded | None = None,
+    ) -> None:
+        """
+        Decide that the run brings these files, and commit it; where it brings nothing there was none.
+
+        *stored_ms* is the time of its last record; *has_moved* says that the next run begins at another place.
+        """
+        newest, summary = self.known.newest, self.summary
+        counts = {name: sum(action.rows for action in actions) for name, actions in files.items()}
+        summary.messages = counts.get(MESSAGES.name, 0) + counts.get(TIERED.name, 0)
+        summary.quarantined = counts.get(QUARANTINE.name, 0)
+        summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
+        # What an attempt left may be deleted only when its number is taken.
+        if has_moved or files or superseded or (self.was_cut_off and has_litter(self.lake, self.known)):
+            manifest = Manifest(
+                store_id=self.known.store_id,
+                broker=self.known.broker,
+                run=self.known.next_run,
+                from_offset=summary.from_offset,
+                to_offset=summary.to_offset,
+                store_timestamp=stored_ms if stored_ms is not None or newest is None else newest.store_timestamp,
+                fingerprints=fingerprints,
+                tables={name: tuple(actions) for name, actions in files.items()},
+                selection=self.request.selection.describe(),
+                state=state,
+                counts=counts,
+                gaps=tuple(summary.gaps),
+                superseded=superseded,
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            self._commit(manifest)
+            self.known = replace(self.known, newest=manifest)
+        self.clock.lap("commit")
+
+    def _commit(self, manifest: Manifest) -> None:
+        prepare(self.lake, manifest)
+        source = "store" if self.summary.tier_queues is None else "tier"
+        interruption.note(
+            f"Run {manifest.run} is prepared: the same command commits it, without reading the {source} again."
+        )
+        self.summary.run = manifest.run
+        self.summary.versions = commit_prepared(self.lake, manifest)
+        if self.was_cut_off:
+            sweep(self.lake, manifest)
+        keep_up(self.lake, manifest)
 
 
 def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
@@ -104,16 +187,3 @@ def _without_products(lake: Lake, manifest: Manifest, lost: Collection[str], tak
         state={key: value for key, value in manifest.state.items() if key not in keys} | earlier,
         counts={name: count for name, count in manifest.counts.items() if name not in out},
     )
-
-
-def commit_run(lake: Lake, manifest: Manifest, summary: Summary, *, was_cut_off: bool, source: str) -> None:
-    """Decide what a run brings from its *source*, and commit it."""
-    prepare(lake, manifest)
-    interruption.note(
-        f"Run {manifest.run} is prepared: the same command commits it, without reading the {source} again."
-    )
-    summary.run = manifest.run
-    summary.versions = commit_prepared(lake, manifest)
-    if was_cut_off:
-        sweep(lake, manifest)
-    keep_up(lake, manifest)

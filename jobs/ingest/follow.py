@@ -46,7 +46,8 @@ class Pace:
     """
     How long a message may wait for its step, and for how long steps go on.
 
-    *every_s* is a ceiling, no beat: a step begins so long after the look that had nothing new, and takes all that came.
+    *every_s* is a ceiling, not a rhythm: a step begins that long after the last look that found nothing new, and takes
+    all that has come.
     """
 
     every_s: float
@@ -54,7 +55,7 @@ class Pace:
     look_s: float | None = None  # how often to look; None: an eighth of *every_s*
 
     def pause(self, began: float, now: float, waits_since: float | None) -> float:
-        """Return the time to wait at *now*, after a look that *began* then, while something may wait since a time."""
+        """Return the seconds from *now* to the next look, or to the step of messages that wait since a time."""
         if waits_since is not None:
             return max(waits_since + self.every_s - now, 0)
         return max(began + (self.every_s / _LOOKS if self.look_s is None else self.look_s) - now, 0)
@@ -96,7 +97,7 @@ class Stop:
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or less where somebody wishes to end; return whether somebody does."""
+        """Wait *seconds*, or until somebody wishes to end; return whether somebody does."""
         return self._event.wait(min(max(seconds, 0), threading.TIMEOUT_MAX))
 
 

@@ -22,7 +22,7 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest(StoreRequest):
-    """The request of a user."""
+    """A request to ingest a store or a tier."""
 
     lake: str
     broker: str | None = None
@@ -144,7 +144,6 @@ class Summary(Judged):
 
     @property
     def _queues(self) -> str:
-        """A tier's queues in words."""
         return f"{counted(self.tier_queues or 0, 'queue')} of a tier"
 
     def describe(self) -> dict[str, object]:

@@ -10,14 +10,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
 from jobs.console import interruption
 from jobs.console.log import say
 from jobs.console.progress import followed_by
-from jobs.ingest.commit import commit_run, finish_earlier
+from jobs.ingest.commit import NextRun
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.ingest.tier import tier_steps
 from jobs.lake import integrity
@@ -25,19 +24,11 @@ from jobs.lake.history import history_conflict
 from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
-from jobs.lake.runs import COMMAND, TABLES_BEFORE, KnownStore, Manifest, has_litter, refreshed, thinned, unfinished
+from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed, thinned
 from jobs.lake.superseded import Superseded, refuse_vectors
-from jobs.lake.table_file import Action, FileNaming
-from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, WRITTEN_BY_RUNS
-from jobs.products.product import (
-    Collected,
-    Finished,
-    Output,
-    RangePass,
-    Run,
-    Started,
-    files_of,
-)
+from jobs.lake.table_file import Action
+from jobs.lake.tables import WRITTEN_BY_RUNS
+from jobs.products.product import Collected, Finished, RangePass, Run, Started, files_of
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.locations import normalise
@@ -104,30 +95,26 @@ def _ingest(request: IngestRequest, workers: Workers, clock: Clock, *, is_again:
             newest = refreshed(lake, known)
             # A process that keeps the lock from run to run has no note of an attempt of its own that was cut off.
             cut_off = bool(was_cut_off) or is_again
-            _Run(workers, lake, newest, store, request, summary, clock, cut_off).run()
+            _Run(workers, lake, newest, request, summary, clock, cut_off, store).run()
     summary.seconds = clock.laps
     return summary
 
 
 @dataclass(slots=True)
-class _Run:
-    """A store's next run, under its lock."""
+class _Run(NextRun):
+    """A store's next run."""
 
-    workers: Workers
-    lake: Lake
-    known: KnownStore
     store: Store
-    request: IngestRequest
-    summary: Summary
-    clock: Clock
-    was_cut_off: bool  # the run before this one: it did not end by itself
     newest: Newest | None = None  # as it was when the run was planned
     files: dict[str, list[Action]] = field(default_factory=dict)  # of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # what later runs must know
 
     def run(self) -> None:
         products = [product for product in PRODUCTS if self.request.wants(product)]
-        self._finish_earlier(products)
+        written = {table for product in products for table in product.tables}
+        spared = {table for product in PRODUCTS for table in product.tables} - written
+        tables = self.finish_earlier(spared)
+        self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE: tables}
         superseded = history_conflict(self.lake, self.known, self.store)
         if superseded is not None:
             refuse_vectors(self.lake, superseded)
@@ -138,7 +125,7 @@ class _Run:
         if self.request.dry_run:
             self.summary.plan = describe(ranges)
             return
-        work = RangePass(self._output, tuple(one.collector for one in started))
+        work = RangePass(self.output, tuple(one.collector for one in started))
         with followed_by(self.summary.bytes_left):
             outcomes = self.workers.ranges(ranges, work, work.discard)
         self.clock.lap("reading and writing")
@@ -149,23 +136,7 @@ class _Run:
             self._finish(product, one.finish_of(number, outcomes, self.summary.to_offset))
             self.clock.lap(product.step)
         self._confirm_read(outcomes)
-        # What an attempt left may be deleted only when its number is taken.
-        takes_number = self.was_cut_off and has_litter(self.lake, self.known)
-        manifest = self._manifest(outcomes, superseded)
-        if manifest.tables or manifest.to_offset > manifest.from_offset or superseded or takes_number:
-            commit_run(self.lake, manifest, self.summary, was_cut_off=self.was_cut_off, source="store")
-        self.clock.lap("commit")
-
-    def _finish_earlier(self, products: Sequence[Product]) -> None:
-        """Commit what an earlier run prepared, once every table that this run writes holds what runs brought."""
-        self.summary.store_id = self.known.store_id
-        leftover = unfinished(self.lake, self.known)
-        written = {table for product in products for table in product.tables}
-        spared = {table for product in PRODUCTS for table in product.tables} - written
-        tables = integrity.newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
-        if not self.request.dry_run:
-            self.known = finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.was_cut_off)
-        self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE: tables}
+        self._commit_read(outcomes, superseded)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
         """Find the end of the lake's rows of this log."""
@@ -200,10 +171,6 @@ class _Run:
         if is_other or selection.takes_or_all is None:
             summary.notes.append(left_out)
 
-    @property
-    def _output(self) -> Output:
-        return Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
-
     def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[Started[Any]]:
         """Start every product before the log is read: each unit that it sees now then has its record in the log."""
         request = self.request
@@ -212,7 +179,7 @@ class _Run:
         run = Run(
             self.workers,
             self.store,
-            self._output,
+            self.output,
             writers.value,
             request.wanted,
             request.selection,
@@ -303,33 +270,22 @@ class _Run:
                 reason = f"the log was written again from {fingerprint.offset} on while it was read"
                 raise CutBackError(errno.ESTALE, reason, self.store.root)
 
-    def _manifest(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> Manifest:
-        newest, summary = self.known.newest, self.summary
+    def _commit_read(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> None:
+        summary = self.summary
         self.state[COMMAND] = self.request.command
         seen = SeenQueues.of(self.state.get(SEEN_QUEUES, {}))
         self.state[SEEN_QUEUES] = seen.with_those_of(self.store, self.request.wanted.conf)
         self.state |= self.known.chosen.and_then(self.request.selection, summary.to_offset).state
-        counts = {name: sum(action.rows for action in actions) for name, actions in self.files.items()}
-        summary.messages = counts.get(MESSAGES.name, 0)
-        summary.quarantined = counts.get(QUARANTINE.name, 0)
-        summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
         known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.seen.store_timestamp for o in outcomes if o.seen.store_timestamp is not None]
-        summary.newest_ms = timestamps[-1] if timestamps and summary.messages else None
-        return Manifest(
-            store_id=self.known.store_id,
-            broker=self.known.broker,
-            run=self.known.next_run,
-            from_offset=summary.from_offset,
-            to_offset=summary.to_offset,
-            store_timestamp=timestamps[-1] if timestamps else (newest.store_timestamp if newest else None),
+        stored_ms = timestamps[-1] if timestamps else None
+        self.commit(
+            self.files,
+            self.state,
+            stored_ms,
+            has_moved=summary.to_offset > summary.from_offset,
             fingerprints=thinned((*known, *found)),
-            tables={name: tuple(actions) for name, actions in self.files.items()},
-            selection=self.request.selection.describe(),
-            state=self.state,
-            counts=counts,
-            gaps=tuple(summary.gaps),
             superseded=superseded,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+        summary.newest_ms = stored_ms if summary.messages else None

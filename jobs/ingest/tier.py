@@ -10,23 +10,22 @@ import errno
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from jobs.console import interruption
-from jobs.ingest.commit import commit_run, finish_earlier
+from jobs.ingest.commit import NextRun
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake import integrity
 from jobs.lake.identity import AmbiguousBrokerError, Likeness
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
-from jobs.lake.runs import COMMAND, TABLES_BEFORE, KnownStore, Manifest, has_litter, refreshed, unfinished
-from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed
+from jobs.lake.table_file import Action
 from jobs.lake.tables import PRODUCED, QUARANTINE, TIERED, WRITTEN_BY_RUNS
 from jobs.lake.tier_identity import QueueName, QueueState, described, identify_tier, queue_states
-from jobs.products.product import Gap, Output
+from jobs.products.product import Gap
 from jobs.products.tiered import Bundle, BundleRead, Part, TierReader
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
@@ -69,7 +68,7 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterat
         return
     with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
         known = refreshed(lake, known)
-        run = _TierRun(workers, lake, known, queues, request, clock, bool(was_cut_off), summary)
+        run = _TierRun(workers, lake, known, request, summary, clock, bool(was_cut_off), queues)
         done = list(run.steps())  # who asks for the steps may want the lock between two of them
     yield from done
 
@@ -85,22 +84,16 @@ def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
 
 
 @dataclass(slots=True)
-class _TierRun:
-    """A tier's next run, in steps that are runs of their own, under its lock."""
+class _TierRun(NextRun):
+    """A tier's next run, in steps that are runs of their own."""
 
-    workers: Workers
-    lake: Lake
-    known: KnownStore
     queues: Sequence[TierQueue]
-    request: IngestRequest
-    clock: Clock
-    cut_off: bool  # the run before this one: it did not end by itself
-    summary: Summary
 
     def steps(self) -> Iterator[Summary]:
         """Plan once, and commit whenever a step is read."""
-        self.summary.store_id = self.known.store_id
-        tables = self._finish_earlier()
+        tables = self.finish_earlier(_SPARED)
+        newest = self.known.newest
+        self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
         plans = self._planned()
         for plan in plans:
             for gap in plan.gaps:
@@ -122,7 +115,7 @@ class _TierRun:
             self.summary.bytes_left = left
             now |= self._noted(read, now)
             state = {**described(now.values()), TABLES_BEFORE: tables, COMMAND: self.request.command}
-            self._commit(read, state, has_moved=now != states)
+            self._commit_read(read, state, has_moved=now != states)
             yield self._timed()
             states, tables = dict(now), {**tables, **dict.fromkeys(self.summary.versions, self.summary.run or 0)}
             self.clock, self.summary = Clock(), _next(self.summary)
@@ -130,16 +123,6 @@ class _TierRun:
     def _timed(self) -> Summary:
         self.summary.seconds = self.clock.laps
         return self.summary
-
-    def _finish_earlier(self) -> dict[str, int]:
-        """Commit what an earlier run prepared; return the newest run of each table, which holds what runs brought."""
-        leftover = unfinished(self.lake, self.known)
-        tables = integrity.newest_runs(self.lake, self.known, is_done=leftover is None, spared=_SPARED)
-        if not self.request.dry_run:
-            self.known = finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.cut_off)
-        newest = self.known.newest
-        self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
-        return tables
 
     def _planned(self) -> list[_QueuePlan]:
         """Plan the new ranges of each wanted queue; tasks do it, because each queue takes opening a file or two."""
@@ -160,10 +143,9 @@ class _TierRun:
             f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads the "
             "same bytes again."
         )
-        output = Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
         # No release that has tiers parses properties in another way.
         rules = given_rules(self.request.release) if self.request.release else rules_of((0, NEWEST))
-        read = self.workers.map(bundles, TierReader(output, rules, self.request.selection), "reading the tier")
+        read = self.workers.map(bundles, TierReader(self.output, rules, self.request.selection), "reading the tier")
         self.clock.lap("reading and writing")
         return read
 
@@ -193,37 +175,14 @@ class _TierRun:
             why = f"{topic} {queue_id}: deleted while it was being read"
             self.summary.add_gap(range_.start_offset, range_.end_offset, why)
 
-    def _commit(self, read: Sequence[BundleRead], state: Mapping[str, Any], *, has_moved: bool) -> None:
-        summary, newest = self.summary, self.known.newest
+    def _commit_read(self, read: Sequence[BundleRead], state: Mapping[str, Any], *, has_moved: bool) -> None:
         files: dict[str, list[Action]] = {}
         for table, action in (item for one in read for item in one.files.items()):
             files.setdefault(table, []).append(action)
-        counts = {name: sum(action.rows for action in actions) for name, actions in files.items()}
-        summary.messages, summary.quarantined = counts.get(TIERED.name, 0), counts.get(QUARANTINE.name, 0)
-        manifest = Manifest(
-            store_id=self.known.store_id,
-            broker=self.known.broker,
-            run=self.known.next_run,
-            from_offset=summary.from_offset,
-            to_offset=summary.to_offset,
-            store_timestamp=summary.newest_ms or (newest.store_timestamp if newest else None),
-            fingerprints=(),
-            tables={name: tuple(actions) for name, actions in files.items()},
-            selection=self.request.selection.describe(),
-            state=state,
-            counts=counts,
-            gaps=tuple(summary.gaps),
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        # What an attempt left may be deleted only when its number is taken.
-        if has_moved or files or (self.cut_off and has_litter(self.lake, self.known)):
-            commit_run(self.lake, manifest, summary, was_cut_off=self.cut_off, source="tier")
-            self.known = replace(self.known, newest=manifest)
-        self.clock.lap("commit")
+        self.commit(files, state, self.summary.newest_ms, has_moved=has_moved)
 
 
 def _next(earlier: Summary) -> Summary:
-    """Return the summary of the step after this one."""
     summary = Summary(earlier.store, earlier.lake, earlier.broker, earlier.store_id, tier_queues=earlier.tier_queues)
     summary.from_offset = summary.to_offset = earlier.to_offset
     return summary

@@ -34,11 +34,13 @@ from jobs.lake.runs import HeldByOtherError
 from jobs.products.index.entries import EntriesSoFar
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne, WorkersOnDemand
+from jobs.store.workers import OneByOne, Workers, WorkersOnDemand
 from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import raw, raw_rows, rows_of
+from tests.support.meanwhile import Meanwhile
+from tests.support.waiting import wait_until
 
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 AT_ONCE = Pace(0.0)
@@ -51,12 +53,16 @@ def request(broker: Broker) -> IngestRequest:
     return IngestRequest(str(broker.root), str(broker.root.parent / "lake"), broker="b")
 
 
+def nothing() -> None:
+    """Let a look find nothing new."""
+
+
 @dataclass(slots=True)
 class Story:
     """What happens at each look, one thing after the other; then somebody stops it."""
 
-    stop: Stop
     happens: list[Callable[[], object]]
+    stop: Stop = field(default_factory=Stop)
     steps: list[Summary] = field(default_factory=list)
     looks: int = 0
 
@@ -67,8 +73,8 @@ class Story:
             self.stop.wish()
         self.looks += 1
 
-    def run(self, asked: IngestRequest) -> Summary:
-        return Follower(asked, OneByOne(), AT_ONCE, self.stop, self.steps.append, self.look).run()
+    def run(self, asked: IngestRequest, workers: Workers | None = None) -> Summary:
+        return Follower(asked, workers or OneByOne(), AT_ONCE, self.stop, self.steps.append, self.look).run()
 
 
 def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None:
@@ -79,19 +85,14 @@ def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None
         broker.truncate(placed[3].physical_offset)
         placed[3:] = broker.append(some_records(7, seed=3))
 
+    def grow(count: int, seed: int) -> None:
+        placed.extend(broker.append(some_records(count, seed=seed)))
+
     story = Story(
-        Stop(),
         [
-            lambda: None,  # as the first step is done
-            lambda: placed.extend(broker.append(some_records(3, seed=2))),
-            lambda: None,
-            cut_back,
-            lambda: None,
-            lambda: placed.extend(broker.append(some_records(60, seed=4))),
-            lambda: None,
-            broker.expire,
-            lambda: placed.extend(broker.append(some_records(2, seed=5))),
-            lambda: None,
+            nothing,  # as the first step is done
+            *(partial(grow, 3, 2), nothing, cut_back, nothing, partial(grow, 60, 4), nothing),
+            *(broker.expire, partial(grow, 2, 5), nothing),
         ],
     )
     whole = story.run(request(broker))
@@ -107,7 +108,7 @@ def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(bro
     def rot() -> None:
         broker.append([a_record()._replace(body_crc=0), a_record()])
 
-    Story(Stop(), [lambda: None, rot]).run(request(broker))
+    Story([nothing, rot]).run(request(broker))
     kept = {name: DeltaTable(tmp_path / "lake" / name).metadata().configuration for name in ("messages", "quarantine")}
     assert {(of[LOG_KEPT], of[FILES_KEPT]) for of in kept.values()} == {("interval 60 minutes",) * 2}
 
@@ -134,9 +135,9 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(
         broker.truncate(broker.offset - 500)
         broker.append(some_records(9, seed=8))
 
-    stop, happens = Stop(), [partial(broker.append, some_records(9, seed=seed)) for seed in range(2, 8)]
-    story = Story(stop, [lambda: None, *happens[:4], cut_back, *happens[4:]])
-    Follower(asked, OneByOne(), AT_ONCE, stop, run_beside, story.look).run()
+    happens = [partial(broker.append, some_records(9, seed=seed)) for seed in range(2, 8)]
+    story = Story([nothing, *happens[:4], cut_back, *happens[4:]])
+    Follower(asked, OneByOne(), AT_ONCE, story.stop, run_beside, story.look).run()
 
     assert indexed(Path(separate.lake)) == indexed(tmp_path / "lake")
     full = sum(row["is_complete"] for row in rows_of(tmp_path / "lake", "index_files", "index_file"))
@@ -152,7 +153,7 @@ def indexed(lake: Path) -> list[dict[str, Any]]:
 
 def test_nothing_runs_while_nothing_changes(broker: Broker) -> None:
     broker.append(some_records(5))
-    story = Story(Stop(), [lambda: None] * 20)
+    story = Story([nothing] * 20)
     with patch.object(following, "steps", wraps=run.steps) as runs:
         story.run(request(broker))
     assert (story.looks, runs.call_count) == (21, 1)
@@ -161,7 +162,7 @@ def test_nothing_runs_while_nothing_changes(broker: Broker) -> None:
 def test_all_of_the_store_is_looked_at_now_and_then(broker: Broker) -> None:
     """What the end of the log does not show: new queues, a table that lost its files."""
     broker.append(some_records(5))
-    story = Story(Stop(), [lambda: None] * 8)
+    story = Story([nothing] * 8)
     with patch.object(following, "_LOOK_AT_ALL_S", 0.0):
         story.run(request(broker))
     assert len(story.steps) > 3
@@ -169,44 +170,39 @@ def test_all_of_the_store_is_looked_at_now_and_then(broker: Broker) -> None:
 
 def test_another_run_of_the_store_ends_at_once(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(5))
-    lake = tmp_path / "lake"
-    code = "import sys; from jobs.command.cli import main; sys.exit(main(sys.argv[1:]))"
     ended: list[int] = []
 
     def other() -> None:
         broker.append(some_records(1, seed=2))
-        command = [sys.executable, "-c", code, "ingest", str(broker.root), "--lake", str(lake), "--broker", "b"]
-        ended.append(subprocess.run([*command, "--follow", "--until", "+0s"], check=False, timeout=300).returncode)
+        command = command_of(broker, "--broker", "b", "--follow", "--until", "+0s")
+        ended.append(subprocess.run(command, check=False, timeout=300).returncode)
 
-    Story(Stop(), [lambda: None, other]).run(request(broker))
+    Story([nothing, other]).run(request(broker))
     assert ended == [ExitCode.HELD]
     ingest(request(broker), OneByOne())  # nothing is held any more
-    assert len(rows_of(lake)) == 6
+    assert len(rows_of(tmp_path / "lake")) == 6
 
 
-def test_an_error_is_tried_again_and_leaves_nothing_twice(broker: Broker, tmp_path: Path) -> None:
+def command_of(broker: Broker, *options: str) -> list[str]:
+    lake = broker.root.parent / "lake"
+    return [sys.executable, "-m", "jobs.main", "ingest", str(broker.root), "--lake", str(lake), *options]
+
+
+@pytest.mark.parametrize("second", [OSError(5, "Input/output error"), HeldByOtherError("held by process 1")], ids=repr)
+def test_an_error_is_tried_again_and_leaves_nothing_twice(second: Exception, broker: Broker, tmp_path: Path) -> None:
+    """The lock is free while an error is waited for: to end with 6 then would end a service for good."""
     placed = broker.append(some_records(5))
-    failures = 0
+    errors: list[Exception] = [OSError(5, "Input/output error", str(broker.root)), second]
 
-    def fail(*_: object) -> NoReturn:
-        raise OSError(5, "Input/output error", str(broker.root))
+    def fail() -> None:
+        if len(placed) > 5 and errors:
+            raise errors.pop(0)
 
-    @dataclass(frozen=True, slots=True)
-    class Failing(OneByOne):
-        def ranges(self, ranges, task, discard=id):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
-            nonlocal failures
-            if len(placed) > 5 and failures < 2:
-                failures += 1
-                fail()
-            return OneByOne.ranges(self, ranges, task, discard)
-
-    stop = Stop()
-    more: list[Callable[[], object]] = [lambda: None] * 5
+    more: list[Callable[[], object]] = [nothing] * 5
     more[1] = lambda: placed.extend(broker.append(some_records(3, seed=2)))
-    story = Story(stop, more)
     with patch.object(following, "_PAUSE_S", 0.0):
-        Follower(request(broker), Failing(), AT_ONCE, stop, story.steps.append, story.look).run()
-    assert failures == 2
+        Story(more).run(request(broker), Meanwhile(happens=fail))
+    assert errors == []
     assert raw_rows(tmp_path / "lake") == raw(placed)
 
 
@@ -214,7 +210,7 @@ def test_an_error_is_tried_again_and_leaves_nothing_twice(broker: Broker, tmp_pa
 def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, broker: Broker) -> None:
     """No trial would bring it back, what restarts services does; whoever else is away may come back."""
     broker.append(some_records(5))
-    story = Story(Stop(), [lambda: None, lambda: broker.append(some_records(3, seed=2))])
+    story = Story([nothing, lambda: broker.append(some_records(3, seed=2))])
     real, tried = run.steps, 0
 
     def steps(asked: IngestRequest, workers: OneByOne) -> object:
@@ -249,25 +245,16 @@ def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
-def test_the_allocator_is_one_that_gives_memory_back(
-    chosen: dict[str, str], used: str, broker: Broker, tmp_path: Path
-) -> None:
+def test_the_allocator_is_one_that_gives_memory_back(chosen: dict[str, str], used: str, broker: Broker) -> None:
     """Arrow's first choice keeps what one thread allocated and another freed; the user's choice stays."""
     broker.append(some_records(5))
     code = (
         "import os, sys; from jobs.command.cli import main; code = main(sys.argv[1:]); import pyarrow as pa;"
         f"print(code, pa.default_memory_pool().backend_name, os.environ.get('{ALLOCATOR}'))"
     )
-    command = [sys.executable, "-c", code, "ingest", str(broker.root), "--lake", str(tmp_path / "lake")]
+    command = [sys.executable, "-c", code, *command_of(broker, "--follow", "--until", "+0s", "--quiet")[3:]]
     environment = {name: value for name, value in os.environ.items() if name != ALLOCATOR} | chosen
-    done = subprocess.run(
-        [*command, "--follow", "--until", "+0s", "--quiet"],
-        env=environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        timeout=300,
-        text=True,
-    )
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, timeout=300, text=True)
     assert done.stdout.splitlines()[-1] == f"0 {used} {chosen.get(ALLOCATOR)}"
 
 
@@ -369,11 +356,8 @@ def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(mon
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(number: signal.Signals, broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(5))
-    lake = tmp_path / "lake"
-    metrics = tmp_path / "metrics.prom"
-    code = "import sys; from jobs.command.cli import main; sys.exit(main(sys.argv[1:]))"
-    options = ["--follow", "--every", "100ms", "--metrics", str(metrics)]
-    command = [sys.executable, "-c", code, "ingest", str(broker.root), "--lake", str(lake), *options]
+    lake, metrics = tmp_path / "lake", tmp_path / "metrics.prom"
+    command = command_of(broker, "--follow", "--every", "100ms", "--metrics", str(metrics))
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "JAVA_HOME": "/nowhere"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -392,12 +376,8 @@ def test_a_signal_ends_it_in_order(number: signal.Signals, broker: Broker, tmp_p
 
 
 def await_rows(lake: Path, count: int) -> None:
-    pause = threading.Event()
-    for _ in range(1200):
-        if (lake / "messages" / "_delta_log" / f"{0:020d}.json").exists() and len(rows_of(lake)) >= count:
-            return
-        pause.wait(0.1)
-    raise AssertionError(f"{count} messages did not come")
+    first = lake / "messages" / "_delta_log" / f"{0:020d}.json"
+    wait_until(lambda: first.exists() and len(rows_of(lake)) >= count, lambda: f"{count} messages did not come")
 
 
 def test_a_segment_that_becomes_a_pipe_is_an_error(broker: Broker) -> None:
@@ -409,56 +389,34 @@ def test_a_segment_that_becomes_a_pipe_is_an_error(broker: Broker) -> None:
         os.mkfifo(segment)
 
     with patch.object(following, "_PAUSE_S", 0.0), pytest.raises(NotAStore):
-        Story(Stop(), [lambda: None, exchange, *[lambda: None] * 9]).run(request(broker))
-
-
-def test_a_run_that_came_during_an_error_is_waited_for(broker: Broker, tmp_path: Path) -> None:
-    """The lock is free while an error is waited for: to end with 6 then would end a service for good."""
-    placed = broker.append(some_records(5))
-    stop = Stop()
-    errors: list[Exception] = [OSError(5, "Input/output error"), HeldByOtherError("held by process 1")]
-    real = run.steps
-
-    def steps(asked: IngestRequest, workers: OneByOne) -> object:
-        if len(placed) > 5 and errors:
-            raise errors.pop(0)
-        return real(asked, workers)
-
-    more: list[Callable[[], object]] = [lambda: None] * 5
-    more[1] = lambda: placed.extend(broker.append(some_records(3, seed=2)))
-    with patch.object(following, "_PAUSE_S", 0.0), patch.object(following, "steps", steps):
-        Story(stop, more).run(request(broker))
-    assert errors == []
-    assert raw_rows(tmp_path / "lake") == raw(placed)
+        Story([nothing, exchange, *[nothing] * 9]).run(request(broker))
 
 
 class Clock(Stop):
     """A clock that waits only by its own hands; things happen at their times."""
 
-    def __init__(self, happens: dict[float, Callable[[], object]], ends: float) -> None:
+    def __init__(self, happens: dict[float, Callable[[], object]]) -> None:
         super().__init__()
         self.now = 0.0
         self.happens = happens
-        self.ends = ends
 
     def wait(self, seconds: float) -> bool:
         until = self.now + seconds
         while due := sorted(at for at in self.happens if at <= until):
             self.happens.pop(due[0])()
         self.now = until
-        if self.now > self.ends:
+        if self.now > 40:
             self.wish()
         return super().wait(0)
 
 
-def committed_at(tmp_path: Path, times: Sequence[float], pace: Pace, ends: float) -> list[float]:
-    """Return when a store is committed that gets a message at each of some times."""
+def committed_at(tmp_path: Path, times: Sequence[float], pace: Pace) -> list[float]:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(1))
     happens: dict[float, Callable[[], object]] = {
         at: partial(broker.append, some_records(1, seed=seed)) for seed, at in enumerate(times, 2)
     }
-    clock = Clock(happens, ends)
+    clock = Clock(happens)
     found: list[float] = []
 
     def done(step: Summary) -> None:
@@ -470,17 +428,19 @@ def committed_at(tmp_path: Path, times: Sequence[float], pace: Pace, ends: float
     return found
 
 
-def test_messages_that_keep_coming_are_brought_as_often_as_is_allowed(tmp_path: Path) -> None:
-    assert committed_at(tmp_path, [number + 0.5 for number in range(18)], Pace(8.0), 30) == [0, 8, 16, 24]
-
-
-def test_after_a_quiet_time_the_step_waits_for_more(tmp_path: Path) -> None:
-    """No message waits longer than 8 s; a beat of 8 s would commit at 16 and at 24."""
-    assert committed_at(tmp_path, [15.5, 16.5, 22.5], Pace(8.0), 40) == [0, 23]
-
-
-def test_a_log_whose_looks_are_paid_for_is_looked_at_once_a_step(tmp_path: Path) -> None:
-    assert committed_at(tmp_path, [20.5, 25.0], Pace(8.0, look_s=8.0), 40) == [0, 24, 32]
+@pytest.mark.parametrize(
+    ("times", "pace", "expected"),
+    [
+        ([number + 0.5 for number in range(18)], Pace(8.0), [0, 8, 16, 24]),
+        ([15.5, 16.5, 22.5], Pace(8.0), [0, 23]),  # a beat of 8 s would commit at 16 and at 24
+        ([20.5, 25.0], Pace(8.0, look_s=8.0), [0, 24, 32]),  # one look a step, where looks are paid for
+    ],
+    ids=["always new", "after a quiet time", "looks that cost"],
+)
+def test_no_message_waits_longer_than_it_may_and_a_step_takes_all_that_came(
+    times: Sequence[float], pace: Pace, expected: Sequence[float], tmp_path: Path
+) -> None:
+    assert committed_at(tmp_path, times, pace) == expected
 
 
 def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
@@ -491,6 +451,6 @@ def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
 
 def test_an_empty_store_is_looked_at_cheaply_once_it_has_a_log(broker: Broker) -> None:
     (broker.root / "checkpoint").write_bytes(bytes(4096))
-    story = Story(Stop(), [lambda: None, lambda: broker.append(some_records(3)), *[lambda: None] * 8])
+    story = Story([nothing, lambda: broker.append(some_records(3)), *[nothing] * 8])
     story.run(request(broker))
     assert [step.messages for step in story.steps if step.store_id] == [3]

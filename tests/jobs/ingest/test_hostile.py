@@ -14,8 +14,6 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import encode_record
@@ -24,7 +22,7 @@ from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.fuzzing import a_store, campaign, expected, mutate
-from tests.support.lakes import ingest_beside, leftovers, raw, raw_rows, rows_of
+from tests.support.lakes import ingest_beside, ingest_store, leftovers, raw, raw_rows, rows_of
 from tests.support.stores import flip, tree_state
 
 HOSTILE = (
@@ -180,12 +178,11 @@ def test_a_file_at_the_end_of_all_offsets_is_told(broker: Broker) -> None:
 def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
     placed = broker.append(some_records(500))
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - 5 * BLOCK))
-    request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b", range_size=4096)
 
     with pytest.raises((OSError, DeltaError), match=r"[Nn]o space left"):
-        ingest(request, OneByOne())
+        ingest_store(broker.root, small_disk / "lake", "b", range_size=4096)
     (small_disk / "filler").unlink()
-    ingest(request, OneByOne())
+    ingest_store(broker.root, small_disk / "lake", "b", range_size=4096)
 
     assert raw_rows(small_disk / "lake") == raw(placed)
     assert leftovers(small_disk / "lake") == []
@@ -193,16 +190,15 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker)
 
 def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
     broker.append(some_records(20))
-    request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b")
-    ingest(request, OneByOne())
+    ingest_store(broker.root, small_disk / "lake", "b")
     more = broker.append(some_records(20, seed=2))
 
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(OSError, match="Read-only file system"):
-        ingest(request, OneByOne())
+        ingest_store(broker.root, small_disk / "lake", "b")
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
 
-    assert ingest(request, OneByOne()).messages == len(more)
+    assert ingest_store(broker.root, small_disk / "lake", "b").messages == len(more)
 
 
 def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from jobs.products.queues.join import _settle
 from jobs.store.ranges import Range
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
-from tests.golden import GOLDEN, SCENARIO, StoreOf, release_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -113,40 +113,30 @@ def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
     return lambda: shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
 
 
-def test_a_unit_that_comes_when_its_record_is_deleted_is_held_against_the_row(golden: StoreOf, tmp_path: Path) -> None:
+def _retention(store: Path, offset: int, range_: Range) -> None:
+    """Delete all but the newest segment once the reading comes to *offset*."""
+    if range_.start_offset >= offset:
+        _delete_old(store)
+
+
+def _delete_old(store: Path) -> None:
+    for path in segments_of(store)[:-1]:
+        path.unlink()
+
+
+@pytest.mark.parametrize("deleted", ["before the run", "before its record is read", "after its record is read"])
+def test_a_unit_that_comes_when_records_are_deleted_is_compared_with_its_row_once(
+    deleted: str, golden: StoreOf, tmp_path: Path
+) -> None:
     """The lake has the message: its unit is no less right because retention was faster than the next run."""
     whole, store = golden("b551-base"), tmp_path / "store"
     dispatch = _shown_later(whole, store, 40)
     first = _ingest(store, tmp_path / "lake", "b551-base")
     dispatch()
-    for path in segments_of(store)[:-1]:
-        path.unlink()
-    second = _ingest(store, tmp_path / "lake", "b551-base")
-
-    assert first.messages > 40
-    assert second.gaps == []
-    assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
-
-
-def _retention(store: Path, offset: int, range_: Range) -> None:
-    """Delete all but the newest segment once the reading comes to *offset*."""
-    if range_.start_offset >= offset:
-        for path in segments_of(store)[:-1]:
-            path.unlink()
-
-
-@pytest.mark.parametrize("is_read", [False, True])
-def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_deleted(
-    is_read: bool, golden: StoreOf, tmp_path: Path
-) -> None:
-    whole, store = golden("b551-base"), tmp_path / "store"
-    dispatch = _shown_later(whole, store, 40)
-    first = _ingest(store, tmp_path / "lake", "b551-base")
-    dispatch()
-    offset = sorted(unit[3] for unit in _units(whole))[40] + 1 if is_read else 0
-    request = IngestRequest(
-        str(store), str(tmp_path / "lake"), broker="b551-base", release=release_of("b551-base"), range_size=1024
-    )
+    offset = sorted(unit[3] for unit in _units(whole))[40] + 1 if deleted.startswith("after") else 0
+    if deleted == "before the run":
+        _delete_old(store)
+    request = request_of("b551-base", store, tmp_path / "lake", range_size=1024)
     second = ingest(request, BetweenRanges(happens=partial(_retention, store, offset)))
 
     assert first.messages > 40

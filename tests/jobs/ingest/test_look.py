@@ -116,8 +116,7 @@ def _leave_a_manifest(taken: Taken) -> None:
 
 def _put_a_table_back(taken: Taken) -> None:
     shutil.rmtree(taken.lake / "messages")
-    DeltaTable.create(str(taken.lake / "messages"), DeltaTable(taken.lake / "quarantine").schema() if (
-        taken.lake / "quarantine" / "_delta_log").exists() else DeltaTable(taken.lake / "runs").schema())  # fmt: skip
+    DeltaTable.create(str(taken.lake / "messages"), DeltaTable(taken.lake / "runs").schema())
 
 
 CHANGES: dict[str, Callable[[Taken], object]] = {
