@@ -198,7 +198,7 @@ def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
         raise OSError(f"{location}: no manifest of a run: {error}") from error
 
 
-def prepared_row(lake: Lake, store_id: str, run: int) -> dict[str, Any]:
+def prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
     """Return the row that prepares a run; `OSError` when it is missing."""
     row = _prepared_row(lake, store_id, run)
     if row is None:

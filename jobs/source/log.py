@@ -170,6 +170,9 @@ class _Step:
         self.cuts = [(start, range_.store_timestamp)]
         limit = max(self.aim - range_.base_offset, range_.start + 1)
         reader = RangeReader(replace(range_, end=min(range_.end, limit)))
+        # A place must be a boundary that the log itself proves: the end of a record, of damage or of a file. So the
+        # range is cut at the aim only as far as boundaries allow, and a first piece that is longer than the aim is
+        # taken in full: a batch that takes nothing would be asked for again for ever.
         first: tuple[int, _Last | None] = MAX, None  # where the first piece ends, and the record that it is
         last: _Last | None = None
         for item in reader.pieces():

@@ -8,15 +8,13 @@ runs are prepared or done meanwhile.
 
 from typing import NamedTuple
 
-import pyarrow.dataset as ds
-
 from jobs.console.log import say
-from jobs.lake.commit import own_table, rows
+from jobs.lake.commit import own_table
 from jobs.lake.history import history_conflict
-from jobs.lake.identity import identify
+from jobs.lake.identity import DEFAULT_BROKER, identify
 from jobs.lake.lake import Lake
-from jobs.lake.runs import PREPARED, KnownStore
-from jobs.lake.tables import MESSAGES, RUNS
+from jobs.lake.runs import KnownStore, prepared_row
+from jobs.lake.tables import MESSAGES
 from jobs.products.queues.settings import known_releases
 from jobs.source.log import Place
 from jobs.source.options import Wanted
@@ -24,8 +22,6 @@ from jobs.source.rows import Writer
 from jobs.storage.locations import normalise
 from jobs.store.store import Store
 from rmq_formats.errors import UnsupportedFormat
-
-_DEFAULT_BROKER = "default"
 
 
 class Start(NamedTuple):
@@ -39,7 +35,7 @@ def start_of(wanted: Wanted, store: Store) -> Start:
     """Return the start of a read."""
     rules = known_releases(store, wanted.release).value.rules
     if wanted.after is None:
-        return Start(Place(store.start_offset), Writer(rules, wanted.broker or _DEFAULT_BROKER))
+        return Start(Place(store.start_offset), Writer(rules, wanted.broker or DEFAULT_BROKER))
     lake = Lake(normalise(wanted.after), wanted.file_system or {})
     known = _known(lake, store, wanted.broker)
     left_out = known.chosen.left_out(wanted.selection.topics)
@@ -72,12 +68,4 @@ def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | No
     if newest is not None and newest.run == run:
         record = next((one for one in newest.fingerprints if one.offset + one.size <= newest.to_offset), None)
         return Place(newest.to_offset, newest.store_timestamp, record)
-    return Place(_reached(lake, known, run)) if run else None
-
-
-def _reached(lake: Lake, known: KnownStore, run: int) -> int:
-    found = rows(lake, RUNS.name, ["store_id", "state", "to_offset"], ds.field("run") == run)
-    ends = [row["to_offset"] for row in found if row["store_id"] == known.store_id and row["state"] == PREPARED]
-    if not ends:
-        raise OSError(f"{lake.location}: run {run} of store {known.store_id} is missing in `runs`")
-    return int(ends[0])
+    return Place(prepared_row(lake, known.store_id, run)["to_offset"]) if run else None

@@ -31,15 +31,19 @@ KEYS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # the
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the settings of the environment; its own keys, if there are any, and not a profile's."""
-    own = {
-        setting: value
-        for setting, names in _VARIABLES.items()
-        if (value := next((environment[name] for name in names if environment.get(name)), None))
-    }
-    settings = over(_of_profile(environment), own)
+    settings = over(_of_profile(environment), given_in(environment, _VARIABLES))
     if "fs.s3a.endpoint" in settings and not _is_amazons(settings["fs.s3a.endpoint"]):
         settings["fs.s3a.path.style.access"] = "true"  # what others offer has no name for each bucket
     return settings
+
+
+def given_in(environment: Mapping[str, str], variables: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return each setting whose *variables* are set, by the first that is."""
+    return {
+        setting: value
+        for setting, names in variables.items()
+        if (value := next((environment[name] for name in names if environment.get(name)), None))
+    }
 
 
 def over(weaker: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:

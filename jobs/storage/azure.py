@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
 
+from jobs.storage.aws import given_in
+
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
@@ -26,11 +28,7 @@ _VARIABLES = {
 
 def azure_settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the settings of the environment under Hadoop's names, for whatever account."""
-    return {
-        setting: value
-        for setting, names in _VARIABLES.items()
-        if (value := next((environment[name] for name in names if environment.get(name)), None))
-    }
+    return given_in(environment, _VARIABLES)
 
 
 class AzureSettings(NamedTuple):

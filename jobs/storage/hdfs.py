@@ -126,7 +126,6 @@ def _status_of(nodes: Sequence[str], location: str) -> _Entry:
 
 
 def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
-    """Return the status of each entry of a directory."""
     answer = _ask(nodes, location, "LISTSTATUS", _LARGEST_LISTING)
     entries = _parsed(
         answer, location, lambda answer: [_entry(entry) for entry in answer["FileStatuses"]["FileStatus"]]

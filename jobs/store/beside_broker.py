@@ -12,9 +12,8 @@ import struct
 import sys
 from pathlib import Path
 
-from jobs.storage.local import Care
+from jobs.storage.local import Care, step_back
 from jobs.storage.locations import is_local, local_path
-from jobs.storage.priority import step_back
 
 _LOCK_FILE = "lock"
 _FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux

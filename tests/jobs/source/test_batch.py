@@ -149,11 +149,6 @@ def test_a_store_whose_log_is_elsewhere_has_no_rows_to_give(golden: StoreOf, tmp
             plan()
 
 
-def test_a_path_is_needed() -> None:
-    with pytest.raises(UnsupportedFormat):
-        Wanted.of({})
-
-
 def test_damage_is_left_out_or_stops_the_read_as_the_mode_says(
     tmp_path: Path, rocketmq: Callable[..., "DataFrame"]
 ) -> None:

@@ -1,6 +1,6 @@
 """What a query with micro-batches reads of a store, planned and read here, as Spark does it in its processes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
@@ -179,32 +179,31 @@ def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
     assert _rows(reader, before, end) == [one.physical_offset for one in records if one.physical_offset >= start + 8192]
 
 
-def test_another_log_is_not_read_on(tmp_path: Path) -> None:
-    """A checkpoint knows the record that it ended at: a wiped broker, a rewritten end, a chain that leads elsewhere."""
-    records = _records(30)
-    store = _write(tmp_path / "store", records)
-    reader = _reader(store)
-    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
-    other = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)])
-    _write(store, other)
-    with pytest.raises(CorruptData, match="not the record"):
-        _reader(store).latestOffset(end, EVERYTHING)
-
-    _write(store, other[:3])
-    with pytest.raises(CorruptData, match="the log ends"):
-        _reader(store).latestOffset(end, EVERYTHING)
-
-
-def test_a_record_that_nothing_leads_to_any_more_is_no_place_to_go_on(tmp_path: Path) -> None:
-    """Recovery moves the write position back, and the file is ended there: the old bytes stay after its end."""
-    records = _records(8)
-    store = _write(tmp_path / "store", records)
-    reader = _reader(store)
-    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
-    at = records[2].physical_offset
+def _ended(store: Path, at: int) -> None:
+    """Let recovery move the write position back and end the file there: the old bytes stay after its end."""
     overwrite(store / "commitlog" / f"{0:020d}", at, a_blank(SEGMENT_SIZE - at)[: BLANK.size])
 
-    with pytest.raises(CorruptData, match="not reached any more"):
+
+OTHER = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)])
+
+
+@pytest.mark.parametrize(
+    ("count", "change", "said"),
+    [
+        (30, lambda store: _write(store, OTHER), "not the record"),
+        (30, lambda store: _write(store, OTHER[:3]), "the log ends"),
+        (8, lambda store: _ended(store, _records(8)[2].physical_offset), "not reached any more"),
+    ],
+    ids=["another log", "a shorter one", "a record that nothing leads to"],
+)
+def test_another_log_is_not_read_on(count: int, change: Callable[[Path], object], said: str, tmp_path: Path) -> None:
+    """A checkpoint knows the record that it ended at: a wiped broker, a rewritten end, a chain that leads elsewhere."""
+    store = _write(tmp_path / "store", _records(count))
+    reader = _reader(store)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    change(store)
+
+    with pytest.raises(CorruptData, match=said):
         _reader(store).latestOffset(end, EVERYTHING)
 
 

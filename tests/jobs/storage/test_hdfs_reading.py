@@ -14,6 +14,7 @@ import pytest
 
 from jobs.storage import hdfs, storage_of
 from jobs.storage.hadoop_settings import file_system_settings
+from jobs.storage.model import Storage
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 LOCATION = "hdfs://broker-stores/store"
@@ -50,18 +51,19 @@ def node(told: Answer) -> Iterator[str]:
         server.shutdown()
 
 
-def store_on(address: str) -> tuple[str, dict[str, str]]:
-    """Return the location of a store on a node, and the options that lead there."""
-    host, _, port = address.partition(":")
-    return f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"}
+def opened(storage: Storage, location: str) -> object:
+    with storage.open(location) as file:
+        return file.size
 
 
-def refusal(told: Answer) -> tuple[str, str]:
-    """Open a file on a node that fails; return the node, and what is said after the file's name."""
+def refusal(told: Answer, ask: Callable[[Storage, str], object] = opened) -> tuple[str, str]:
+    """Ask a node that fails; return the node, and what is said."""
     with node(told) as address:
-        location, options = store_on(address)
-        with pytest.raises(OSError, match=f"^{location}: ") as raised, storage_of(location, options).open(location):
-            pass
+        host, _, port = address.partition(":")
+        location = f"hdfs://{host}/store"
+        storage = storage_of(location, {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
+        with pytest.raises(OSError, match=f"^{location}: " if ask is opened else location) as raised:
+            ask(storage, location)
     return address, str(raised.value).removeprefix(f"{location}: ")
 
 
@@ -113,8 +115,7 @@ def test_of_a_pair_of_name_nodes_the_active_one_is_asked() -> None:
             "dfs.namenode.http-address.broker-stores.nn2": active,
         }
         for _ in range(2):
-            with storage_of(LOCATION, options).open(LOCATION) as file:
-                assert 7 == file.size
+            assert 7 == opened(storage_of(LOCATION, options), LOCATION)
 
     assert 1 == len(asked)
 
@@ -169,32 +170,23 @@ def test_a_hostile_node_is_an_os_error_in_bounded_time_and_memory(
     assert said in refusal(hostile)[1]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc/passwd"])
-def test_a_name_that_no_directory_holds_is_refused(name: str) -> None:
-    listing = {"FileStatuses": {"FileStatus": [{"pathSuffix": name, "type": "FILE", "length": 1}]}}
-
-    def both(handler: BaseHTTPRequestHandler) -> None:
-        status = {"FileStatus": {"type": "DIRECTORY", "length": 0}}
-        answer(200, listing if "LISTSTATUS" in handler.path else status)(handler)
-
-    with node(both) as address:
-        location, options = store_on(address)
-        storage = storage_of(location, options)
-        with pytest.raises(OSError, match="it names a file"):
-            storage.list_files(location)
+ENDLESS = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
 
 
-def test_directories_without_end_are_refused() -> None:
-    def nested(handler: BaseHTTPRequestHandler) -> None:
-        inner = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        *(({**ENDLESS, "pathSuffix": name}, "it names a file") for name in ("", ".", "..", "a/b", "../../etc/passwd")),
+        (ENDLESS, "more files or directories than any store has"),
+    ],
+    ids=lambda value: str(value.get("pathSuffix")) if isinstance(value, dict) else "",
+)
+def test_a_directory_of_names_that_none_holds_or_without_end_is_refused(entry: dict[str, object], said: str) -> None:
+    def told(handler: BaseHTTPRequestHandler) -> None:
         is_listing = "LISTSTATUS" in handler.path
-        answer(200, {"FileStatuses": {"FileStatus": [inner]}} if is_listing else {"FileStatus": inner})(handler)
+        answer(200, {"FileStatuses": {"FileStatus": [entry]}} if is_listing else {"FileStatus": entry})(handler)
 
-    with node(nested) as address:
-        location, options = store_on(address)
-        storage = storage_of(location, options)
-        with pytest.raises(OSError, match="more files or directories than any store has"):
-            storage.list_files(location)
+    assert said in refusal(told, lambda storage, location: storage.list_files(location))[1]
 
 
 @pytest.mark.parametrize(
