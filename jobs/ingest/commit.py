@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from jobs.console import interruption
 from jobs.console.log import say
@@ -28,7 +27,7 @@ from jobs.lake.superseded import Superseded
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
 from jobs.lake.upkeep import keep_up
-from jobs.products.product import Output
+from jobs.products.product import Output, State
 from jobs.products.registry import PRODUCTS
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import Workers
@@ -74,7 +73,7 @@ class NextRun:
     def commit(  # noqa: PLR0913 - what a store has and a tier has not
         self,
         files: Mapping[str, Sequence[Action]],
-        state: Mapping[str, Any],
+        state: State,
         stored_ms: int | None,
         *,
         has_moved: bool,

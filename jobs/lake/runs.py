@@ -183,7 +183,7 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     """Return the manifest that a prepared run names; None for run 0."""
     if not run:
         return None
-    return manifest_at(lake, prepared_row(lake, store_id, run)["manifest"], run)
+    return manifest_at(lake, prepared_row(lake, store_id, run).manifest, run)
 
 
 def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
@@ -198,7 +198,16 @@ def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
         raise OSError(f"{location}: no manifest of a run: {error}") from error
 
 
-def prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
+class PreparedRow(NamedTuple):
+    """The row of `runs` that prepares a run."""
+
+    time: datetime
+    host: str
+    to_offset: int
+    manifest: str
+
+
+def prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow:
     """Return the row that prepares a run; `OSError` when it is missing."""
     row = _prepared_row(lake, store_id, run)
     if row is None:
@@ -206,10 +215,11 @@ def prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
     return row
 
 
-def _prepared_row(lake: Lake, store_id: str, run: int) -> dict[str, Any] | None:
-    columns = ["store_id", "state", "time", "host", "to_offset", "manifest"]
-    found = rows(lake, RUNS.name, columns, _is_run(run))
-    return next((row for row in found if row["store_id"] == store_id and row["state"] == PREPARED), None)
+def _prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow | None:
+    names = PreparedRow._fields
+    found = rows(lake, RUNS.name, ["store_id", "state", *names], _is_run(run))
+    mine = (row for row in found if row["store_id"] == store_id and row["state"] == PREPARED)
+    return next((PreparedRow(*(row[name] for name in names)) for row in mine), None)
 
 
 def _is_run(run: int) -> ds.Expression:
@@ -341,7 +351,7 @@ def discard(lake: Lake, manifest: Manifest) -> None:
 
 def _who_prepared(lake: Lake, manifest: Manifest) -> str:
     row = _prepared_row(lake, manifest.store_id, manifest.run)
-    by_whom = f" on {row['host']} at {row['time']:%Y-%m-%d %H:%M:%S} UTC" if row else ""
+    by_whom = f" on {row.host} at {row.time:%Y-%m-%d %H:%M:%S} UTC" if row else ""
     return f"run {manifest.run} of this store was prepared by another process{by_whom}"
 
 
@@ -394,7 +404,7 @@ def sweep(lake: Lake, manifest: Manifest) -> None:
         _delete_halves(lake, table.name)
         _delete_files(lake, table.name, set(names) - kept)
     row = _prepared_row(lake, manifest.store_id, manifest.run)
-    kept = {row["manifest"].removeprefix(f"{MANIFESTS}/")} if row else set()
+    kept = {row.manifest.removeprefix(f"{MANIFESTS}/")} if row else set()
     # A file that is being created has a dot before its name.
     names = [name for name in _file_names(lake, MANIFESTS) if name.removeprefix(".").startswith(naming.prefix)]
     _delete_files(lake, MANIFESTS, set(names) - kept)

@@ -68,4 +68,4 @@ def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | No
     if newest is not None and newest.run == run:
         record = next((one for one in newest.fingerprints if one.offset + one.size <= newest.to_offset), None)
         return Place(newest.to_offset, newest.store_timestamp, record)
-    return Place(prepared_row(lake, known.store_id, run)["to_offset"]) if run else None
+    return Place(prepared_row(lake, known.store_id, run).to_offset) if run else None
