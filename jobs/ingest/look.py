@@ -9,7 +9,7 @@ the look writes nothing.
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from time import monotonic
@@ -92,7 +92,8 @@ class Look:
         request, store, lake = self._request, self._store, Lake(normalise(self._request.lake))
         _require(not request.dry_run)
         writers = known_releases(store, request.release)
-        manifest = _only(self._manifests)
+        _require(len(self._manifests) == 1)
+        manifest = self._manifests[0]
         # A run says where earlier ones left out topics that are wanted now, and that the lake has another name.
         chosen = TopicChoices.of(manifest["state"], manifest["selection"])
         _require(not chosen.until or request.selection.takes_or_all is not None)
@@ -122,11 +123,6 @@ def _require_local(request: IngestRequest) -> None:
 def _require(holds: object) -> None:
     if not holds:
         raise _Doubt
-
-
-def _only(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    _require(len(found) == 1)
-    return found[0]
 
 
 def _manifests(lake: Lake) -> Iterator[dict[str, Any]]:

@@ -39,18 +39,13 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
     for table in PRODUCED:
         earlier = before.get(table.name, 0) if before is not None else None
         wanted = number if table.name in own and is_done else earlier
-        run = _newest_run(lake, store, table)
+        snapshot = open_table(lake, table.name)
+        run = (snapshot.transaction_version(store.store_id) or 0) if snapshot is not None else None
         if table.name not in spared:
             most = number if table.name in own or before is None else wanted or 0
             _check(lake, store, table, run, (wanted or 0, most))
         found[table.name] = number if table.name in own else max(run or 0, earlier or 0)
     return {name: run for name, run in found.items() if run}
-
-
-def _newest_run(lake: Lake, store: KnownStore, table: Table) -> int | None:
-    """Return the store's newest run in a table; None when there is no such table."""
-    snapshot = open_table(lake, table.name)
-    return (snapshot.transaction_version(store.store_id) or 0) if snapshot is not None else None
 
 
 def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds: tuple[int, int]) -> None:

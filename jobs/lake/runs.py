@@ -139,7 +139,7 @@ class KnownStore:
 def known_stores(lake: Lake) -> list[KnownStore]:
     """Return every store of the lake, in the order of their registration, each with its newest run."""
     found = []
-    for row in rows(lake, RUNS.name, ["store_id", "broker", "state", "time", "detail"], _is_run(0)):
+    for row in rows(lake, RUNS.name, ["store_id", "broker", "state", "time", "detail"], ds.field("run") == 0):
         if row["state"] != REGISTERED:  # a row of another engine
             continue
         if "/" in row["store_id"]:  # files are named after it
@@ -217,13 +217,9 @@ def prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow:
 
 def _prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow | None:
     names = PreparedRow._fields
-    found = rows(lake, RUNS.name, ["store_id", "state", *names], _is_run(run))
+    found = rows(lake, RUNS.name, ["store_id", "state", *names], ds.field("run") == run)
     mine = (row for row in found if row["store_id"] == store_id and row["state"] == PREPARED)
     return next((PreparedRow(*(row[name] for name in names)) for row in mine), None)
-
-
-def _is_run(run: int) -> ds.Expression:
-    return ds.field("run") == run
 
 
 def known_logs(lake: Lake) -> list[KnownStore]:

@@ -119,19 +119,16 @@ def way_from(start: Place, store: Store, bounds: Bounds, *, fails_on_data_loss: 
         if range_.start_offset >= (aim if end.offset > start.offset else stop):
             break
         if range_.start_offset > end.offset:
-            _lose(end.offset, range_.start_offset, store, fails=fails_on_data_loss)
+            if fails_on_data_loss:
+                raise data_loss(end.offset, range_.start_offset, store.root)
+            lost = f"offsets {end.offset} to {range_.start_offset} were deleted before they were read"
+            say(f"rmq-lake: {store.root}: {lost}", "warning")
         step = _Step(range_, aim, stop if end.offset == start.offset else aim, bounds.part_size, end)
         taken += step.take()
         end = step.end
         if step.is_last or end.offset < range_.end_offset:
             break
     return Way(end, tuple(taken))
-
-
-def _lose(start: int, end: int, store: Store, *, fails: bool) -> None:
-    if fails:
-        raise data_loss(start, end, store.root)
-    say(f"rmq-lake: {store.root}: offsets {start} to {end} were deleted before they were read", "warning")
 
 
 class _Last(NamedTuple):
