@@ -232,14 +232,14 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
 
 
 def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
-    with patch.object(upkeep, "MANY", 6):
-        before = [summary.messages for summary in incremental(tmp_path, 14)]
+    with patch.object(upkeep, "MANY", 4):
+        before = [summary.messages for summary in incremental(tmp_path, 10)]
     lake = tmp_path / "lake"
 
-    assert sum(before) == len(raw_rows(lake)) == 14 * 3
-    assert len(DeltaTable(lake / "messages").file_uris()) < 6 + 2
+    assert sum(before) == len(raw_rows(lake)) == 10 * 3
+    assert len(DeltaTable(lake / "messages").file_uris()) < 4 + 2
     files = DeltaTable(lake / "runs").file_uris()
-    assert len(files) < 2 * 6 + 4
+    assert len(files) < 2 * 4 + 4
     assert sum("-0-registered-" in file for file in files) == 1  # which every run reads: alone, it stays small
     assert {row["state"] for row in rows_of(lake, "runs", "time")} == {"registered", "prepared", "done"}
     assert leftovers(lake) == []
