@@ -86,23 +86,24 @@ def value_of(option: str, spark_options: Sequence[str]) -> str | None:
 
 def configured(key: str, spark_options: Sequence[str]) -> str | None:
     """Return the value that `--conf key=value` gives to *key*."""
-    prefix = f"{key}="
-    values = [
-        v.removeprefix(prefix) for n, v in pairwise(spark_options) if n in {"--conf", "-c"} and v.startswith(prefix)
-    ]
-    return values[-1] if values else None
+    return _settings(spark_options).get(key)
+
+
+def _settings(spark_options: Sequence[str]) -> dict[str, str]:
+    """Return the settings of `--conf`; of repeated ones the last counts."""
+    parts = (value.partition("=") for name, value in pairwise(spark_options) if name in {"--conf", "-c"})
+    return {setting: value for setting, _, value in parts}
+
+
+def all_settings(spark_options: Sequence[str]) -> dict[str, str]:
+    """Return the settings of `--properties-file` and, over them, those of `--conf`."""
+    properties = value_of("--properties-file", spark_options)
+    return {**(properties_of(Path(properties)) if properties is not None else {}), **_settings(spark_options)}
 
 
 def file_system_options() -> dict[str, str]:
     """Return the file system settings (`fs.s3a.…`) of the command line's Spark options, for verbs without a session."""
-    spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
-    properties = value_of("--properties-file", spark_options)
-    given = properties_of(Path(properties)) if properties is not None else {}
-    for name, value in pairwise(spark_options):
-        if name in {"--conf", "-c"}:
-            setting, _, text = value.partition("=")
-            given[setting] = text
-    return file_system_settings(given.items())
+    return file_system_settings(all_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))).items())
 
 
 def properties_of(path: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import sys
 
 
+# None in `sys.modules` would be shorter: Python's own import refuses it, Cython's, which Arrow uses, returns the None.
 class _NoPandas:
     """Says that pandas is not installed, to whoever would import it in this process: we use none of it."""
 

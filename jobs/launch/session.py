@@ -254,6 +254,8 @@ def pass_on(reading: int) -> None:
 
 def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Leave out tracebacks of workers whose task nobody reads any more: a moment later, or in a later command."""
+    # Its last line alone says whether a traceback is of such a worker: until then its lines are held. A line that does
+    # not fit lets go of all that is held, for then it is somebody else's, and every line of it counts.
     held: list[bytes] = []
     tracebacks = 0  # that have no end yet: workers share one stream, and their lines may mix
     for line in lines:

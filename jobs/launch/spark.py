@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from jobs.launch import class_archive, code_archive, jars, worker_daemon
-from jobs.launch.arguments import configured, properties_of, value_of
+from jobs.launch.arguments import all_settings, configured, value_of
 from jobs.launch.class_archive import Recording
 from jobs.launch.engine import cores
 from jobs.launch.errors import SetupError
@@ -148,11 +148,7 @@ def _is_loopback(master: str) -> bool:
 
 
 def _master(spark_options: Sequence[str]) -> str | None:
-    given = value_of("--master", spark_options) or configured("spark.master", spark_options)
-    properties = value_of("--properties-file", spark_options)
-    if given is None and properties is not None:
-        given = properties_of(Path(properties)).get("spark.master")
-    return given
+    return value_of("--master", spark_options) or all_settings(spark_options).get("spark.master")
 
 
 def _with_defaults(spark_options: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -182,30 +181,3 @@ def test_packages_that_cannot_be_installed_leave_no_environment(checkout: Path) 
     assert 1 == answer.returncode
     assert "could not be installed" in answer.stderr
     assert not (checkout / ".venv").exists()
-
-
-def copy_of_the_repository(folder: Path) -> Path:
-    root = folder / "my clone"
-    root.mkdir()
-    for name in ("jobs", "rmq_formats", "conf"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("spark-submit.sh", "requirements.lock", "requirements-dev.lock"):
-        shutil.copy(ROOT / name, root)
-    return root
-
-
-def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
-    root = copy_of_the_repository(tmp_path)
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, root)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
-    subprocess.run([*pip, str(root)], check=True, timeout=300)
-
-    program = (
-        "import json, os; from rocketmq_lake.launch.places import CONF; print(json.dumps(sorted(os.listdir(CONF))))"
-    )
-    answer = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path / "site", text=True)
-
-    settings = ["ivysettings.xml", "jars.lock", "job.toml", "log4j2.properties"]
-    expected = [*settings, "rocketmq-lake-follow.service", "spark-defaults.conf"]
-    assert expected == json.loads(answer)

@@ -68,7 +68,6 @@ def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path
     assert {
         f"rocketmq_lake/{name}"
         for name in (
-            "_conf/jars.lock",
             "demo/orders.tar.xz",
             "demo/store.tar.xz",
             "report/page.css",
@@ -76,6 +75,7 @@ def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path
             "py.typed",
         )
     } <= packed
+    assert {f"rocketmq_lake/_conf/{path.name}" for path in (ROOT / "conf").iterdir()} <= packed
     assert {"spark-submit.sh", "requirements.lock", "conf/jars.lock", "pyproject.toml", "LICENSE"} <= kept
     assert {"rmq_formats", "rocketmq_lake"} == {name.partition("/")[0] for name in packed if ".dist-info" not in name}
     assert not [name for name in packed | kept if name.startswith(("tests/", "benchmarks/"))]
