@@ -8,9 +8,9 @@ import json
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from shlex import quote
 from time import monotonic
-from typing import NamedTuple
 
 import click
 
@@ -31,21 +31,33 @@ _WORDS = {severity.value.upper(): severity for severity in Severity}
 _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
 
 
-class Answer(NamedTuple):
-    """How a verb answers, as the command line says."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a verb answers, as the command line says, and how long it has taken."""
 
     as_json: bool = False
     quiet: bool = False
     verbose: bool = False
+    began: float = field(default_factory=monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the command began."""
+        return round(monotonic() - self.began, 3)
 
     def give(
         self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1
     ) -> None:
-        """Print *values* as JSON, with the engine if one was chosen, or else *lines* and the result."""
+        """
+        Print *values* as JSON, with the seconds and the engine, or else *lines* and the result.
+
+        Values that have seconds keep theirs, and no engine is named where none was chosen.
+        """
         if self.as_json:
-            choice = chosen()
-            if choice is not None and isinstance(values, dict):
-                values = {**values, "engine": choice.describe()}
+            if isinstance(values, dict):
+                choice = chosen()
+                seconds = {"seconds": result.seconds} if result is not None and "seconds" not in values else {}
+                values = {**values, **seconds, **({"engine": choice.describe()} if choice is not None else {})}
             click.echo(json.dumps(values, indent=indent))
         elif not self.quiet:
             verb = click.get_current_context().info_name or ""
@@ -63,18 +75,6 @@ class Answer(NamedTuple):
             text = line if self.verbose else _MARKS.sub(r"\1)", line)
             for piece in fitted(_coloured(printable_with_colours(masked(text))), width):
                 click.echo(piece, err=self.as_json)
-
-
-class Stopwatch:
-    """How long a command has taken."""
-
-    def __init__(self) -> None:
-        self._began = monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return round(monotonic() - self._began, 3)
 
 
 def typed(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:

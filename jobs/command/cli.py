@@ -91,22 +91,14 @@ class _Verbs(click.Group):
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        if cmd_name not in VERBS:
+        """Load a verb; of a name that no verb has say which one was probably meant."""
+        if cmd_name.startswith("-"):
             return None
+        if cmd_name not in VERBS:
+            raise click.exceptions.NoSuchCommand(cmd_name, possibilities=VERBS, ctx=ctx)
         command: click.Command = import_module(VERBS[cmd_name].module).command
         name_variables(command, cmd_name)
         return command
-
-    def resolve_command(
-        self,
-        ctx: click.Context,
-        args: list[str],
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb, or say which one was probably meant."""
-        if args[0] not in VERBS and not args[0].startswith("-"):
-            raise click.exceptions.NoSuchCommand(args[0], possibilities=VERBS, ctx=ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without loading them."""
@@ -277,7 +269,7 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
 
 
 def _explained(error: click.ClickException, words: list[str]) -> click.ClickException:
-    """Say how a store is given, or mqadmin's line, where it was given in the way of another command."""
+    """Add the words to type to a usage error: of a store given as another verb takes it, or a bare line of mqadmin."""
     context = getattr(error, "ctx", None)
     stores = [one for one in context.command.params if one.name == "store"] if context is not None else []
     text = ""

@@ -7,7 +7,7 @@ option has is refused: it would otherwise be ignored for years. `--show-config` 
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, wraps
 from pathlib import Path
 from typing import TypeVar, cast
@@ -24,7 +24,7 @@ from jobs.command.options import (
     store_options,
     verbose_option,
 )
-from jobs.command.places import PathListType, check_places
+from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
 from jobs.console.exit_codes import ExitCode
 from jobs.console.secrets import masked
 from jobs.console.verbs import VERBS
@@ -34,6 +34,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
 _MOST = 1 << 20  # bytes of a configuration file
+ONE_SOURCE = "give --store STORE or --lake LAKE, one of them"
 
 
 def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -63,30 +64,56 @@ def _defaults(values: dict[str, object], path: Path, ctx: click.Context) -> dict
     """
     Return the values of a configuration file for the command of *ctx*, by parameter name.
 
-    Keys before the first table hold for every verb that has the option; a table [VERB] (or [query.by-key]) for one.
+    Keys before the first table hold for every verb that has the option; a table [VERB] for one, or for all of its
+    commands (those of query) that have the option; a table [query.by-key] for one command. The narrower one wins.
     """
-    command = _verbs(ctx)
-    own = values
-    for number, name in enumerate(command, 1):
-        table = own.get(name, {})
-        if not isinstance(table, dict):
-            raise _bad_file(f"{path}: {'.'.join(command[:number])} is a table, not {_shown(table)}", ctx)
-        own = table
-    known = {key_of(parameter): parameter for parameter in settings_of(ctx.command)}
-    for key in own:
-        if key not in known and not isinstance(own[key], dict):
-            raise _unknown_key(f"{'.'.join(command)}.{key}", known, path, ctx)
+    known = {key: parameter for parameter in settings_of(ctx.command) for key in keys_of(parameter)}
     shared = {key: value for key, value in values.items() if not isinstance(value, dict)}
     for key in shared:
+        if key in VERBS:
+            raise _bad_file(f"{path}: {key} is a table, not {_shown(values[key])}", ctx)
         if key not in known and key not in _shared_keys():
             raise _unknown_key(key, {*known, *_shared_keys()}, path, ctx)
     for key in sorted(values.keys() - shared.keys() - VERBS.keys()):
         raise _unknown_key(f"[{key}]", VERBS, path, ctx)
-    return {
-        str(known[key].name): _value(f"{path}: {key}", value, known[key], ctx)
-        for key, value in {**shared, **own}.items()
-        if key in known
-    }
+    found = _by_parameter(shared, known, path, ctx)
+    outer: dict[str, object] = values
+    for level in _levels(ctx):
+        name = ".".join(_verbs(level))
+        table = outer.get(str(level.info_name), {})
+        if not isinstance(table, dict):
+            raise _bad_file(f"{path}: {name} is a table, not {_shown(table)}", ctx)
+        keys = {key for _, below in leaves(level.command, ()) for one in settings_of(below) for key in keys_of(one)}
+        inner = level.command.commands if isinstance(level.command, click.Group) else {}
+        for key in table:
+            if key not in keys | inner.keys():
+                shown = f"[{name}.{key}]" if isinstance(table[key], dict) else f"{name}.{key}"
+                raise _unknown_key(shown, keys | inner.keys(), path, ctx)
+        own = _by_parameter({key: table[key] for key in table if key not in inner}, known, path, ctx)
+        if _EXCLUSIVE & own.keys() and all(isinstance(known.get(one), click.Option) for one in _EXCLUSIVE):
+            found = {one: value for one, value in found.items() if one not in _EXCLUSIVE}
+        found |= own
+        outer = table
+    return found
+
+
+def _levels(ctx: click.Context) -> list[click.Context]:
+    """Return the contexts of a verb and of its command, the outer one first."""
+    above = ctx.parent
+    return [ctx] if above is None or above.parent is None else [*_levels(above), ctx]
+
+
+def _by_parameter(
+    table: Mapping[str, object], known: Mapping[str, click.Parameter], path: Path, ctx: click.Context
+) -> dict[str, object]:
+    """Return the values of one table by parameter name, without those that are for other commands."""
+    found: dict[str, object] = {}
+    for key in filter(known.__contains__, table):
+        name = str(known[key].name)
+        if name in found:
+            raise _bad_file(f"{path}: {' and '.join(keys_of(known[key]))} are names of one option: give one", ctx)
+        found[name] = _value(f"{path}: {key}", table[key], known[key], ctx)
+    return found
 
 
 def _value(place: str, value: object, parameter: click.Parameter, ctx: click.Context) -> object:
@@ -119,6 +146,11 @@ def _verbs(ctx: click.Context) -> list[str]:
 def key_of(parameter: click.Parameter) -> str:
     """Return the name a user knows: `--hash-slots` is the key hash-slots, the argument STORE is store."""
     return max(parameter.opts, key=len).lstrip("-")
+
+
+def keys_of(parameter: click.Parameter) -> list[str]:
+    """Return each name that a file may give to a parameter, as many as it has long ones: `--since`, `--begin`."""
+    return [name.removeprefix("--") for name in parameter.opts if not name.startswith("-") or name.startswith("--")]
 
 
 def _unknown_key(key: str, known: Iterable[str], path: Path, ctx: click.Context) -> click.BadParameter:
@@ -160,6 +192,37 @@ def config_option(command: _Command) -> _Command:
     return cast("_Command", config(show(shown_or_run)))  # click's decorators forget the type
 
 
+# Of two settings that exclude each other the one counts whose source comes first here.
+_EXCLUSIVE = frozenset({"store", "lake"})
+_SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+
+
+def source_options(command: _Command) -> _Command:
+    """Add `--store` and `--lake`; a command gets one of them: the typed one, where a file or a variable names both."""
+
+    @wraps(command)
+    def with_one(*arguments: object, store: str | None, lake: str | None, **values: object) -> object:
+        ctx = click.get_current_context()
+        if store is not None and lake is not None and not values["show_config"]:
+            of_store, of_lake = (ctx.get_parameter_source(name) for name in ("store", "lake"))
+            if of_store is of_lake:
+                origins = {str(one.name): _origin(one, ctx) for one in ctx.command.params}
+                raise click.UsageError(
+                    f"{ONE_SOURCE}; both are given: store {store} ({origins['store']}), lake {lake} ({origins['lake']})"
+                )
+            is_store = min((of_store, of_lake), key=_SOURCES.index) is of_store
+            forget_place("lake" if is_store else "store", ctx)
+            store, lake = (store, None) if is_store else (None, lake)
+        return command(*arguments, store=store, lake=lake, **values)
+
+    return composed(
+        click.option(
+            "--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."
+        ),
+        click.option("--lake", type=READ_LAKE, metavar="LAKE", help="The lake, instead of a store."),
+    )(cast("_Command", with_one))
+
+
 def settings_of(command: click.Command) -> list[click.Parameter]:
     """Return the parameters that a configuration file may set: all but hidden ones, and those about the file itself."""
     shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
@@ -168,14 +231,19 @@ def settings_of(command: click.Command) -> list[click.Parameter]:
 
 def name_variables(command: click.Command, *names: str) -> None:
     """Let every option and argument of a verb read its variable; refuse variables of the verb that nothing reads."""
-    for group, parameters in _leaves(command, names):
-        for parameter in parameters:
+    for group, one in leaves(command, names):
+        for parameter in one.params:
             if parameter.name != "show_config":
-                parameter.envvar = variable_of(parameter, *group)
+                parameter.envvar = [_variable(*group, key) for key in keys_of(parameter)]
     prefix = _variable(*names, "")
-    known = {p.envvar for _, parameters in _leaves(command, names) for p in parameters}
+    known = {variable for _, one in leaves(command, names) for parameter in one.params for variable in _read(parameter)}
     for unknown in sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
-        raise click.UsageError(f"{unknown}: no such option{_meant(unknown, map(str, known))}")
+        raise click.UsageError(f"{unknown}: no such option{_meant(unknown, known)}")
+
+
+def _read(parameter: click.Parameter) -> Sequence[str]:
+    """Return the environment variables that a parameter reads."""
+    return [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ()
 
 
 def variable_of(parameter: click.Parameter, *names: str) -> str:
@@ -187,12 +255,13 @@ def _variable(*words: str) -> str:
     return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
 
 
-def _leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[click.Parameter]]]:
+def leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield each command that can be called below *command*, after its names."""
     if isinstance(command, click.Group):
         for name, verb in command.commands.items():
-            yield from _leaves(verb, (*names, name))
+            yield from leaves(verb, (*names, name))
     else:
-        yield names, command.params
+        yield names, command
 
 
 def _effective(ctx: click.Context, *, as_json: bool) -> str:
@@ -230,7 +299,7 @@ def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
     if source is ParameterSource.COMMANDLINE:
         return "command line"
     if source is ParameterSource.ENVIRONMENT:
-        return str(parameter.envvar)
+        return next(name for name in _read(parameter) if os.environ.get(name))
     return str(ctx.meta[_CONFIG_FILE]) if source is ParameterSource.DEFAULT_MAP else "default"
 
 

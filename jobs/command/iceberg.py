@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jobs.command.options import ParsedType
 from jobs.console.log import say
 from jobs.lake.iceberg_target import NAMESPACE, NoSuchCatalogError, Target, target_of
 from rmq_formats.errors import FormatError
@@ -20,23 +21,18 @@ _PAUSE_S = 60.0  # after a failure, while a store is followed
 _LAST_S = 60.0  # for a registration that is at work when everything else is done
 
 
-class _TargetType(click.ParamType[Target]):
-    name = "catalog"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Target:
-        if isinstance(value, Target):
-            return value
-        if not _NAME.fullmatch(str(value)):
-            self.fail(f"{value!r}: the name of a catalog, and of a namespace after a dot", param, ctx)
-        try:
-            return target_of(str(value))
-        except NoSuchCatalogError as error:
-            self.fail(str(error), param, ctx)
+def _target(text: str) -> Target:
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r}: the name of a catalog, and of a namespace after a dot")
+    try:
+        return target_of(text)
+    except NoSuchCatalogError as error:
+        raise ValueError(str(error)) from error
 
 
 iceberg_option = click.option(
     "--iceberg",
-    type=_TargetType(),
+    type=ParsedType("catalog", _target),
     metavar="CATALOG[.NAMESPACE]",
     help="Also register the lake's tables, which keep their files, in this Iceberg catalog after each commit. CATALOG "
     f"is a name in pyiceberg's configuration; NAMESPACE is {NAMESPACE} by default.",
@@ -85,6 +81,7 @@ class Registrations:
 
     def finish(self, lake: "Lake") -> None:
         """Bring the catalog up to date after the last commit."""
+        # A registration that is at work may have read the tables before that commit: it ends first, then comes another.
         if self._thread is not None:
             self._thread.join(_LAST_S)
             if self._thread.is_alive():

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jobs.products.index.settings import Wanted
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+_Value = TypeVar("_Value")
 _SHOWN = 20
 
 
@@ -43,8 +44,8 @@ def composed(*decorators: Callable[[Any], Any]) -> Callable[[_Command], _Command
     return decorate
 
 
-def bundled(name: str, kind: type[tuple[Any, ...]], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds options, which the command gets as one named tuple of *kind*, called *name*."""
+def bundled(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options, which the command gets as one value of *kind*, called *name*."""
     fields = tuple(kind.__annotations__)
 
     def decorate(command: _Command) -> _Command:
@@ -58,63 +59,59 @@ def bundled(name: str, kind: type[tuple[Any, ...]], *options: Callable[[Any], An
     return decorate
 
 
-class ZoneType(click.ParamType[ZoneInfo]):
-    """A time zone by its name in the zone database."""
+class ParsedType(click.ParamType[_Value]):
+    """A value that a function makes of text; its ValueError says in words why a text is none."""
 
-    name = "zone"
+    def __init__(self, name: str, parse: Callable[[str], _Value]) -> None:
+        self.name = name
+        self._parse = parse
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> ZoneInfo:
-        """Return the zone, or say that there is none of that name."""
-        if isinstance(value, ZoneInfo):
-            return value
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> _Value:
+        """Return the value; one that was converted before is made again of its own text."""
         try:
-            return ZoneInfo(str(value))
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            self.fail(f"no time zone is named {str(value)[:40]!r} (example: Asia/Shanghai)", param, ctx)
-
-
-class CharsetType(click.ParamType[str]):
-    """A charset that any bytes can be shown in."""
-
-    name = "charset"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return its name, or say that there is none of that name, or that it is none for bytes as they come."""
-        try:
-            check_charset(str(value))
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        return str(value)
 
 
-class ReleaseType(click.ParamType[str]):
-    """A release of RocketMQ, or several that wrote a store one after another; one that never was is refused."""
-
-    name = "release"
-
-    def __init__(self, *, is_one: bool) -> None:
-        """*is_one*: whether it must be a single release."""
-        self._is_one = is_one
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
-        from jobs.store.known import UndecidedError
-        from jobs.store.release import given_release, given_rules
-
-        try:
-            (given_release if self._is_one else given_rules)(str(value))
-        except UndecidedError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(f"no time zone is named {name[:40]!r} (example: Asia/Shanghai)") from error
 
 
+def _charset(name: str) -> str:
+    check_charset(name)
+    return name
+
+
+def _release(text: str) -> str:
+    from jobs.store.release import given_release
+
+    given_release(text)
+    return text
+
+
+def _releases(text: str) -> str:
+    """Return a release, or several that wrote a store one after another; one that never was is refused."""
+    from jobs.store.release import given_rules
+
+    given_rules(text)
+    return text
+
+
+ZONE = ParsedType("zone", _zone)
+CHARSET = ParsedType("charset", _charset)
 _RELEASE_HELP = "The broker's release, if the store does not show it."
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 verbose_option = click.option("--verbose", is_flag=True, help="Also list the marks that show the broker's release.")
-releases_option = click.option("--release", type=ReleaseType(is_one=False), metavar="X.Y.Z", help=_RELEASE_HELP)
-one_release_option = click.option("--release", type=ReleaseType(is_one=True), metavar="X.Y.Z", help=_RELEASE_HELP)
+releases_option = click.option("--release", type=ParsedType("release", _releases), metavar="X.Y.Z", help=_RELEASE_HELP)
+one_release_option = click.option(
+    "--release", type=ParsedType("release", _release), metavar="X.Y.Z", help=_RELEASE_HELP
+)
 commitlog_option = click.option(
     "--commitlog",
     type=PathListType(),
@@ -177,6 +174,9 @@ def limit_option(what: str) -> Callable[[_Command], _Command]:
     )
 
 
+label_option = click.option(
+    "--broker", metavar="NAME", help="The broker's label in the lake, if STORE has none of the bytes in the lake."
+)
 max_rate_option = click.option(
     "--max-rate",
     type=click.IntRange(min=1),
@@ -222,7 +222,7 @@ _FORM = (
     releases_option,
     click.option(
         "--time-zone",
-        type=ZoneType(),
+        type=ZONE,
         metavar="ZONE",
         help="The broker's time zone: names of index files are local times.",
     ),

@@ -30,7 +30,7 @@ _MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
 class Output:
     """The base of each type of a place to write: it refuses places in a store."""
 
-    makes_store = False  # what is written there is a store: one that it has begun may be there already
+    makes_store = False  # the verb writes a store there: an interrupted one has left a part of it
 
     def guard(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
         """Refuse a place in a store."""
@@ -119,16 +119,19 @@ def check_places(ctx: click.Context) -> None:
             os.scandir(path).close()
             problem = None if is_log_elsewhere and expected.lacks is _lacks_store else expected.lacks(path)
         except NotADirectoryError:
-            problem = (
-                f"is a file, and a store a directory; this prints it:\n{program()} dump {quote(expected.location)}"
-            )
-            problem = "is a file; a lake is a directory of tables" if expected.lacks is _lacks_tables else problem
+            shown = f"is a file, and a store a directory; this prints it:\n{program()} dump {quote(expected.location)}"
+            problem = "is a file; a lake is a directory of tables" if expected.lacks is _lacks_tables else shown
         except PermissionError:
             continue  # not a wrong argument: the verb says that it has no access, with exit code 1
         except OSError as error:
             problem = error.strerror or str(error)
         if problem is not None:
             raise click.BadParameter(f"{expected.location}: {problem}", ctx, expected.param)
+
+
+def forget_place(option: str, ctx: click.Context) -> None:
+    """Expect nothing of the place that an option names: another option counts in place of it."""
+    ctx.meta[_EXPECTED] = [one for one in ctx.meta.get(_EXPECTED, ()) if one.param is None or one.param.name != option]
 
 
 def _lacks_store(root: Path) -> str | None:
@@ -171,28 +174,32 @@ def _lacks_both(root: Path) -> str | None:
     return "neither a RocketMQ store (commitlog, consumequeue, index) nor a lake (Delta tables)"
 
 
-def _lacks_nothing(path: Path) -> None:
-    del path
-
-
 class LocationType(click.ParamType[str]):
     """A path or a URI to read; one that no part of the program can reach is refused before anything starts."""
 
     name = "location"
-    to_write = False
 
-    def __init__(self, lacks: _Lacks | None = None) -> None:
-        """*lacks* returns what is wrong with a directory that must be there; None: it need not be."""
+    def __init__(self, lacks: _Lacks | None = None, *, is_guarded: bool = False, to_write: bool = False) -> None:
+        """
+        Take what is demanded of the place.
+
+        *lacks* returns what is wrong with a directory that must be there; None: it need not be. *is_guarded*: a store,
+        or a lake that a store is made from, into which nothing is written. *to_write*: it can be written to, too.
+        """
         self._lacks = lacks
+        self.is_guarded = is_guarded
+        self._to_write = to_write
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
         text = _text(self, value, param, ctx)
-        reason = refusal(text, to_write=self.to_write)
+        reason = refusal(text, to_write=self._to_write)
         if reason is not None:
             self.fail(reason, param, ctx)
         if self._lacks is not None and ctx is not None and is_local(text):
             ctx.meta.setdefault(_EXPECTED, []).append(_Expected(text, self._lacks, param))
+        if self.is_guarded:
+            note_store(text, ctx)
         return text
 
 
@@ -209,26 +216,8 @@ def _is_lake(param: click.Parameter | None) -> bool:
     return param is not None and param.name == "lake"
 
 
-class StoreType(LocationType):
-    """The place of a store, or of a part of one: nothing is written there."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
-        location = super().convert(value, param, ctx)
-        note_store(location, ctx)
-        return location
-
-
-class ReadLakeType(LocationType):
-    """A lake that is only read; the answer may be written into a folder of it."""
-
-    to_write = True  # where no lake can be written there is none
-
-
 class OutputLocationType(Output, LocationType):
     """A path or a URI to write: files that are there are ours."""
-
-    to_write = True
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
@@ -248,8 +237,12 @@ def _links_in(location: str) -> Iterator[str]:
         yield from (str(path / name) for name in _names(path) if (path / name).is_symlink())
 
 
-class _OutputPathType(Output, click.Path):
-    """A path of this machine that something is written to."""
+class OutputPathType(Output, click.Path):
+    """A path of this machine to write: a directory, or a file, which is replaced, so that no device may be."""
+
+    def __init__(self, *, is_file: bool = False, makes_store: bool = False) -> None:
+        super().__init__(file_okay=is_file, dir_okay=not is_file, path_type=Path)
+        self.makes_store = makes_store
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -264,20 +257,6 @@ class _OutputPathType(Output, click.Path):
         if kind not in {wanted, None}:
             self.fail(f"{text}: is {kind}; name {wanted}", param, ctx)
         return super().convert(text, param, ctx)
-
-
-class OutputFileType(_OutputPathType):
-    """A file of this machine that will be written: what is there is replaced, so that no device may be."""
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
-
-
-class OutputDirectoryType(_OutputPathType):
-    """A directory of this machine that files will be written into."""
-
-    def __init__(self) -> None:
-        super().__init__(file_okay=False, path_type=Path)
 
 
 class PathListType(click.ParamType[tuple[str, ...]]):
@@ -316,20 +295,15 @@ def refuse_used(out: str, param_hint: str = "--out") -> None:
         raise click.BadParameter(reason, param_hint=f"'{param_hint}'")
 
 
-class NewStoreType(OutputDirectoryType):
-    """A directory of this machine that a store will be made in."""
-
-    makes_store = True
-
-
-STORED = StoreType()
-STORE = StoreType(_lacks_store)
-LOG_DIRECTORY = StoreType(_lacks_nothing)
-LAKE = StoreType(_lacks_tables)
-READ_LAKE = ReadLakeType(_lacks_tables)
-STORE_OR_LAKE = StoreType(_lacks_both)
-CHANGED_LAKE = OutputLocationType(_lacks_tables)
-WRITTEN = OutputLocationType()
-OUTPUT_FILE = OutputFileType()
-OUTPUT_DIRECTORY = OutputDirectoryType()
-NEW_STORE = NewStoreType()
+STORED = LocationType(is_guarded=True)
+STORE = LocationType(_lacks_store, is_guarded=True)
+LOG_DIRECTORY = LocationType(lambda _: None, is_guarded=True)
+LAKE = LocationType(_lacks_tables, is_guarded=True)
+STORE_OR_LAKE = LocationType(_lacks_both, is_guarded=True)
+# The answer may be written into a folder of it; a lake is only at places where one can be written.
+READ_LAKE = LocationType(_lacks_tables, to_write=True)
+CHANGED_LAKE = OutputLocationType(_lacks_tables, to_write=True)
+WRITTEN = OutputLocationType(to_write=True)
+OUTPUT_FILE = OutputPathType(is_file=True)
+OUTPUT_DIRECTORY = OutputPathType()
+NEW_STORE = OutputPathType(makes_store=True)

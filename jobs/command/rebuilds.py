@@ -1,6 +1,6 @@
 """The options that the rebuilding verbs share, and how files are put into a store."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ from jobs.command.options import bundled
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.program import program
+from jobs.console.result import Result
 from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
     )
 
 
-def say_dry_run(would: "DryRun", answer: Answer, seconds: float) -> ExitCode:
+def say_dry_run(would: "DryRun", answer: Answer) -> ExitCode:
     """Print the dry run, and return the exit code that the rebuild would end with."""
-    answer.give({**would.describe(), "seconds": seconds}, would.lines(), would.result(seconds))
+    answer.give(would.describe(), would.lines(), would.result(answer.seconds))
     return would.exit_code
 
 
@@ -75,19 +76,26 @@ def put_in_place(store: str, plan: Callable[[], "Sequence[Installation]"], answe
     return not dry_run
 
 
-def next_after_install(store: str) -> Iterator[str]:
-    """Yield the lines that say what to do after files were put into a store."""
-    yield "  NEXT       # compare all of it, before the broker starts"
-    yield f"             {program()} verify {quote(store)}"
+class Rebuilt(NamedTuple):
+    """The outcome of a rebuild, for the end of its answer."""
+
+    store: str
+    out: str
+    replaced: Sequence[str]  # files of the store that new ones take the place of
+    installed: bool
+    to_install: Sequence[str] | None  # further options of the command that puts the files in place; None: there is none
 
 
-def next_after_build(out: str, *more: str) -> Iterator[str]:
-    """Yield the lines that say how files that are only in *out* come into the store: the same command, and *more*."""
-    yield "  NEXT       # have them put into the store, with the broker stopped"
-    new = out.rstrip("/") + "-2"
-    yield f"             {typed(*more, '--install', renamed=(out, new))}"
-
-
-def replaced_lines(places: Iterable[str], *, installed: bool) -> Iterator[str]:
-    """Yield a line for each file of the store that a new one takes the place of."""
-    yield from (f"  {'REPLACED' if installed else 'WOULD REPLACE'} {place} of the store" for place in places)
+def give_rebuilt(rebuilt: Rebuilt, values: Mapping[str, object], result: Result, answer: Answer) -> ExitCode:
+    """Print the end of the answer: replaced files, the command to run next, the result; return the exit code."""
+    done = "REPLACED" if rebuilt.installed else "WOULD REPLACE"
+    lines = [f"  {done} {place} of the store" for place in rebuilt.replaced]
+    if rebuilt.installed:
+        lines += ["  NEXT       # compare all of it, before the broker starts"]
+        lines += [f"             {program()} verify {quote(rebuilt.store)}"]
+    elif rebuilt.to_install is not None:
+        again = typed(*rebuilt.to_install, "--install", renamed=(rebuilt.out, rebuilt.out.rstrip("/") + "-2"))
+        lines += ["  NEXT       # have them put into the store, with the broker stopped", f"             {again}"]
+    told = {"installed": rebuilt.installed, "severity": result.severity.value}
+    answer.give({**values, **told}, lines, result)
+    return result.severity.exit_code

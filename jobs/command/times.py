@@ -3,28 +3,23 @@
 import re
 import time
 from datetime import UTC, datetime, tzinfo
+from typing import NamedTuple
 
 import click
 
+from jobs.command.options import ParsedType
 from jobs.console.moments import EXAMPLES, UNIT_SECONDS, GivenTime, parse_time
 
 _MS = 1000
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
 
 
-class TimeType(click.ParamType[GivenTime]):
-    """A moment; plain digits are milliseconds."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> GivenTime:
-        """Return the moment, or say that it is none."""
-        if isinstance(value, GivenTime):
-            return value
-        try:
-            return GivenTime(str(value))
-        except (ValueError, OverflowError):
-            self.fail(f"{str(value)[:60]!r} is no time (examples: {EXAMPLES})", param, ctx)
+def given_time(text: str) -> GivenTime:
+    """Return a moment; plain digits are milliseconds."""
+    try:
+        return GivenTime(text)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text[:60]!r} is no time (examples: {EXAMPLES})") from error
 
 
 def refuse_reversed(since: GivenTime | None, until: GivenTime | None, zone: tzinfo | None = None) -> None:
@@ -34,14 +29,11 @@ def refuse_reversed(since: GivenTime | None, until: GivenTime | None, zone: tzin
         raise click.UsageError(reason)
 
 
-class LogPlace:
+class LogPlace(NamedTuple):
     """A place in a log: a physical offset, or the first record stored at a time."""
 
-    __slots__ = ("offset", "timestamp")
-
-    def __init__(self, *, offset: int | None = None, timestamp: int | None = None) -> None:
-        self.offset = offset
-        self.timestamp = timestamp
+    offset: int | None = None
+    timestamp: int | None = None
 
     def __str__(self) -> str:
         if self.timestamp is None:
@@ -49,67 +41,54 @@ class LogPlace:
         return datetime.fromtimestamp(self.timestamp / _MS, UTC).isoformat(timespec="milliseconds")
 
 
-class LogPlaceType(click.ParamType[LogPlace]):
-    """An offset in the log, or a time."""
-
-    name = "offset or time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> LogPlace:
-        """Return the place; plain digits are an offset."""
-        if isinstance(value, LogPlace):
-            return value
-        text = str(value).strip()
-        if text.isascii() and text.isdigit():
-            return LogPlace(offset=int(text))
-        try:
-            return LogPlace(timestamp=parse_time(text))
-        except (ValueError, OverflowError):
-            self.fail(
-                f"{text!r} is neither an offset nor a time (examples: 1073741824, '2026-11-20 07:42', "
-                "2026-11-20T07:42:00+08:00, 2h)",
-                param,
-                ctx,
-            )
+def log_place(text: str) -> LogPlace:
+    """Return an offset in the log, which plain digits are, or a time."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return LogPlace(offset=int(text))
+    try:
+        return LogPlace(timestamp=parse_time(text))
+    except (ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{text!r} is neither an offset nor a time (examples: 1073741824, '2026-11-20 07:42', "
+            "2026-11-20T07:42:00+08:00, 2h)"
+        ) from error
 
 
-class DurationType(click.ParamType[float]):
-    """How long: `5s`, `2h`; plain digits are seconds. The value is in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
-        text = str(value).strip()
-        found = _DURATION.fullmatch(text)
-        if found is None:
-            self.fail(f"{text!r} is no duration (examples: 500ms, 5s, 2h)", param, ctx)
-        return float(found[1]) * UNIT_SECONDS[found[2] or "s"]
+def seconds_of(text: str) -> float:
+    """Return the seconds of `5s`, `2h`; plain digits are seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text.strip()!r} is no duration (examples: 500ms, 5s, 2h)")
+    return float(found[1]) * UNIT_SECONDS[found[2] or "s"]
 
 
-class MillisecondsType(DurationType):
-    """How long: `5s`, `2h`; plain digits are milliseconds, and so is the value."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return milliseconds."""
-        text = str(value).strip()
-        if text.isascii() and text.isdigit():
-            return int(text)
-        return round(super().convert(text, param, ctx) * _MS)
+def milliseconds_of(text: str) -> float:
+    """Return the milliseconds of `5s`, `2h`; plain digits are milliseconds."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() else round(seconds_of(text) * _MS)
 
 
-class UntilType(DurationType):
-    """A moment to come: `+2h` from now, or a time. The value is in seconds from now."""
+def seconds_until(text: str) -> float:
+    """Return how many seconds from now a moment is: `+2h`, or a time."""
+    text = text.strip()
+    if text.startswith("+"):
+        return seconds_of(text[1:])
+    if _DURATION.fullmatch(text):
+        raise ValueError(f"{text} means {text} ago, as in every verb; write +{text} for {text} from now")
+    try:
+        return parse_time(text) / _MS - time.time()
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text!r} is no time (examples: +2h, '2026-11-20 07:42')") from error
 
-    name = "duration or time"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds from now."""
-        text = str(value).strip()
-        if text.startswith("+"):
-            return super().convert(text[1:], param, ctx)
-        if _DURATION.fullmatch(text):
-            self.fail(f"{text} means {text} ago, as in every verb; write +{text} for {text} from now", param, ctx)
-        try:
-            return parse_time(text) / _MS - time.time()
-        except (ValueError, OverflowError):
-            self.fail(f"{text!r} is no time (examples: +2h, '2026-11-20 07:42')", param, ctx)
+TIME = ParsedType("time", given_time)
+LOG_PLACE = ParsedType("offset or time", log_place)
+DURATION = ParsedType("duration", seconds_of)
+MILLISECONDS = ParsedType("duration", milliseconds_of)
+UNTIL = ParsedType("duration or time", seconds_until)
+
+since_option = click.option(
+    "--since", type=TIME, metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, `2h` ago."
+)
+until_option = click.option("--until", type=TIME, metavar="TIME", help="Stored then or before; `2h` is two hours ago.")

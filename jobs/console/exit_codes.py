@@ -1,6 +1,6 @@
 """Exit codes. Scripts branch on these numbers: they are part of the contract."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -15,18 +15,6 @@ class ExitCode(IntEnum):
     NOT_FOUND = 5
     HELD = 6
     INTERRUPTED = 130
-
-
-MEANINGS: Mapping[ExitCode, str] = {
-    ExitCode.CLEAN: "done, nothing to say",
-    ExitCode.FAILED: "failed; one line says why, with file and offset",
-    ExitCode.USAGE: "usage or configuration: nothing was started",
-    ExitCode.DAMAGE: "done; damage or a gap was found in this run",
-    ExitCode.MISMATCH: "queues or index files contradict the log, or a surviving file contradicts the proof",
-    ExitCode.NOT_FOUND: "nothing was found, and why",
-    ExitCode.HELD: "another run holds this store; it does the work",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to go on",
-}
 
 
 # A run that found several things reports the first of these.

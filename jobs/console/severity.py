@@ -1,12 +1,13 @@
 """
 How serious a fact is: the one vocabulary of all verbs, reports and exit codes.
 
-A verb that looks at several things says the worst of them (`worst_of`), in the word and the colour that the others use.
+A verb that looks at several things names the worst of them (`worst_of`) by the word and in the colour of all verbs.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterable
 from enum import Enum
+from typing import Self
 
 import click
 
@@ -16,28 +17,35 @@ from jobs.console.exit_codes import ExitCode
 class Severity(Enum):
     """How serious a fact about a store is, the worst last; the value is the word for people and scripts."""
 
-    HEALTHY = "healthy"  # everything was compared, and agrees
-    NOT_VERIFIED = "not verified"  # nothing wrong was seen, but only `verify` could tell
-    BEHIND = "behind"  # a number: what a running broker, or one that was killed, has not dispatched yet
-    GAP = "gap"  # bytes, units or entries that are not there
-    DAMAGE = "damage"  # bytes that are there and cannot be what was written
-    CONTRADICTION = "contradiction"  # queues or index files that do not say what the log says
-    NOT_ACCESSIBLE = "not accessible"  # an error of access or settings: says nothing about the store
+    # Everything was compared, and agrees.
+    HEALTHY = "healthy", "green", ExitCode.CLEAN
+    # Nothing wrong was seen, but only `verify` could tell.
+    NOT_VERIFIED = "not verified", "cyan", ExitCode.CLEAN
+    # A number: how much a running broker, or one that was killed, has not dispatched yet.
+    BEHIND = "behind", "blue", ExitCode.CLEAN
+    # Bytes, units or entries are missing.
+    GAP = "gap", "yellow", ExitCode.DAMAGE
+    # Bytes that are there cannot be what was written.
+    DAMAGE = "damage", "red", ExitCode.DAMAGE
+    # Queues or index files do not say what the log says.
+    CONTRADICTION = "contradiction", "magenta", ExitCode.MISMATCH
+    # An error of access or settings, which says nothing about the store.
+    NOT_ACCESSIBLE = "not accessible", "bright_black", ExitCode.FAILED
 
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code of a command that found this, and nothing worse."""
-        return _EXIT_CODES[self]
+    _value_: str
+    colour: str  # in a terminal and in a report
+    exit_code: ExitCode  # of a command that found this, and nothing worse
 
-    @property
-    def colour(self) -> str:
-        """The colour in a terminal and in a report."""
-        return _COLOURS[self]
+    def __new__(cls, word: str, colour: str, exit_code: ExitCode) -> Self:
+        """Make a member whose value is the word alone."""
+        member = object.__new__(cls)
+        member._value_, member.colour, member.exit_code = word, colour, exit_code
+        return member
 
     @property
     def rank(self) -> int:
         """The place in the order, 0 for nothing wrong."""
-        return _ORDER.index(self)
+        return list(Severity).index(self)
 
     @property
     def is_alarm(self) -> bool:
@@ -49,30 +57,7 @@ class Severity(Enum):
         return click.style(self.value if text is None else text, fg=self.colour, bold=self.is_alarm or None)
 
     def __str__(self) -> str:
-        return self.value
-
-
-_ORDER = tuple(Severity)
-
-_EXIT_CODES = {
-    Severity.HEALTHY: ExitCode.CLEAN,
-    Severity.NOT_VERIFIED: ExitCode.CLEAN,
-    Severity.BEHIND: ExitCode.CLEAN,
-    Severity.GAP: ExitCode.DAMAGE,
-    Severity.DAMAGE: ExitCode.DAMAGE,
-    Severity.CONTRADICTION: ExitCode.MISMATCH,
-    Severity.NOT_ACCESSIBLE: ExitCode.FAILED,
-}
-
-_COLOURS = {
-    Severity.HEALTHY: "green",
-    Severity.NOT_VERIFIED: "cyan",
-    Severity.BEHIND: "blue",
-    Severity.GAP: "yellow",
-    Severity.DAMAGE: "red",
-    Severity.CONTRADICTION: "magenta",
-    Severity.NOT_ACCESSIBLE: "bright_black",
-}
+        return str(self.value)
 
 
 class Judged:

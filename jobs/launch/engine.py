@@ -79,7 +79,7 @@ def limit_of(verb: str, *, cores: int, is_remote: bool = False) -> int:
 
 
 def rule_text(verb: str) -> str:
-    """Say which engine *verb* takes unless it is told, for people."""
+    """Return the rule by which *verb* chooses its engine, in words."""
     limit = size_text(limit_of(verb, cores=cores()))
     return f"here (in this process) below {limit}, else spark; with Spark's options always spark"
 

@@ -28,10 +28,10 @@ PYTHONPATH=$here/lib${{PYTHONPATH:+:$PYTHONPATH}} exec python{major}.{minor} "$@
 
 
 def pack(path: Path) -> None:
-    """Write the archive; what it is named says how it is compressed."""
+    """Write the archive, compressed or not, as its name says."""
     is_packed = path.name.endswith((".tar.gz", ".tgz"))
     if not is_packed and path.suffix != ".tar":
-        raise SetupError(f"{path}: name it .tar.gz or .tar: Spark tells by that how to unpack it")
+        raise SetupError(f"{path}: name it .tar.gz or .tar: by the name Spark knows how to unpack it")
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         opened = partial(tarfile.open, mode="w:gz", compresslevel=1) if is_packed else partial(tarfile.open, mode="w")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.places import LAKE
@@ -75,7 +75,6 @@ def command(*, lake: str, kind: str, schema: str, iceberg: Target | None, answer
 
 def _register(lake: "Lake", target: Target, answer: Answer) -> ExitCode:
     """Register a lake in an Iceberg catalog, and say what that added and removed there."""
-    watch = Stopwatch()
     registrations = Registrations(target)
     done = registrations.register(lake)
     registrations.raise_failure()
@@ -87,6 +86,6 @@ def _register(lake: "Lake", target: Target, answer: Answer) -> ExitCode:
     ]
     added, removed = sum(one.added for one in done), sum(one.removed for one in done)
     what = f"{counted(len(done), 'table')} in {target}, {counted(added, 'file')} added, {removed:,} removed"
-    result = Result(Severity.HEALTHY, what, watch.seconds, verdict="done")
+    result = Result(Severity.HEALTHY, what, answer.seconds, verdict="done")
     answer.give([one._asdict() for one in done], [lake.location, *lines], result)
     return ExitCode.CLEAN

@@ -2,10 +2,10 @@
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
-from jobs.command.options import StorePlace, limit_option, max_rate_option, store_options
+from jobs.command.options import StorePlace, label_option, limit_option, max_rate_option, store_options
 from jobs.command.places import LAKE
 from jobs.console.exit_codes import ExitCode
 from jobs.store.beside_broker import care_beside
@@ -15,9 +15,7 @@ from jobs.store.beside_broker import care_beside
                "rmq-lake diff STORE LAKE --json")  # fmt: skip
 @store_options
 @click.argument("lake", metavar="LAKE", type=LAKE)
-@click.option(
-    "--broker", metavar="NAME", help="The broker's label in the lake, if STORE has none of the bytes in the lake."
-)
+@label_option
 @limit_option("differences to print, the worst first")
 @max_rate_option
 @engine_option
@@ -31,7 +29,6 @@ def command(  # noqa: PLR0913 - one argument an option
     Records that are expired, not ingested yet, or not chosen are no finding (exit code 0); lost or damaged ones are
     (3), and so are other records at the same place (4).
     """
-    watch = Stopwatch()
     conf = place.conf()
     care = care_beside(place.store, max_rate)
     ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.diff.segment")
@@ -51,7 +48,6 @@ def command(  # noqa: PLR0913 - one argument an option
     )
     with shown_as_usage(NotInLakeError):
         summary = diff(request, workers)
-    result = summary.result(watch.seconds)
-    described = {**summary.describe(), "bytes": result.size, "seconds": result.seconds}
-    answer.give(described, summary.lines(limit), result)
+    result = summary.result(answer.seconds)
+    answer.give({**summary.describe(), "bytes": result.size}, summary.lines(limit), result)
     return summary.exit_code

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import json_option
+from jobs.command.options import hash_slots_option, index_num_option, json_option
 from jobs.command.places import STORED
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.log import say
@@ -39,8 +39,8 @@ Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a fi
 @click.option(
     "--chain", metavar="KEY|SLOT", help="Of an index file: one slot's entries, newest first. KEY is topic#key."
 )
-@click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of an index file.")
-@click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of an index file.")
+@hash_slots_option
+@index_num_option
 @click.option(
     "--as", "named", type=click.Choice(tuple(NAMES)), help="Kind of the files, if neither place nor bytes show it."
 )

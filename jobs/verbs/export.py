@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
+from jobs.command.configuration import ONE_SOURCE, source_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import commitlog_option, one_release_option
-from jobs.command.places import OUTPUT_FILE, READ_LAKE, STORE
-from jobs.command.times import TimeType, refuse_reversed
+from jobs.command.places import OUTPUT_FILE
+from jobs.command.times import refuse_reversed, since_option, until_option
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
@@ -39,16 +40,13 @@ _SHOWN = 5
     "  rmq-lake export --store STORE --since 2h --out new.ndjson --dry-run\n"
     "  rmq-lake export --lake LAKE --where \"get_json_object(body_text, '$.id') = '7'\" --format parquet --out 7.parq"
 )
-@click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
-@click.option("--lake", type=READ_LAKE, metavar="LAKE", help="The lake, instead of a store.")
+@source_options
 @commitlog_option
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
 @one_release_option
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
-@click.option(
-    "--since", type=TimeType(), metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, `2h` ago."
-)
-@click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before; `2h` is two hours ago.")
+@since_option
+@until_option
 @click.option(
     "--where",
     metavar="SQL",
@@ -107,8 +105,8 @@ def command(  # noqa: PLR0913 - one argument an option
     same as text (NULL where it is none). A body that cannot be decompressed is left as it is stored, and body_error
     says why.
     """
-    if (store is None) == (lake is None):
-        raise click.UsageError("give --store STORE or --lake LAKE, one of them")
+    if store is None and lake is None:
+        raise click.UsageError(ONE_SOURCE)
     if str(out) == "-":
         raise click.UsageError("--out -: an export is one whole file or none, and needs a name; then `cat FILE`")
     if out.exists():
@@ -118,7 +116,6 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--verify checks rows of a lake: records of a store are always checked")
     if where is not None and engine == Engine.HERE.value:
         raise click.UsageError("--where is a condition in Spark's SQL, which only --engine spark understands")
-    watch = Stopwatch()
     printed_as = Release.of(release) if release else None
     needed = Engine.SPARK.value if where is not None else engine
     ready = start_workers(needed, *(commitlog or [store or lake or ""]), warm="jobs.export.export")
@@ -137,12 +134,12 @@ def command(  # noqa: PLR0913 - one argument an option
         # How much of it a condition spares only the run tells.
         files, size = len(planned.items), sum(item.size for item in planned.items)
         what = f"would read at most {counted(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
-        result = Result(Severity.NOT_VERIFIED, what, watch.seconds, verdict="dry run")
-        values = {"files": files, "bytes": size, "format": kind, "out": str(out), "seconds": result.seconds}
+        result = Result(Severity.NOT_VERIFIED, what, answer.seconds, verdict="dry run")
+        values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
         answer.give(values, [f"{store or lake} → {out}: dry run, nothing is written"], result, indent=None)
         return ExitCode.CLEAN
     summary = export(planned, printed_as, Output(out, Format(kind), max_body_size), workers, choose)
-    result = _result(summary, watch.seconds)
+    result = _result(summary, answer.seconds)
     reason = None
     if not summary.messages:
         reason = why_nothing(source, has_times=bool(since or until), has_condition=where is not None)
@@ -151,7 +148,6 @@ def command(  # noqa: PLR0913 - one argument an option
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
         "notes": planned.notes,
         "severity": result.severity.value,
-        "seconds": result.seconds,
     }
     said = [*planned.notes, *([reason.text] if reason else [])]
     target = out if summary.messages else f"{out}: no file is written"

@@ -1,8 +1,8 @@
 """`ingest`: bring new messages of a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from time import monotonic, time
@@ -12,6 +12,7 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_engine, workers_of
+from jobs.command.failures import held_by_other, shown_as_usage
 from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.options import (
     StorePlace,
@@ -23,7 +24,7 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import OUTPUT_FILE, WRITTEN
-from jobs.command.times import DurationType, MillisecondsType, UntilType
+from jobs.command.times import DURATION, MILLISECONDS, UNTIL
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.ingest.look import Look
@@ -74,7 +75,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--no-damage", is_flag=True, help="Keep only a sample of damaged bytes: `restore` then lacks them.")
 @click.option(
     "--settle",
-    type=MillisecondsType(),
+    type=MILLISECONDS,
     default=0,
     metavar="TIME",
     help="Leave messages of the last TIME (5s, 2m; digits are milliseconds) to the next run.",
@@ -98,13 +99,13 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--follow", is_flag=True, help="Keep running: bring new messages again and again.")
 @click.option(
     "--every",
-    type=DurationType(),
+    type=DURATION,
     metavar="TIME",
     help="With --follow, how long a message may wait for the step that brings it; by default 5s.",
 )
 @click.option(
     "--until",
-    type=UntilType(),
+    type=UNTIL,
     metavar="TIME",
     help="With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.",
 )
@@ -172,17 +173,18 @@ def command(  # noqa: PLR0913 - one argument an option
         _write_metrics(metrics, step)
         registrations.begin(_lake_of(step, options))
 
-    if follow:
-        if dry_run:
-            raise click.UsageError("--follow with --dry-run: nothing would ever be new")
-        done = _follow(request, engine, 5.0 if every is None else every, until, after_step)
-    else:
-        if every is not None or until is not None:
-            raise click.UsageError("--every and --until are for --follow")
-        done = _once(request, engine)
-    if done is None:
+    if follow and dry_run:
+        raise click.UsageError("--follow with --dry-run: nothing would ever be new")
+    if not follow and (every is not None or until is not None):
+        raise click.UsageError("--every and --until are for --follow")
+    try:
+        if follow:
+            summary, options = _follow(request, engine, 5.0 if every is None else every, until, after_step)
+        else:
+            summary, options = _once(request, engine)
+    except held_by_other() as error:
+        say(f"rmq-lake: {place.store}: {error}")
         return ExitCode.HELD
-    summary, options = done
     _write_metrics(metrics, summary)
     if report is not None:
         from jobs.report.of_ingest import report_of
@@ -212,25 +214,25 @@ def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
 Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of file systems
 
 
-def _once(request: IngestRequest, engine: str) -> Done | None:
-    """Do a run if the store has news; None when another one is at work."""
+def _once(request: IngestRequest, engine: str) -> Done:
+    """Do a run if the store has news."""
     look = Look(request)
     seen = look.nothing_new()
     return (seen, {}) if seen is not None else _run(request, look, engine)
 
 
-def _run(request: IngestRequest, look: Look, asked: str) -> Done | None:
-    """Do a run after a look; None when another one is at work."""
+def _run(request: IngestRequest, look: Look, asked: str) -> Done:
+    """Do a run after a look."""
     engine = start_engine(asked, look.new_size(), half=request.care is not None, warm="jobs.products.loaded")
 
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
+    from jobs.lake.identity import AmbiguousBrokerError
     from jobs.products import loaded  # noqa: F401
 
     workers = workers_of(engine, half=request.care is not None)
-    with _other_runs_named(request.store) as outcome:
-        outcome.append((ingest(request, workers), workers.options))
-    return outcome[0] if outcome else None
+    with shown_as_usage(AmbiguousBrokerError):
+        return ingest(request, workers), workers.options
 
 
 def _load_arrow() -> None:
@@ -268,11 +270,12 @@ def _follow(
     every: float,
     until: float | None,
     after: Callable[[Summary, Mapping[str, str]], None],
-) -> Done | None:
-    """Do runs until somebody stops them; None when another one is at work."""
+) -> Done:
+    """Do runs until somebody stops them."""
     _load_arrow()
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, Stop
+    from jobs.lake.identity import AmbiguousBrokerError
     from jobs.products import loaded  # noqa: F401
 
     workers = _workers_that_follow(request, engine)
@@ -294,23 +297,6 @@ def _follow(
     # A look at a local log takes a millisecond; elsewhere it is two requests, which are paid for.
     look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = Stop()
-    with _other_runs_named(request.store) as outcome, stop.heard():
-        whole = Follower(request, workers, Pace(every, until, look_s), stop, done).run()
-        outcome.append((whole, workers.options))
-    progress.close()
-    return outcome[0] if outcome else None
-
-
-@contextmanager
-def _other_runs_named(store: str) -> Iterator[list[Done]]:
-    """Yield a list for the outcome; it stays empty if another run of the store is at work, which is printed."""
-    from jobs.lake.identity import AmbiguousBrokerError
-    from jobs.lake.runs import HeldByOtherError
-
-    outcome: list[Done] = []
-    try:
-        yield outcome
-    except AmbiguousBrokerError as error:
-        raise click.UsageError(str(error)) from error
-    except HeldByOtherError as error:
-        say(f"rmq-lake: {store}: {error}")
+    with shown_as_usage(AmbiguousBrokerError), stop.heard(), closing(progress):
+        summary = Follower(request, workers, Pace(every, until, look_s), stop, done).run()
+    return summary, workers.options

@@ -4,6 +4,7 @@ if __name__ == "inspect":  # `spark-submit jobs/verbs/….py`: Python takes this
     raise SystemExit("rmq-lake: a verb's file is no program: spark-submit jobs/main.py VERB …")
 
 from contextlib import closing
+from dataclasses import replace
 
 import click
 
@@ -40,5 +41,5 @@ def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     with closing(LateProgress("walking the log")) as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # Only the progress line asks for --quiet: the report is what was asked for.
-    answer._replace(quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))
+    replace(answer, quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))
     return worst(problem.severity.exit_code for problem in report.problems)

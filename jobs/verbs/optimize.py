@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.places import CHANGED_LAKE
@@ -54,9 +54,8 @@ def command(  # noqa: PLR0913 - a command's options
 
     Rows and their order in the log stay as they are; runs may go on meanwhile.
     """
-    watch = Stopwatch()
     if heal:
-        return _heal(lake, answer, watch, dry_run=dry_run)
+        return _heal(lake, answer, dry_run=dry_run)
     ready = start_workers(engine, lake, warm="jobs.lake.compaction")
 
     # Beside the start of a JVM, Python imports what is needed.
@@ -71,13 +70,13 @@ def command(  # noqa: PLR0913 - a command's options
     merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
     would = "would be " * dry_run
     what = f"{counted(merged, 'file')} {would}merged, {counted(deleted, 'obsolete file')} {would}deleted"
-    result = Result(Severity.HEALTHY, what, watch.seconds, verdict="dry run" if dry_run else "done")
+    result = Result(Severity.HEALTHY, what, answer.seconds, verdict="dry run" if dry_run else "done")
     answer.give([table._asdict() for table in saved], [lake, *lines], result)
     registrations.raise_failure()
     return ExitCode.CLEAN
 
 
-def _heal(lake: str, answer: Answer, watch: Stopwatch, *, dry_run: bool) -> ExitCode:
+def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
     """Put lost transactions back, or say which ones would be."""
     from jobs.lake.healing import lost_transactions, put_back
     from jobs.lake.lake import Lake
@@ -96,7 +95,7 @@ def _heal(lake: str, answer: Answer, watch: Stopwatch, *, dry_run: bool) -> Exit
     what = f"{counted(len(lost), 'transaction')} {'would be ' * dry_run}put back"
     what += f", {counted(doubts, 'table')} cannot be healed" * bool(doubts)
     severity = Severity.DAMAGE if doubts else Severity.HEALTHY
-    result = Result(severity, what, watch.seconds, verdict="dry run" if dry_run else "done")
+    result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")
     answer.give([one._asdict() for one in lost], [lake, *lines], result)
     return ExitCode.DAMAGE if doubts else ExitCode.CLEAN
 

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from jobs.command.configuration import config_option
+from jobs.command.configuration import ONE_SOURCE, config_option, source_options
 from jobs.command.options import (
-    CharsetType,
-    ZoneType,
+    CHARSET,
+    ZONE,
     broker_conf_option,
     bundled,
     commitlog_option,
@@ -22,8 +22,8 @@ from jobs.command.options import (
     one_release_option,
     quiet_option,
 )
-from jobs.command.places import OUTPUT_DIRECTORY, READ_LAKE, STORE
-from jobs.command.times import TimeType, refuse_reversed
+from jobs.command.places import OUTPUT_DIRECTORY
+from jobs.command.times import TIME, refuse_reversed, since_option, until_option
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime
 from jobs.console.progress import LateProgress
@@ -79,8 +79,8 @@ class QueryOptions(NamedTuple):
 
     def check(self) -> None:
         """Refuse options that contradict each other before anything is read."""
-        if (self.store is None) == (self.lake is None):
-            raise click.UsageError("give --store STORE or --lake LAKE, one of them")
+        if self.store is None and self.lake is None:
+            raise click.UsageError(ONE_SOURCE)
         if (self.hash_slots is None) != (self.index_num is None):
             raise click.UsageError("--hash-slots and --index-num belong together")
         self.known_release()
@@ -121,14 +121,13 @@ output_option = click.option(
 _place_options = bundled(
     "options",
     QueryOptions,
-    click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
-    click.option("--lake", type=READ_LAKE, metavar="LAKE", help="The lake, instead of a store."),
+    source_options,
     commitlog_option,
     broker_conf_option,
     click.option("--broker", metavar="NAME", help="The broker's name; in a lake, only its messages."),
     one_release_option,
     click.option(
-        "--time-zone", type=ZoneType(), metavar="ZONE", help="The zone times are shown in; default: this machine's."
+        "--time-zone", type=ZONE, metavar="ZONE", help="The zone times are shown in; default: this machine's."
     ),
     hash_slots_option,
     index_num_option,
@@ -139,7 +138,7 @@ _place_options = bundled(
     quiet_option,
     click.option("--body", is_flag=True, help="Print the body, decompressed."),
     click.option(
-        "--charset", type=CharsetType(), default="UTF-8", metavar="NAME", help="The body's charset.", show_default=True
+        "--charset", type=CHARSET, default="UTF-8", metavar="NAME", help="The body's charset.", show_default=True
     ),
     click.option(
         "--bodies",
@@ -214,15 +213,13 @@ def command() -> None:
 )
 @click.option(
     "-b",
-    "--begin",
     "--since",
-    type=TimeType(),
+    "--begin",
+    type=TIME,
     metavar="TIME",
     help="Stored then or later: milliseconds, ISO 8601, `2h` ago.",
 )
-@click.option(
-    "-e", "--end", "--until", type=TimeType(), metavar="TIME", help="Stored then or before; `2h` is two hours ago."
-)
+@click.option("-e", "--until", "--end", type=TIME, metavar="TIME", help="Stored then or before; `2h` is two hours ago.")
 @_limit(KEY_LIMIT)
 @_place_options
 def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -230,8 +227,8 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
     topic: str,
     key: str,
     key_type: str,
-    begin: GivenTime | None,
-    end: GivenTime | None,
+    since: GivenTime | None,
+    until: GivenTime | None,
     limit: int,
 ) -> ExitCode:
     """
@@ -239,11 +236,11 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
 
     A time without a zone is in --time-zone, by default this machine's.
     """
-    window = options.window(begin, end)
+    window = options.window(since, until)
     with _opened(options) as source:
         answer = lookups.by_key(source, topic, key, kind=_KINDS[key_type], window=window, limit=limit or None)
         printer = options.printer
-        for given in (begin, end):
+        for given in (since, until):
             sentence = given.explained(options.time_zone) if given is not None else None
             if sentence is not None:
                 printer.note(sentence)
@@ -326,8 +323,8 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
 )
 @click.option("--tag", metavar="TAG", help="The message's whole TAGS.")
 @click.option("--words", metavar="TEXT", help="Text that the decompressed body contains.")
-@click.option("--since", type=TimeType(), metavar="TIME", help="Stored then or later.")
-@click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
+@since_option
+@until_option
 @click.option("--before", metavar="POSITION", help="The next page: the POSITION that a page has printed.")
 @_limit(KEY_LIMIT, least=1)
 @click.option(
@@ -397,7 +394,7 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
 
 @command.command("decode-id", short_help="Both readings of an id: a broker's, a producer's.")
 @click.argument("message_id", metavar="ID")
-@click.option("--time-zone", type=ZoneType(), metavar="ZONE", help="The zone of the client that made the id.")
+@click.option("--time-zone", type=ZONE, metavar="ZONE", help="The zone of the client that made the id.")
 @json_option
 @output_option
 def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_json: bool) -> ExitCode:

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, bundled, read_options, store_options
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
     RebuildForm,
-    next_after_build,
-    next_after_install,
+    Rebuilt,
+    give_rebuilt,
     put_in_place,
     rebuild_options,
     refuse_beside_broker,
-    replaced_lines,
     say_dry_run,
 )
 from jobs.console.amounts import counted
@@ -87,7 +86,6 @@ def command(  # noqa: PLR0913 - one argument an option
     As files: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's. As a database: DIR/consumequeue, with the
     rows of a broker.
     """
-    watch = Stopwatch()
     root, out = place.store, made.out
     if not is_local(out):
         raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
@@ -121,19 +119,17 @@ def command(  # noqa: PLR0913 - one argument an option
     )
     with shown_as_usage(UndecidedError):
         if how.only_says:
-            return say_dry_run(dry_run_of_queues(request, workers.options), answer, watch.seconds)
+            return say_dry_run(dry_run_of_queues(request, workers.options), answer)
         summary = rebuild(request, workers)
     answer.begin(_lines(summary))
     installed = False
     if how.wants_install:
         installed = put_in_place(root, partial(plan_queues, root, target), answer, dry_run=how.dry_run)
-    result = summary.result(watch.seconds, installed=installed)
-    told = {"installed": installed, "severity": result.severity.value, "seconds": result.seconds}
-    lines = [*replaced_lines(summary.replaced, installed=installed), *(next_after_install(root) if installed else ())]
-    if summary.files and summary.has_place and not how.wants_install:
-        lines += next_after_build(out, *(() if how.lost_only else ("--lost-only",)))
-    answer.give({**asdict(summary), **told}, lines, result)
-    return result.severity.exit_code
+    result = summary.result(answer.seconds, installed=installed)
+    is_to_install = summary.files and summary.has_place and not how.wants_install
+    more = [] if how.lost_only else ["--lost-only"]
+    rebuilt = Rebuilt(root, out, summary.replaced, installed, more if is_to_install else None)
+    return give_rebuilt(rebuilt, asdict(summary), result, answer)
 
 
 def _refuse_for_database(store: str, out: Path, how: RebuildForm) -> None:

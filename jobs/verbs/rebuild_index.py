@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
     RebuildForm,
-    next_after_build,
-    next_after_install,
+    Rebuilt,
+    give_rebuilt,
     put_in_place,
     rebuild_options,
     refuse_beside_broker,
-    replaced_lines,
     say_dry_run,
 )
 from jobs.console.amounts import counted
@@ -60,7 +59,6 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """Write the index files of STORE again from its log into DIR, byte for byte a broker's."""
-    watch = Stopwatch()
     root = place.store
     if advance_checkpoint and not how.wants_install:
         raise click.UsageError("--advance-checkpoint belongs to --install")
@@ -92,7 +90,7 @@ def command(  # noqa: PLR0913 - one argument an option
     )
     with shown_as_usage(UndecidedError):
         if how.only_says:
-            return say_dry_run(dry_run_of_index(request, workers.options), answer, watch.seconds)
+            return say_dry_run(dry_run_of_index(request, workers.options), answer)
         result = rebuild(request, workers)
     answer.begin(_lines(result))
     installed = False
@@ -100,15 +98,12 @@ def command(  # noqa: PLR0913 - one argument an option
         installed = put_in_place(
             root, lambda: [plan_index(root, out, advance_checkpoint=advance_checkpoint)], answer, dry_run=how.dry_run
         )
-    outcome = result.result(watch.seconds, installed=installed)
+    outcome = result.result(answer.seconds, installed=installed)
     if report is not None:
         write_report(report, report_of(result, outcome, installs=how.wants_install))
-    told = {"installed": installed, "severity": outcome.severity.value, "seconds": outcome.seconds}
-    lines = [*replaced_lines(result.replaced, installed=installed), *(next_after_install(root) if installed else ())]
-    if result.files and not how.wants_install:
-        lines += next_after_build(out, *(("--advance-checkpoint",) if result.was_killed and is_local(root) else ()))
-    answer.give({**result.describe(), **told}, lines, outcome)
-    return outcome.severity.exit_code
+    more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
+    rebuilt = Rebuilt(root, out, result.replaced, installed, more if result.files and not how.wants_install else None)
+    return give_rebuilt(rebuilt, result.describe(), outcome, answer)
 
 
 def _lines(result: "Result") -> Iterator[str]:

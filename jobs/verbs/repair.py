@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options, typed
+from jobs.command.answer import Answer, answer_options, typed
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
-from jobs.command.options import StoreForm, StorePlace, read_options, store_options
+from jobs.command.options import StoreForm, StorePlace, label_option, read_options, store_options
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
 from jobs.command.rebuilds import refuse_beside_broker
 from jobs.console.amounts import counted
@@ -41,9 +41,7 @@ _SHOWN = 5
     help="The directory of new files and of the journal: empty, new, or that of an earlier repair.",
 )
 @click.option("--lake", type=LAKE, metavar="LAKE", help="The lake that lost and damaged segments are taken from.")
-@click.option(
-    "--broker", metavar="NAME", help="The broker's label in the lake, if STORE has none of the bytes in the lake."
-)
+@label_option
 @click.option(
     "--apply", "applies", is_flag=True, help="Put the files into the store of the stopped broker; keep a backup."
 )
@@ -86,11 +84,10 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     if applies and undoes:
         raise click.UsageError("--apply and --undo exclude each other")
-    watch = Stopwatch()
     if applies or undoes:
         refuse_beside_broker(place.store)
     if undoes:
-        return _undone(place.store, out, answer, watch)
+        return _undone(place.store, out, answer)
     if not (out / JOURNAL).exists():
         refuse_used(str(out))
     conf = place.conf()
@@ -117,7 +114,7 @@ def command(  # noqa: PLR0913 - one argument an option
     )
     with shown_as_usage(NotRepairableError, UndecidedError, RefusedError):
         summary = repair(request, workers)
-    result = summary.result(watch.seconds)
+    result = summary.result(answer.seconds)
     lines = [*summary.lines(_SHOWN)]
     if summary.withheld is not None:
         lines += _to_safety(place.store, has_lake=lake is not None)
@@ -129,7 +126,7 @@ def command(  # noqa: PLR0913 - one argument an option
         lines += _by_hand(summary.found, has_lake=lake is not None)
     if summary.blanks and summary.withheld is None and not summary.defaults:
         lines += _next_accepted(summary.blanks)
-    answer.give({**summary.describe(), "seconds": result.seconds}, lines, result)
+    answer.give(summary.describe(), lines, result)
     return summary.exit_code
 
 
@@ -173,12 +170,11 @@ def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
             yield from (f"             {one}" for one in commands)
 
 
-def _undone(store: str, out: Path, answer: Answer, watch: Stopwatch) -> ExitCode:
+def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
     from jobs.repair.run import NotRepairableError, undo
 
     with shown_as_usage(NotRepairableError, RefusedError):
         done = undo(store, out.absolute())
-    result = Result(Severity.NOT_VERIFIED, f"{counted(len(done), 'part')} taken back", watch.seconds, verdict="done")
-    values = {"store": store, "undone": done, "seconds": result.seconds}
-    answer.give(values, [store, *(f"  {line}" for line in done)], result)
+    result = Result(Severity.NOT_VERIFIED, f"{counted(len(done), 'part')} taken back", answer.seconds, verdict="done")
+    answer.give({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)], result)
     return ExitCode.CLEAN

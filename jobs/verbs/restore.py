@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, form_options
 from jobs.command.places import LAKE, NEW_STORE, refuse_used
-from jobs.command.times import LogPlace, LogPlaceType
+from jobs.command.times import LOG_PLACE, LogPlace
 from jobs.console.exit_codes import ExitCode
 from rmq_formats.broker_conf import BrokerConf
 
@@ -38,11 +38,9 @@ def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[
     metavar="DIR",
     help="An empty directory, or a new one.",
 )
+@click.option("--from", "start", type=LOG_PLACE, metavar="OFFSET|TIME", help="Leave out segments that end before it.")
 @click.option(
-    "--from", "start", type=LogPlaceType(), metavar="OFFSET|TIME", help="Leave out segments that end before it."
-)
-@click.option(
-    "--until", type=LogPlaceType(), metavar="OFFSET|TIME", help="End the log before the first record at or after it."
+    "--until", type=LOG_PLACE, metavar="OFFSET|TIME", help="End the log before the first record at or after it."
 )
 @click.option("-t", "--topic", multiple=True, hidden=True, expose_value=False, callback=_refuse_topics)
 @click.option(
@@ -77,7 +75,6 @@ def command(  # noqa: PLR0913 - one argument an option
 
     A broker can then start on DIR. A time without a zone is this machine's local time.
     """
-    watch = Stopwatch()
     if not resume:
         refuse_used(str(out))
     ready = start_workers(engine, lake, warm="jobs.restore.segment")
@@ -114,8 +111,7 @@ def command(  # noqa: PLR0913 - one argument an option
             ),
             workers,
         )
-    result = summary.result(watch.seconds)
-    fields = asdict(summary)
-    described = {**fields, "bytes": result.size, "severity": summary.severity.value, "seconds": result.seconds}
+    result = summary.result(answer.seconds)
+    described = {**asdict(summary), "bytes": result.size, "severity": summary.severity.value}
     answer.give(described, summary.lines(), result)
     return summary.exit_code

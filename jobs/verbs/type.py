@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.failures import shown_as_usage
+from jobs.command.failures import held_by_other, shown_as_usage
 from jobs.command.places import CHANGED_LAKE
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
@@ -72,7 +72,6 @@ def command(  # noqa: PLR0913 - one argument an option
 def _type(  # noqa: PLR0913 - one argument an option
     lake: str, declared: Path, retype: tuple[str, ...], engine: str, answer: Answer, *, retry: bool
 ) -> ExitCode:
-    watch = Stopwatch()
     from jobs.typed.declaration import DeclarationError, read_types
 
     # The user's own words are judged before a JVM starts.
@@ -83,7 +82,6 @@ def _type(  # noqa: PLR0913 - one argument an option
         raise click.BadParameter(f"{unknown[0]!r}: {declared} declares no such topic", param_hint="--retype")
     ready = start_workers(engine, lake, warm="jobs.typed.task")
     from jobs.lake.lake import Lake
-    from jobs.lake.runs import HeldByOtherError
     from jobs.storage.locations import normalise
     from jobs.typed.run import TypeRequest, type_lake
 
@@ -92,16 +90,15 @@ def _type(  # noqa: PLR0913 - one argument an option
     try:
         with shown_as_usage(DeclarationError):
             summary = type_lake(request, workers)
-    except HeldByOtherError as error:
+    except held_by_other() as error:
         say(f"rmq-lake: {lake}: {error}")
         return ExitCode.HELD
-    result = Result(Severity.HEALTHY, _what(summary, retry=retry), watch.seconds, verdict="done")
+    result = Result(Severity.HEALTHY, _what(summary, retry=retry), answer.seconds, verdict="done")
     values = {
         "number": summary.number,
         "recovered": summary.recovered,
         "topics": [one._asdict() for one in summary.topics],
         "absent": sorted(summary.absent),
-        "seconds": result.seconds,
     }
     answer.give(values, [lake, *_lines(summary)], result)
     return ExitCode.CLEAN

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, limit_option, read_options, report_option, store_options
@@ -55,7 +55,6 @@ def command(  # noqa: PLR0913 - one argument an option
 
     STORE may be the folder of a tier (`tieredStoreFilePath`), too.
     """
-    watch = Stopwatch()
     conf = place.conf()
     care = care_beside(place.store, form.max_rate)
     ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.verify.run")
@@ -73,10 +72,10 @@ def command(  # noqa: PLR0913 - one argument an option
     if lake is not None:
         _keep(lake, broker or conf.broker_name, request, verdict, workers.options)
     if report is not None:
-        write_report(report, report_of(verdict, watch.seconds))
-    result = verdict.result(watch.seconds)
-    described = {**verdict.describe(), "bytes": result.size, "seconds": result.seconds}
-    answer.give(described, verdict_lines(verdict, limit, places=shows_places), result)
+        write_report(report, report_of(verdict, answer.seconds))
+    result = verdict.result(answer.seconds)
+    lines = verdict_lines(verdict, limit, places=shows_places)
+    answer.give({**verdict.describe(), "bytes": result.size}, lines, result)
     return verdict.exit_code
 
 

@@ -11,7 +11,7 @@ import click
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import key_of, settings_of, variable_of
 from jobs.console.amounts import size_text
-from jobs.console.exit_codes import MEANINGS
+from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS, Verb
 from jobs.ingest.request import Summary
 from jobs.launch.engine import VERBS_WITH_ENGINE, limit_of
@@ -19,6 +19,16 @@ from jobs.launch.places import CONF
 from jobs.report.metrics import PREFIX, figures
 from jobs.report.model import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 
+_MEANINGS = {
+    ExitCode.CLEAN: "done, nothing to say",
+    ExitCode.FAILED: "failed; one line says why, with file and offset",
+    ExitCode.USAGE: "usage or configuration: nothing was started",
+    ExitCode.DAMAGE: "done; damage or a gap was found in this run",
+    ExitCode.MISMATCH: "queues or index files contradict the log, or a surviving file contradicts the proof",
+    ExitCode.NOT_FOUND: "nothing was found, and why",
+    ExitCode.HELD: "another run holds this store; it does the work",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to go on",
+}
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb; see its table",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark's options where none can be put before the verb",
@@ -45,7 +55,8 @@ Spark's options (`--master`, `--conf K=V`, `--driver-memory`, …) go to spark-s
 `local[*,4]`. Data goes to standard output, everything else to standard error.
 
 The command line wins over the environment, the environment over `--config FILE`, the file over the default. A key that
-no verb has, or a variable of a verb that no option has, is refused. `VERB --show-config` prints what came of it.
+no verb has, or a variable of a verb that no option has, is refused. Of an option with several long names each is a key
+and a variable. `VERB --show-config` prints what came of it.
 """
 
 _LOG = """\
@@ -143,7 +154,7 @@ def _row(parameter: click.Parameter, names: tuple[str, ...], ctx: click.Context)
 
 
 def _exit_codes() -> str:
-    rows = [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]
+    rows = [(str(int(code)), meaning) for code, meaning in _MEANINGS.items()]
     intro = "Of several that hold, 1 goes before 4, 4 before 3, 3 before 0.\n"
     return "\n".join(["## Exit codes\n", _table(("code", "means"), *rows), intro])
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from jobs.command.configuration import key_of, settings_of
 from jobs.console.exit_codes import ExitCode
+from jobs.console.verbs import VERBS
+from tests.golden import StoreOf
 from tests.jobs.command.test_places import OPTIONS, Option
 from tests.support.commands import Run
 
@@ -40,7 +43,7 @@ def _toml(value: object) -> str:
 def _parsed(option: Option, words: list[str]) -> None:
     parent = click.Context(click.Group("rmq-lake"), info_name="rmq-lake")
     for name in option.verb[:-1]:
-        parent = click.Context(click.Group(name), info_name=name, parent=parent)
+        parent = click.Context(import_module(VERBS[name].module).command, info_name=name, parent=parent)
     with suppress(click.ClickException, click.exceptions.Exit):
         option.command.make_context(option.verb[-1], words, parent=parent)
 
@@ -78,7 +81,12 @@ def test_any_toml_for_any_option_is_taken_or_refused_in_words(
         ("limit = true", "limit is one integer range, not true or false"),
         ("json = 1", "json is true or false, not '1'"),
         (f"limit = {'9' * 5000}", "job.toml: "),
-        ("[query]\nby-key = 3\n", "job.toml: "),
+        ("[query]\nby-key = 3\n", "query.by-key is a table, not '3'"),
+        ("[query]\ntopics = 3\n", "unknown key query.topics; did you mean topic?"),
+        ("[query.by-kay]\ntopic = 3\n", "unknown key [query.by-kay]; did you mean by-key?"),
+        ("[query.by-key]\nbefore = 3\n", "unknown key query.by-key.before"),
+        ('[query.by-key]\nsince = "1"\nbegin = "2"\n', "since and begin are names of one option: give one"),
+        ("[verify.deep]\nx = 1", "unknown key [verify.deep]"),
         ("limit = 5.5", "'5.5' is not a valid integer range"),
         ("[verify.limit]\nx = 1", "limit"),
         ("# " + "x" * (1 << 20), "no configuration"),
@@ -104,3 +112,56 @@ def test_a_charset_that_shows_no_bytes_is_a_usage_error(charset: str, tmp_path: 
 
     assert outcome.code is ExitCode.USAGE
     assert "is no charset that a body can be shown in" in outcome.err
+
+
+OF_QUERY = ("query", "by-key", "-t", "T1", "-k", "k1")
+
+
+@pytest.mark.parametrize("words", [OF_QUERY, ("query", "list"), ("export", "--dry-run", "--out", "new")])
+def test_of_a_store_and_a_lake_the_typed_one_counts_and_of_two_in_a_file_none(
+    words: tuple[str, ...], golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "job.toml"
+    config.write_text('store = "/no/such/store"\nlake = "/no/such/lake"\n')
+    typed = run(*words, "--config", config, "--store", golden("b551-base"))
+    configured = run(*words, "--config", config)
+    config.write_text(f'lake = "/no/such/lake"\n[{words[0]}]\nstore = "{golden("b551-base")}"\n')
+    in_table = run(*words, "--config", config)
+    monkeypatch.setenv(f"RMQ_LAKE_{'_'.join(words[: 1 + (words[0] == 'query')]).upper().replace('-', '_')}_LAKE", "/l")
+    of_environment = run(*words, "--config", config)
+
+    assert typed.code is in_table.code is ExitCode.CLEAN, typed.err + in_table.err
+    assert ExitCode.USAGE is configured.code
+    assert f"both are given: store /no/such/store ({config}), lake /no/such/lake ({config})" in configured.err
+    assert "/l: No such file or directory" in of_environment.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[query]\ntopic = "T1"\nkey = "k1"\nqueue-id = 0\nbefore = "1"',
+        '[query.by-key]\ntopic = "T1"\nkey = "k1"\n[query]\ntopic = "T2"\nkey = "nobody"',
+        *(f'[query]\ntopic = "T1"\nkey = "k1"\n{since} = "2026-01-01"\n{until} = "2027-01-01"'
+          for since, until in (("since", "until"), ("begin", "end"))),
+    ],
+)  # fmt: skip
+def test_a_table_of_query_holds_for_all_of_its_commands_by_each_name_of_an_option(
+    text: str, golden: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    config = tmp_path / "job.toml"
+    config.write_text(text)
+    found = run("query", "by-key", "--store", golden("b551-base"), "--time-zone", "UTC", "--config", config)
+
+    assert found.code is ExitCode.CLEAN, found.err
+    assert found.out == run(*OF_QUERY, "--store", golden("b551-base"), "--time-zone", "UTC").out
+
+
+def test_a_time_in_the_table_of_query_bounds_its_answers(golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    config = tmp_path / "job.toml"
+    place = ("--store", golden("b551-base"), "--config", config)
+    for key in ("since", "begin"):
+        config.write_text(f'[query]\n{key} = "2099-01-01T00:00:00Z"\n')
+        assert run(*OF_QUERY, *place).code is ExitCode.NOT_FOUND
+    config.write_text('[query]\nsince = "2099-01-01T00:00:00Z"\n')
+    assert run("query", "list", *place).code is ExitCode.NOT_FOUND

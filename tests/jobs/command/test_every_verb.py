@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
@@ -12,11 +12,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
+from jobs.lake.runs import HeldByOtherError
 from tests.golden import StoreOf
 from tests.picture import Terminal
 from tests.support.commands import Run, copy_of, overwrite, without_spark
 from tests.support.lakes import ingest_store
+from tests.support.schemas import schemas
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
@@ -85,6 +88,37 @@ def _prepared(text: str, words: Callable[[str], list[str]]) -> list[str]:
     return words(text)
 
 
+def _check(verb: str, *documents: object) -> None:
+    judge = Draft202012Validator(json.loads((SCHEMAS / f"{verb}.json").read_text(encoding="utf-8")))
+    for document in documents:
+        judge.validate(document)
+
+
+def test_the_published_schemas_are_those_of_the_code() -> None:
+    made = dict(schemas())
+
+    assert {path.stem for path in SCHEMAS.iterdir()} == set(made)
+    assert [json.loads((SCHEMAS / f"{verb}.json").read_text()) for verb in made] == list(made.values())
+    for schema in made.values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_the_rows_of_queries_and_dumps_are_as_their_schemas_say(golden: StoreOf, run: Run) -> None:
+    store = golden("b551-base")
+    place = ("--json", "--store", str(store))
+    queries: Iterable[tuple[str, ...]] = (
+        ("by-key", "-t", "T1", "-k", "k1", *place),
+        ("by-key", "-t", "T1", "-k", "nobody", *place),
+        ("by-offset", "-t", "T1", "-i", "0", "-o", "3", *place),
+        ("mqadmin", *place, "topicStatus", "-t", "T1"),
+        ("mqadmin", *place, "queryCq", "-t", "T1", "-q", "0", "-i", "0"),
+        ("decode-id", "--json", "7F000001000051AF00000000000000F2"),
+    )
+    for query in queries:
+        _check("query", *run("query", *query).lines)
+    _check("dump", *run("dump", "--json", min((store / "commitlog").iterdir())).lines)
+
+
 def test_every_verb_that_prints_json_has_a_schema() -> None:
     context = click.Context(cli.rmq_lake)
     verbs = {name: cli.rmq_lake.get_command(context, name) for name in VERBS}
@@ -98,11 +132,8 @@ def test_every_verb_that_prints_json_has_a_schema() -> None:
 @pytest.mark.parametrize("text", _EVERY)
 def test_what_it_prints_with_json_is_as_its_schema_says(text: str, words: Callable[[str], list[str]], run: Run) -> None:
     verb, *others = _prepared(text, words)
-    schema = json.loads((SCHEMAS / f"{verb}.json").read_text(encoding="utf-8"))
 
-    outcome = run(verb, "--json", *others)
-
-    Draft202012Validator(schema).validate(outcome.document)
+    _check(verb, run(verb, "--json", *others).document)
 
 
 @pytest.mark.parametrize("text", _EVERY)
@@ -153,3 +184,23 @@ def test_what_a_rebuild_names_next_puts_its_files_in_place(
 def _next_of(text: str) -> list[str]:
     _, _, named = text.partition("  NEXT ")
     return shlex.split(named.splitlines()[1])[1:]
+
+
+@pytest.mark.parametrize(
+    ("work", "line"),
+    [
+        ("jobs.ingest.run.ingest", "ingest {good} --lake {out}"),
+        ("jobs.ingest.follow.Follower.run", "ingest {good} --lake {out} --follow"),
+        ("jobs.typed.run.type_lake", "type {lake} --types {types}"),
+    ],
+)
+def test_a_run_beside_another_one_says_so_and_ends_with_a_code_of_its_own(
+    work: str, line: str, words: Callable[[str], list[str]], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(*_: object, **_more: object) -> None:
+        raise HeldByOtherError("another run holds it")
+
+    monkeypatch.setattr(work, held)
+    outcome = run(*words(line))
+
+    assert (ExitCode.HELD, f"rmq-lake: {words(line)[1]}: another run holds it\n") == (outcome.code, outcome.err)

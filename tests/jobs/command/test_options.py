@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from jobs.command.answer import Answer
 from jobs.command.configuration import config_option, name_variables
 from jobs.command.options import StoreForm, StorePlace, form_options, json_option, quiet_option, store_options
-from jobs.command.times import LogPlaceType, TimeType
+from jobs.command.times import given_time, log_place
 from jobs.console.verbs import VERBS
 from jobs.launch.places import CONF
 from rmq_formats.broker_conf import BrokerConf
@@ -132,14 +132,12 @@ def test_what_is_shown_can_be_kept_as_a_configuration_file(config: Path) -> None
 
 @pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "-1"])
 def test_a_moment_is_shown_as_it_was_given(text: str) -> None:
-    assert text == str(TimeType().convert(text, None, None))
+    assert text == str(given_time(text))
 
 
 @pytest.mark.parametrize("text", ["4096", "2026-11-20T07:42:00.123+08:00"])
 def test_a_place_in_the_log_is_shown_as_it_can_be_given_again(text: str) -> None:
-    place = LogPlaceType().convert(text, None, None)
-    again = LogPlaceType().convert(str(place), None, None)
-    assert (place.offset, place.timestamp) == (again.offset, again.timestamp)
+    assert log_place(text) == log_place(str(log_place(text)))
 
 
 def test_a_missing_configuration_file_is_a_usage_error(config: Path) -> None:

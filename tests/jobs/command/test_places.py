@@ -10,7 +10,8 @@ import click
 import pytest
 
 from jobs.command.cli import rmq_lake
-from jobs.command.places import CHANGED_LAKE, LAKE, STORE, NewStoreType, Output, OutputFileType, StoreType, store_around
+from jobs.command.configuration import leaves
+from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType, Output, store_around
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
 from tests.support.commands import Run, state_of
@@ -25,18 +26,11 @@ class Option(NamedTuple):
     command: click.Command
 
 
-def _leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[Option]:
-    if isinstance(command, click.Group):
-        for name, verb in command.commands.items():
-            yield from _leaves(verb, (*names, name))
-    else:
-        yield from (Option(names, parameter, command) for parameter in command.params)
-
-
 def _options() -> Iterator[Option]:
     yield from (Option((), parameter, rmq_lake) for parameter in rmq_lake.params)
     for verb in VERBS.values():
-        yield from _leaves(import_module(verb.module).command, (verb.name,))
+        for names, command in leaves(import_module(verb.module).command, (verb.name,)):
+            yield from (Option(names, parameter, command) for parameter in command.params)
 
 
 OPTIONS = list(_options())
@@ -52,6 +46,10 @@ def store(tmp_path: Path) -> Path:
     return write_store(tmp_path / "store", stored([Sent(body=b"x")]))
 
 
+def _is_guarded(parameter: click.Parameter) -> bool:
+    return isinstance(parameter.type, LocationType) and parameter.type.is_guarded
+
+
 def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:
     words = list(option.verb)
     arguments = []
@@ -61,7 +59,7 @@ def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:
             continue
         if named:
             value = str(place)
-        elif isinstance(parameter.type, StoreType):
+        elif _is_guarded(parameter):
             value = str(store)
         elif isinstance(parameter.type, click.Path) and parameter.type.exists:
             value = __file__
@@ -97,7 +95,7 @@ WAYS = ("inside", "itself", "link", "below a link", "beside a segment")
         for option in OUTPUTS
         for way in WAYS
         # An interrupted restore has begun a store there; whether it is one, the verb knows.
-        if not (isinstance(option.parameter.type, NewStoreType) and way in {"itself", "link"})
+        if not (option.parameter.type is NEW_STORE and way in {"itself", "link"})
     ],
 )
 def test_no_option_writes_into_a_store(option: Option, way: str, store: Path, tmp_path: Path, run: Run) -> None:
@@ -121,7 +119,7 @@ def test_no_option_writes_into_a_store(option: Option, way: str, store: Path, tm
 
 @pytest.mark.parametrize(
     "option",
-    [option for option in OUTPUTS if any(isinstance(parameter.type, StoreType) for parameter in option.command.params)],
+    [option for option in OUTPUTS if any(map(_is_guarded, option.command.params))],
     ids=_name,
 )
 def test_the_store_of_the_command_is_one_even_without_a_log(option: Option, tmp_path: Path, run: Run) -> None:
@@ -162,7 +160,7 @@ def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(store: Path, t
     assert before == state_of(store)
 
 
-@pytest.mark.parametrize("option", [o for o in OUTPUTS if isinstance(o.parameter.type, OutputFileType)], ids=_name)
+@pytest.mark.parametrize("option", [option for option in OUTPUTS if option.parameter.type is OUTPUT_FILE], ids=_name)
 def test_what_is_no_file_is_not_replaced_by_one(option: Option, tmp_path: Path, run: Run) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -17,26 +17,24 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LIVE_INTERVAL", 0.01)
 
 
-def work(done: int = 3) -> None:
-    """Go on until a line was shown, with *done* of eight MiB done."""
+MIB = Work("reading", 8 << 20)
+
+
+def show(work: Work, done: int, messages: int = 0) -> None:
+    """Go on until a line was shown: all looks but the last one have shown theirs when the next one begins."""
     looked = Semaphore(0)
 
     def so_far() -> int:
         looked.release()
-        return done << 20
+        return done
 
-    with shown(Work("reading", 8 << 20), so_far):
-        await_lines(looked)
-
-
-def await_lines(looked: Semaphore) -> None:
-    """Wait until somebody has looked several times: what the looks but the last one saw is shown by then."""
-    for _ in range(4):
-        assert looked.acquire(timeout=60)
+    with shown(work, so_far, lambda: messages):
+        for _ in range(4):
+            assert looked.acquire(timeout=60)
 
 
 def test_progress_says_how_much_is_done_and_how_fast(capsys: pytest.CaptureFixture[str]) -> None:
-    work()
+    show(MIB, 3 << 20)
 
     lines = capsys.readouterr().err.splitlines()
     assert all(line.startswith("reading: 3.0 of 8.0 MiB · ") for line in lines)
@@ -53,20 +51,13 @@ def test_the_remaining_time_counts_down_between_two_advances() -> None:
 
 
 def test_messages_are_counted_where_somebody_counts_them(capsys: pytest.CaptureFixture[str]) -> None:
-    looked = Semaphore(0)
-
-    def so_far() -> int:
-        looked.release()
-        return 1
-
-    with shown(Work("reading", 4, "parts"), so_far, lambda: 1234567):
-        await_lines(looked)
+    show(Work("reading", 4, "parts"), 1, 1234567)
 
     assert "reading: 1 of 4 parts · 1,234,567 messages" in capsys.readouterr().err.splitlines()
 
 
 def test_nothing_is_said_of_a_speed_that_is_not_known_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    work(done=0)
+    show(MIB, 0)
 
     assert {"reading: 0.0 of 8.0 MiB"} == set(capsys.readouterr().err.splitlines())
 
@@ -76,7 +67,7 @@ def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -
     ctx.params["quiet"] = True
     with ctx:
         announce_once("compiling, once …")
-        with shown(Work("reading", 8 << 20), lambda: 3 << 20):
+        with shown(MIB, lambda: 3 << 20):
             time.sleep(0.2)
 
     assert "" == capsys.readouterr().err
