@@ -10,8 +10,6 @@ waits for another is not forgotten. `--cold`: what can be dropped of the log's p
 that the broker has mapped stay.
 """
 
-import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import FOLDER, Recipe, drop_from_cache, make_store
 from tests.oracle.process import AT_FULL_SPEED, running
 from tests.oracle.sessions import ClientMessage, RealBroker, open_broker
@@ -101,16 +99,7 @@ def copy_to_nowhere(store: Path, seconds: float) -> None:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=8192)
-    parser.add_argument("--rate", type=int, default=500)
-    parser.add_argument(
-        "--seconds", type=float, default=30, help="how long the broker is looked at alone, and beside a copy at least"
-    )
-    parser.add_argument("--release", default=RELEASE)
-    parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    given = asked(__doc__, mib=8192, rate=500, seconds=30.0, release=RELEASE, cold=False, folder=FOLDER)
     store, lake = store_of_its_own(given.mib, given.folder), given.folder / "beside-lake"
     phases: dict[str, Callable[[], object]] = {
         "broker alone": lambda: time.sleep(given.seconds),
@@ -136,14 +125,13 @@ def main() -> None:
     shutil.rmtree(store)
     shutil.rmtree(lake, ignore_errors=True)
     result = {
-        **provenance(),
         "release": given.release,
         "mib": given.mib,
         "sends_a_second": given.rate,
         "page_cache": "cold" if given.cold else "warm",
         "phases": seen,
     }
-    print(json.dumps(result, indent=2))
+    answer(result)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """
 Look at a lake and at its store as pages: time, processor time and memory of each view, and of `query story`.
 
-    python -m benchmarks.browse [--entries N] [--mib N] [FOLDER]
+    python -m benchmarks.browse [--entries N] [--mib N] [--folder DIR]
 
 The lake is what `ingest` makes of a generated log whose messages have nine keys and a unique one, with every table; the
 store beside it is a smaller log that has its queues and its index. Each view is asked of one server, twice. "First" is
 the time until something is seen: the page, or one that says it will come.
 """
 
-import argparse
 import json
 import re
 import shutil
@@ -26,13 +25,12 @@ from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import cpu_of, provenance
+from benchmarks.lakes import bring, kept, spark_workers
+from benchmarks.measuring import answer, asked, cpu_of
 from benchmarks.stores import FOLDER, LiveStore, Recipe, make_store
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
+from jobs.products.registry import NAMES
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne
 
 _KEYS = 9
@@ -45,39 +43,32 @@ _APPENDED = 4096  # records that a store gets at one time
 
 def make_lake(folder: Path, messages: int) -> Path:
     """Ingest a generated store, unless its lake is there; the store goes."""
-    lake = folder / f"browsed-lake-{messages}"
-    if lake.exists():
-        return lake
-    from jobs.launch.session import spark_session
 
-    recipe = Recipe(messages * _RECORD_SIZE, _RECORD_SIZE, compressible=True, topics=_TOPICS, keys=_KEYS)
-    store = make_store(recipe, folder)
-    (store / "config").mkdir(exist_ok=True)
-    of_queues = {str(queue): messages // _TOPICS // recipe.queues // 2 for queue in range(recipe.queues)}
-    progress = {f"Bench{topic:03}@billing": of_queues for topic in range(_TOPICS)}
-    (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": progress}))
-    unfinished = folder / "unfinished-lake"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    request = IngestRequest(str(store), str(unfinished), broker="b", release=RELEASE)
-    ingest(request, SparkWorkers(spark_session("benchmark", record_classes=False)))
-    shutil.rmtree(store)
-    return unfinished.rename(lake)
+    def make(lake: Path) -> None:
+        recipe = Recipe(messages * _RECORD_SIZE, _RECORD_SIZE, compressible=True, topics=_TOPICS, keys=_KEYS)
+        store = make_store(recipe, folder)
+        (store / "config").mkdir(exist_ok=True)
+        of_queues = {str(queue): messages // _TOPICS // recipe.queues // 2 for queue in range(recipe.queues)}
+        progress = {f"Bench{topic:03}@billing": of_queues for topic in range(_TOPICS)}
+        (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": progress}))
+        bring(store, lake, spark_workers(), NAMES)
+        shutil.rmtree(store)
+
+    return kept(folder / f"browsed-lake-{messages}", make)
 
 
 def _make_store(folder: Path, mib: int) -> Path:
     """Write a log of so many MiB, its queues and its index, unless they are there."""
-    store = folder / f"browsed-store-{mib}"
-    if store.exists():
-        return store
-    unfinished = folder / "unfinished-store"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    live = LiveStore(unfinished, Recipe(0, _RECORD_SIZE, compressible=True, topics=_TOPICS, keys=_KEYS))
-    for _ in range(max(mib * _MIB // _RECORD_SIZE // _APPENDED, 1)):
-        live.append(_APPENDED)
-    (unfinished / "abort").unlink()
-    (unfinished / "checkpoint").write_bytes(bytes(4096))
-    rebuild(RebuildIndexRequest(str(unfinished), str(unfinished / "index"), Wanted(release=RELEASE)), OneByOne())
-    return unfinished.rename(store)
+
+    def make(store: Path) -> None:
+        live = LiveStore(store, Recipe(0, _RECORD_SIZE, compressible=True, topics=_TOPICS, keys=_KEYS))
+        for _ in range(max(mib * _MIB // _RECORD_SIZE // _APPENDED, 1)):
+            live.append(_APPENDED)
+        (store / "abort").unlink()
+        (store / "checkpoint").write_bytes(bytes(4096))
+        rebuild(RebuildIndexRequest(str(store), str(store / "index"), Wanted(release=RELEASE)), OneByOne())
+
+    return kept(folder / f"browsed-store-{mib}", make)
 
 
 class _Answer(NamedTuple):
@@ -199,23 +190,18 @@ def _measure(place: Path, *, is_lake: bool) -> dict[str, object]:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    options.add_argument("--entries", type=int, default=100_000_000)
-    options.add_argument("--mib", type=int, default=1024)
-    asked = options.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    messages = asked.entries // (_KEYS + 1)
-    lake, store = make_lake(asked.folder, messages), _make_store(asked.folder, asked.mib)
+    given = asked(__doc__, folder=FOLDER, entries=100_000_000, mib=1024)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    messages = given.entries // (_KEYS + 1)
+    lake, store = make_lake(given.folder, messages), _make_store(given.folder, given.mib)
     figures = {
-        **provenance(),
         "messages": messages,
         "entries": messages * (_KEYS + 1),
-        "store_mib": asked.mib,
+        "store_mib": given.mib,
         "lake": _measure(lake, is_lake=True),
         "store": _measure(store, is_lake=False),
     }
-    print(json.dumps(figures, indent=2))
+    answer(figures)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ one thing: row tracking, which `deltalake` does not write. The first commit of e
 table, and after it Spark starts.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring import measured, provenance
+from benchmarks.measuring import asked, measured, provenance
 from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
 from jobs.lake.spark_writer import connected
@@ -55,10 +54,7 @@ def _written(lake: Lake, name: str) -> Action | None:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commits", type=int, default=12)
-    parser.add_argument("--files", type=int, default=8)
-    given = parser.parse_args()
+    given = asked(__doc__, commits=12, files=8)
     answer = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Delta's JVM prints there, too
     with tempfile.TemporaryDirectory() as folder:

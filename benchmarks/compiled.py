@@ -10,8 +10,6 @@ and the longest of each round, which is what as many cores would wait for. Every
 counts.
 """
 
-import argparse
-import json
 import os
 import resource
 import subprocess
@@ -25,7 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from jobs.products.index.key_row import KEYS_AT_ONCE
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder
 from rmq_formats.indexfile.divided import Division
@@ -94,10 +92,7 @@ def chain_in_parts(count: int, parts: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure, and print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--keys", type=int, default=19_999_999)
-    given = parser.parse_args()
+    given = asked(__doc__, runs=3, keys=19_999_999)
     chain(1, 1)  # compiles, or loads
     cases: dict[str, Callable[[], dict[str, float]]] = {
         "compiled_in_one_process": lambda: compile_from_nothing(_ONE_PROCESS),
@@ -108,7 +103,7 @@ def main() -> None:
     cases |= {f"chain_in_{parts}_parts": partial(chain_in_parts, given.keys, parts) for parts in (1, 2, 4, 8)}
     runs = [{name: measure() for name, measure in cases.items()} for _ in range(given.runs)]
     best = {name: min((run[name] for run in runs), key=lambda figures: figures["cpu_s"]) for name in cases}
-    print(json.dumps({**provenance(), "runs": given.runs, "keys": given.keys, **best}, indent=2))
+    answer({"runs": given.runs, "keys": given.keys, **best})
 
 
 if __name__ == "__main__":

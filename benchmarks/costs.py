@@ -8,8 +8,6 @@ before the clock. Peers, interleaved, each into an empty lake. `steps_s` are the
 tasks, as it says them itself.
 """
 
-import argparse
-import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -17,10 +15,9 @@ from statistics import median
 
 from benchmarks.broker import RELEASE
 from benchmarks.damage import add_queues
-from benchmarks.measuring import Measured, measured, medians, provenance
+from benchmarks.lakes import bring
+from benchmarks.measuring import answer, asked, in_turns
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
 from jobs.launch.session import spark_session
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
@@ -51,62 +48,31 @@ def make(recipe: Recipe, folder: Path) -> Path:
     return store
 
 
-def run(store: Path, lake: Path, tables: frozenset[str], workers: Workers) -> Summary:
-    """Ingest a store into an empty lake."""
-    shutil.rmtree(lake, ignore_errors=True)
-    request = IngestRequest(str(store), str(lake), broker="b", tables=tables, release=RELEASE)
-    return ingest(request, workers)
-
-
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=2048)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--scratch", type=Path, help="where lakes are written, if not beside the store")
-    given = parser.parse_args()
+    given = asked(__doc__, mib=2048, runs=3, folder=FOLDER, scratch=Path)
     recipe = Recipe(given.mib << 20, _RECORD_SIZE, compressible=True)
     store = make(recipe, given.folder)
     lake = (given.scratch or given.folder) / "rocketmq-lake-costs"
     workers: dict[str, Workers] = {_ONE: OneByOne(), _TWO: SparkWorkers(spark_session("costs"))}
-    peers = {
-        f"{what}, {who}": partial(run, store, lake, tables, worker)
-        for what, tables in _TABLES.items()
-        for who, worker in workers.items()
-    }
-    seen: dict[str, list[Measured]] = {name: [] for name in peers}
-    steps: dict[str, list[dict[str, float]]] = {name: [] for name in peers}
-    for number in range(given.runs + 1):
-        for name, work in peers.items():
-            with measured() as figures:
-                summary = work()
-            if number:  # the first one compiles, and reads the log from the disk
-                seen[name].append(figures)
-                steps[name].append(summary.seconds)
+    steps: dict[str, list[dict[str, float]]] = {}
+
+    def run(name: str, tables: frozenset[str], worker: Workers) -> None:
+        steps.setdefault(name, []).append(bring(store, lake, worker, tables).seconds)
+
+    names = {f"{what}, {who}": (tables, worker) for what, tables in _TABLES.items() for who, worker in workers.items()}
+    found = in_turns({name: partial(run, name, *of_name) for name, of_name in names.items()}, given.runs)
     shutil.rmtree(lake)
-    found = {name: medians(runs) for name, runs in seen.items()}
-    gib = given.mib / 1024
-    for figures_of in found.values():
-        figures_of["core_s_per_gib"] = round(figures_of["cpu_s"] / gib, 2)
-    last = steps[f"all tables, {_TWO}"]
+    for figures in found.values():
+        figures["core_s_per_gib"] = round(figures["cpu_s"] * 1024 / given.mib, 2)
+    last = steps[f"all tables, {_TWO}"][1:]  # the first one compiles, and reads the log from the disk
     ratios = {
         "all tables over messages, wall": _ratio(found, "wall_s", f"all tables, {_TWO}", f"messages, {_TWO}"),
         "two tasks over one process, messages, cores": _ratio(found, "cpu_s", f"messages, {_TWO}", f"messages, {_ONE}"),
         "two tasks over one process, all, cores": _ratio(found, "cpu_s", f"all tables, {_TWO}", f"all tables, {_ONE}"),
     }
-    print(
-        json.dumps(
-            {
-                **provenance(),
-                "mib": given.mib,
-                "peers": found,
-                "ratios": ratios,
-                "steps_s": {step: round(median(one.get(step, 0.0) for one in last), 2) for step in last[0]},
-            },
-            indent=2,
-        )
-    )
+    steps_s = {step: round(median(one.get(step, 0.0) for one in last), 2) for step in last[0]}
+    answer({"mib": given.mib, "peers": found, "ratios": ratios, "steps_s": steps_s})
 
 
 def _ratio(found: dict[str, dict[str, float]], figure: str, above: str, below: str) -> float:

@@ -10,10 +10,10 @@ the format contradicts.
 """
 
 import argparse
-import json
 import os
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
-from benchmarks.broker import RELEASE
-from benchmarks.measuring import Measured, measured, medians, provenance
+from benchmarks.lakes import bring
+from benchmarks.measuring import answer, asked, in_turns
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import PROPERTIES_LENGTH, RECORD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
@@ -108,12 +106,6 @@ def _copy_written(source: str, target: str) -> None:
         writing.truncate(size)
 
 
-def run(store: Path, lake: Path, tables: frozenset[str]) -> None:
-    """Ingest a store in this process."""
-    shutil.rmtree(lake, ignore_errors=True)
-    ingest(IngestRequest(str(store), str(lake), broker="b", tables=tables, release=RELEASE), OneByOne())
-
-
 def compare(clean: Path, damaged: Path, hits: Hits) -> tuple[int, int, NDArray[np.int64]]:
     """Return how many untouched records are missing, how many differ, and the offsets of hit records that are rows."""
     missing = differ = 0
@@ -186,44 +178,41 @@ def _field_at(position: int, record: MessageRecord) -> str:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=4096)
-    parser.add_argument("--record-size", type=int, default=1024)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    given = asked(__doc__, mib=4096, record_size=1024, runs=5, folder=FOLDER)
     recipe = Recipe(given.mib << 20, given.record_size)
     clean = make_store(recipe, given.folder)
     add_queues(recipe, clean)
     damaged, lakes = given.folder / "damaged", given.folder / "damage-lakes"
     hits = damage(recipe, clean, damaged)
     stores = {"clean": clean, "damaged": damaged}
-    seen: dict[str, dict[str, list[Measured]]] = {choice: {name: [] for name in stores} for choice in _CHOICES}
-    for turn in range(given.runs + 1):
-        for choice, tables in _CHOICES.items():
-            for name, store in stores.items():
-                with measured() as figures:
-                    run(store, lakes / name, tables)
-                if turn:  # the first turn warms up
-                    seen[choice][name].append(figures)
+    peers = {
+        (choice, name): partial(bring, store, lakes / name, OneByOne(), tables)
+        for choice, tables in _CHOICES.items()
+        for name, store in stores.items()
+    }
+    costs = in_turns(peers, given.runs)
     missing, differ, hit_rows = compare(lakes / "clean", lakes / "damaged", hits)
     with min((clean / "commitlog").iterdir()).open("rb") as file:
         record = decode_record(file.read(given.record_size), 0, 0)
     fields = fates(lakes / "damaged", hits, hit_rows, record)
-    print(json.dumps(_result(given, seen, {"untouched_missing": missing, "untouched_columns_that_differ": differ,
-                                          "records": offsets_of(recipe).size, "hits": hits.offsets.size,
-                                          "lost": sum(counts.get("lost", 0) for counts in fields.values()),
-                                          "fate_of_hits_by_field": fields}), indent=2))  # fmt: skip
+    checked = {
+        "untouched_missing": missing,
+        "untouched_columns_that_differ": differ,
+        "records": offsets_of(recipe).size,
+        "hits": hits.offsets.size,
+        "lost": sum(counts.get("lost", 0) for counts in fields.values()),
+        "fate_of_hits_by_field": fields,
+    }
+    answer(_result(given, costs, checked))
     shutil.rmtree(damaged)
     shutil.rmtree(lakes)
 
 
 def _result(
-    given: argparse.Namespace, seen: dict[str, dict[str, list[Measured]]], checked: dict[str, Any]
+    given: argparse.Namespace, costs: dict[tuple[str, str], dict[str, float]], checked: dict[str, Any]
 ) -> dict[str, Any]:
-    middle = {choice: {name: medians(runs) for name, runs in of_choice.items()} for choice, of_choice in seen.items()}
+    middle = {choice: {name: costs[choice, name] for name in ("clean", "damaged")} for choice in _CHOICES}
     return {
-        **provenance(),
         "record_size": given.record_size,
         "mib": given.mib,
         "runs": given.runs,

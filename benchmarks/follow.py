@@ -13,8 +13,6 @@ was written when its records say. `ingest` is a user's command, in a process of 
 messages were seen: where that is less than the rate asks for, the writer could do no more.
 """
 
-import argparse
-import json
 import os
 import shutil
 import signal
@@ -36,7 +34,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from benchmarks.beside_broker import TOPIC, loaded
 from benchmarks.incremental_runs import sizes
-from benchmarks.measuring import processes_below, provenance
+from benchmarks.measuring import answer, asked, processes_below
 from benchmarks.stores import FOLDER, LiveStore, Recipe
 from jobs.report.model import Bars
 from tests.oracle.process import AT_FULL_SPEED, running
@@ -235,14 +233,7 @@ def bars(result: Mapping[str, Any]) -> Iterator[Bars]:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rates", type=int, nargs="+", default=[500, 5000])
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--every", default="1s")
-    parser.add_argument("--release", help="of a real broker that stores the messages")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = asked(__doc__, rates=[500, 5000], seconds=120.0, every="1s", release=str, folder=FOLDER, write=Path)
     if given.write is not None:
         write(given.write, given.rates[0], given.seconds)
         return
@@ -252,8 +243,8 @@ def main() -> None:
         found.append(measure(folder, rate, given.seconds, given.every, given.release))
         shutil.rmtree(folder)  # a lake that a failure left is looked at
     by = {"release": given.release} if given.release else {}
-    result = {**provenance(), **by, "every": given.every, "seconds": given.seconds, "rates": found}
-    print(json.dumps(result, indent=2))
+    result = {**by, "every": given.every, "seconds": given.seconds, "rates": found}
+    answer(result)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.broker import RELEASE
-from benchmarks.measuring import measured, provenance
+from benchmarks.lakes import bring, spark_workers
+from benchmarks.measuring import answer, measured
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.spark_workers import SparkWorkers
 
 _RECORD_SIZE = 1024
 _WARM_UP_MIB = 256
@@ -31,16 +28,12 @@ _WARM_UP_MIB = 256
 
 def repeated(store: Path, warm_up: Path, lake: Path, cores: int, times: int) -> dict[str, float]:
     """Ingest *store* here so many times."""
-    from jobs.launch.session import spark_session
-
-    workers = SparkWorkers(
-        spark_session("benchmark", spark_options=["--master", f"local[{cores}]"], record_classes=False)
-    )
+    workers = spark_workers(cores)
     runs = []
     for source in (warm_up, *[store] * times):
         shutil.rmtree(lake, ignore_errors=True)
         with measured() as figures:
-            ingest(IngestRequest(str(source), str(lake), broker="b", tables=frozenset(), release=RELEASE), workers)
+            bring(source, lake, workers)
         runs.append(figures)
     shutil.rmtree(lake)
     seconds = {name: round(fmean(getattr(run, name) for run in runs[1:]), 2) for name in ("wall_s", "cpu_s")}
@@ -75,7 +68,7 @@ def main() -> None:
         print(found[-1], file=sys.stderr)
         if cores == max(given.cores) and gib > 1:
             shutil.rmtree(store)
-    print(json.dumps({**provenance(), "runs": found, **_ratios(found)}, indent=2))
+    answer({"runs": found, **_ratios(found)})
 
 
 def _ratios(found: list[dict[str, Any]]) -> dict[str, float]:

@@ -8,15 +8,13 @@ seen at all, Delta's logs are kept for one minute here and replaced files not at
 run in this process; Spark adds its constant part to each run.
 """
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit, compaction
@@ -78,19 +76,16 @@ def _size(path: Path) -> int:
 
 def main() -> None:
     """Measure, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=1000)
-    arguments = parser.parse_args()
+    arguments = asked(__doc__, runs=1000)
     with tempfile.TemporaryDirectory() as folder:
         samples = measure(Path(folder), arguments.runs)
     result = {
-        **provenance(),
         "runs": arguments.runs,
         "messages_a_run": MESSAGES_A_RUN,
         "last_over_first_cpu": round(samples[-1]["cpu_s"] / samples[0]["cpu_s"], 2),
         "samples": samples,
     }
-    print(json.dumps(result, indent=1))
+    answer(result)
 
 
 def bars(samples: list[dict[str, float]]) -> list[Bars]:

@@ -7,7 +7,6 @@ Every body is JSON that its client has compressed, and no two are the same. Both
 does not count; of the others the median does. The lake has messages alone.
 """
 
-import argparse
 import json
 import shutil
 import time
@@ -17,7 +16,7 @@ from random import Random
 from statistics import median
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import FOLDER
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
@@ -78,18 +77,14 @@ def _mib(size: int) -> float:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=50_000)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    given = asked(__doc__, messages=50_000, runs=5, folder=FOLDER)
     folder = given.folder / "inflation"
     shutil.rmtree(folder, ignore_errors=True)
     try:
         found = measure(folder, given.messages, given.runs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({**provenance(), "messages": given.messages, "runs": given.runs, **found}, indent=2))
+    answer({"messages": given.messages, "runs": given.runs, **found})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ log to its queues and its index.
 """
 
 import argparse
-import json
 import shutil
 import struct
 from collections.abc import Callable, Iterator
@@ -27,12 +26,10 @@ from pyspark.sql import Row, SparkSession
 
 from benchmarks.broker import RELEASE, rebuilt_by_broker
 from benchmarks.floor import batches_of, floor
-from benchmarks.measuring import Measured, measured, medians, provenance
+from benchmarks.lakes import bring, spark_workers
+from benchmarks.measuring import Measured, answer, asked, measured, medians
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.store.ranges import plan_ranges
-from jobs.store.spark_workers import SparkWorkers
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne, Workers
 from rmq_formats.commitlog.layout import MAGIC_V1
@@ -130,24 +127,15 @@ def naive(spark: SparkSession, store: Path, folder: Path) -> None:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=4096)
-    parser.add_argument("--record-size", type=int, default=1024)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument(
-        "--scratch", type=Path, help="where everybody writes: in memory, it is not the disk that is timed"
+    given = asked(
+        __doc__, mib=4096, record_size=1024, runs=3, scratch=Path, compressible=False, broker=False, folder=FOLDER
     )
-    parser.add_argument("--compressible", action="store_true")
-    parser.add_argument("--broker", action="store_true")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
     size = given.mib << 20
     store = make_store(Recipe(size, given.record_size, compressible=given.compressible), given.folder)
     small = make_store(Recipe(_NAIVE_MIB << 20, given.record_size, segment_size=_NAIVE_SEGMENT, seed=1), given.folder)
     scratch = (given.scratch or given.folder) / "rocketmq-lake-scratch"
-    from jobs.launch.session import spark_session
-
-    spark = spark_session("benchmark", spark_options=["--master", f"local[{_CORES}]"], record_classes=False)
+    spark_tasks = spark_workers(_CORES)
+    spark = spark_tasks.spark
     as_is = [] if given.compressible else ["body"]
     peers: dict[str, tuple[float, Callable[[], Measured | None]]] = {
         "checksum": (given.mib, lambda: checksum(store)),
@@ -155,7 +143,7 @@ def main() -> None:
         "floor, two at once": (given.mib, lambda: floor(store, size, scratch, processes=_CORES)),
         "floor, bodies as we store them": (given.mib, lambda: floor(store, size, scratch, as_is=as_is)),
         "one process": (given.mib, lambda: _ours(store, scratch, OneByOne())),
-        "rocketmq-lake": (given.mib, lambda: _ours(store, scratch, SparkWorkers(spark))),
+        "rocketmq-lake": (given.mib, lambda: _ours(store, scratch, spark_tasks)),
         "Spark's writer": (given.mib, lambda: spark_writer(spark, store, scratch / "spark")),
         "naive PySpark": (_NAIVE_MIB, lambda: naive(spark, small, scratch / "naive")),
     }
@@ -175,14 +163,12 @@ def main() -> None:
     if given.broker:
         with rebuilt_by_broker(store, given.folder) as (_, seconds):
             result["broker"] = {"release": RELEASE, "wall_s_per_gib": round(seconds / given.mib * 1024, 3)}
-    print(json.dumps(result, indent=2))
+    answer(result)
 
 
 def _ours(store: Path, scratch: Path, workers: Workers) -> None:
     """Ingest messages alone."""
-    request = IngestRequest(str(store), str(scratch / "lake"), broker="b", tables=frozenset(), release=RELEASE)
-    summary = ingest(request, workers)
-    if not summary.messages:
+    if not bring(store, scratch / "lake", workers).messages:
         raise SystemExit("nothing was ingested")
 
 
@@ -195,7 +181,6 @@ def _result(given: argparse.Namespace, seen: dict[str, list[Measured]], mib: dic
     ours, floor_ = per_gib["rocketmq-lake"], per_gib["floor"]
     at_once, like_ours = per_gib["floor, two at once"], per_gib["floor, bodies as we store them"]
     return {
-        **provenance(),
         "record_size": given.record_size,
         "mib": given.mib,
         "runs": given.runs,

@@ -11,8 +11,6 @@ of all attempts have read, and what a start reads: what is done twice of the res
 machine is nor on how fast a JVM starts.
 """
 
-import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -25,7 +23,7 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import FOLDER, Recipe, drop_from_cache, make_store
 from tests.support.killing_commands import kill, session
 
@@ -158,13 +156,7 @@ def _seconds(outcome: Outcome) -> float:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=16)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--restore-kills", type=int, default=20)
-    parser.add_argument("--step-mib", type=int, default=512)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    given = asked(__doc__, gib=16.0, kills=20, restore_kills=20, step_mib=512, folder=FOLDER)
     lake, out = given.folder / "killed-lake", given.folder / "killed-store"
     small = make_store(Recipe(_SMALL_MIB << 20, _RECORD_SIZE, compressible=True), given.folder)
     os.sync()  # what was deleted before
@@ -185,7 +177,7 @@ def main() -> None:
     for folder in (store, lake, out):
         shutil.rmtree(folder)
     sizes = {"gib": given.gib, "step_mib": given.step_mib, "same_bytes": True}
-    print(json.dumps({**provenance(), **sizes, **found}, indent=2))
+    answer({**sizes, **found})
 
 
 if __name__ == "__main__":

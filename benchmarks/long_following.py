@@ -13,7 +13,6 @@ The broker does what brokers do in a year: it keeps the log of some days, and th
 read on, topics are added, index files fill up, now and then a body rots.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -28,7 +27,7 @@ from unittest.mock import patch
 from deltalake import DeltaTable
 
 from benchmarks.incremental_runs import sizes
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from jobs.ingest import follow
 from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
@@ -228,15 +227,10 @@ def resident_mib() -> int:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--every", type=float, default=0.5)
-    parser.add_argument("--faster", type=float, default=20)
-    parser.add_argument("--pace", type=float, default=1.0)
-    given = parser.parse_args()
+    given = asked(__doc__, steps=1200, every=0.5, faster=20.0, pace=1.0)
     with tempfile.TemporaryDirectory() as folder:
         samples = measure(Path(folder), given.steps, given.every, given.faster, given.pace)
-    print(json.dumps({**provenance(), "samples": samples}, indent=1))
+    answer({"samples": samples})
 
 
 if __name__ == "__main__":

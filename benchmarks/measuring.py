@@ -1,5 +1,11 @@
-"""What a block of work costs: wall time, CPU of all processes, the largest worker; and what it was measured on."""
+"""
+Every benchmark's options, measuring and answer.
 
+What a block of work costs: wall time, CPU of all processes, the largest worker; and what it was measured on.
+"""
+
+import argparse
+import json
 import os
 import platform
 import shlex
@@ -7,12 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(slots=True)
@@ -42,6 +51,18 @@ def measured() -> Iterator[Measured]:
             watched = watching.result()
             cpu |= _cpu_by_process()
             figures.cpu_s = round(sum(cpu.values()) - before - watched, 2)
+
+
+def in_turns(peers: Mapping[_Key, Callable[[], object]], runs: int) -> dict[_Key, dict[str, float]]:
+    """Return the medians of what each peer costs; they take turns, after a run of each that warms up."""
+    seen: dict[_Key, list[Measured]] = {name: [] for name in peers}
+    for turn in range(runs + 1):
+        for name, work in peers.items():
+            with measured() as figures:
+                work()
+            if turn:
+                seen[name].append(figures)
+    return {name: medians(costs) for name, costs in seen.items()}
 
 
 def medians(runs: Sequence[Measured]) -> dict[str, float]:
@@ -114,3 +135,28 @@ def provenance() -> dict[str, str]:
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "commit": commit.stdout.strip(),
     }
+
+
+def asked(description: str | None, **options: object) -> argparse.Namespace:
+    """
+    Return the options of the command line, each of its default's type.
+
+    A list takes several values, False is a switch, and a type is that of an option without a default.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    for name, default in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        elif isinstance(default, list):
+            parser.add_argument(option, type=type(default[0]), nargs="+", default=default)
+        elif isinstance(default, type):
+            parser.add_argument(option, type=default)
+        else:
+            parser.add_argument(option, type=type(default), default=default)
+    return parser.parse_args()
+
+
+def answer(figures: Mapping[str, object]) -> None:
+    """Print a result as JSON, after what it says of its own making."""
+    print(json.dumps({**provenance(), **figures}, indent=2))

@@ -1,15 +1,12 @@
 """
 Look messages up in a lake by key and by id: whole commands, against engines without our layout and Spark.
 
-    python -m benchmarks.query_lake [--entries N] [--no-peers] [FOLDER]
+    python -m benchmarks.query_lake [--entries N] [--no-peers] [--folder DIR]
 
 The lake is what `ingest` makes of a generated log whose messages have nine keys and a unique one: its own files and row
 groups. DuckDB searches the same Parquet files by text; Spark reads the same Delta table in a new session.
 """
 
-import argparse
-import json
-import shutil
 import subprocess
 import sys
 import time
@@ -18,11 +15,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import provenance
+from benchmarks.lakes import bring, kept, spark_workers
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
-from jobs.store.spark_workers import SparkWorkers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.message_id import encode_offset_id
 
@@ -38,19 +33,11 @@ def _recipe(messages: int) -> Recipe:
 
 def make_lake(folder: Path, messages: int) -> Path:
     """Ingest a generated store, unless its lake is there."""
-    lake = folder / f"lake-{messages}"
-    if lake.exists():
-        return lake
-    from jobs.launch.session import spark_session
 
-    store = make_store(_recipe(messages), folder)
-    unfinished = folder / "unfinished-lake"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    request = IngestRequest(
-        str(store), str(unfinished), broker="b", tables=frozenset({"messages", "index"}), release=RELEASE
-    )
-    ingest(request, SparkWorkers(spark_session("benchmark", record_classes=False)))
-    return unfinished.rename(lake)
+    def make(lake: Path) -> None:
+        bring(make_store(_recipe(messages), folder), lake, spark_workers(), frozenset({"messages", "index"}))
+
+    return kept(folder / f"lake-{messages}", make)
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -116,33 +103,28 @@ def spark_peer(lake: Path, key: str) -> float:
 
 def main() -> None:
     """Print the figures as JSON."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    options.add_argument("--entries", type=int, default=100_000_000)
-    options.add_argument("--no-peers", dest="peers", action="store_false")
-    asked = options.parse_args()
-    messages = asked.entries // (_KEYS + 1)
-    lake = make_lake(asked.folder, messages)
+    given = asked(__doc__, folder=FOLDER, entries=100_000_000, no_peers=False)
+    messages = given.entries // (_KEYS + 1)
+    lake = make_lake(given.folder, messages)
     wanted = messages * 2 // 3
     key, unique = f"order-{wanted * _KEYS:012d}", f"0A0000078C3C18B4AAC2{wanted:012d}"
     offset = int(offsets_of(_recipe(messages))[wanted])
     offset_id = encode_offset_id(Host(bytes([10, 0, 0, 1]), 10911), offset)
     figures: dict[str, object] = {
-        **provenance(),
         "entries": messages * (_KEYS + 1),
         "files": {table: len(list((lake / table).rglob("*.parquet"))) for table in ("index_entries", "messages")},
         "by_key_s": ours(lake, str(offset), "by-key", "-t", _TOPIC, "-k", key, "--json"),
         "by_unique_key_s": ours(lake, str(offset), "by-unique-key", "-t", _TOPIC, "-i", unique, "--json"),
         "by_offset_id_s": ours(lake, str(offset), "by-id", "-i", offset_id, "--json"),
     }
-    if asked.peers:
+    if not given.no_peers:
         stored, entries = (f"{lake}/{table}/**/*.parquet" for table in ("messages", "index_entries"))
         figures |= {
             "duckdb_key_by_text_s": duckdb_peer(_BY_KEY, stored, entries, _TOPIC, key),
             "duckdb_unique_key_s": duckdb_peer(_BY_UNIQUE_KEY, stored, unique),
             "spark_key_s": spark_peer(lake, key),
         }
-    print(json.dumps(figures, indent=2))
+    answer(figures)
 
 
 if __name__ == "__main__":

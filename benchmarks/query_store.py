@@ -1,15 +1,12 @@
 """
 Look one key up in a store whose index holds 20 million entries (420 MB): cold and warm, whole commands.
 
-    python -m benchmarks.query_store [FOLDER]
+    python -m benchmarks.query_store [--folder DIR]
 
 The index is that of a broker's default geometry; its entries point at real records, a million of them. "Cold" drops the
 index and the log from the page cache first, so that each hop of the chain is a read from the disk.
 """
 
-import argparse
-import json
-import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +16,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measuring import provenance
+from benchmarks.lakes import kept
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import FOLDER, drop_from_cache
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.layout import MAGIC_V1
@@ -35,16 +33,14 @@ _ENTRY = dtype_of(ENTRY)
 
 def make_store(root: Path, records: int, geometry: Geometry) -> Path:
     """Write a log of so many records and one full index file."""
-    store = root / "store"
-    if store.exists():
-        return store
-    unfinished = root / "unfinished-store"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    for name in ("commitlog", "index"):
-        (unfinished / name).mkdir(parents=True)
-    offsets = _write_log(unfinished / "commitlog", records)
-    _write_index(unfinished / "index" / "20251120010000000", offsets, geometry)
-    return unfinished.rename(store)
+
+    def make(store: Path) -> None:
+        for name in ("commitlog", "index"):
+            (store / name).mkdir(parents=True)
+        offsets = _write_log(store / "commitlog", records)
+        _write_index(store / "index" / "20251120010000000", offsets, geometry)
+
+    return kept(root / "store", make)
 
 
 def _write_log(folder: Path, records: int) -> NDArray[np.int64]:
@@ -147,24 +143,19 @@ def measure(store: Path, wanted: int, *, cold: bool) -> dict[str, float]:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--entries", type=int, default=DEFAULT_GEOMETRY.capacity)
-    given = parser.parse_args()
+    given = asked(__doc__, folder=FOLDER, records=1_000_000, entries=DEFAULT_GEOMETRY.capacity)
     geometry = DEFAULT_GEOMETRY
     if given.entries < geometry.capacity:
         geometry = Geometry(given.entries // 4, given.entries + 1)
     store = make_store(given.folder, given.records, geometry)
     wanted = given.records // 3
     figures = {
-        **provenance(),
         "entries": geometry.capacity,
         "index_bytes": geometry.file_size,
         "warm": measure(store, wanted, cold=False),
         "cold": measure(store, wanted, cold=True),
     }
-    print(json.dumps(figures, indent=2))
+    answer(figures)
 
 
 if __name__ == "__main__":

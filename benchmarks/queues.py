@@ -9,7 +9,6 @@ many queues that each have one new unit.
 """
 
 import argparse
-import json
 import os
 import resource
 import shutil
@@ -18,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
-from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.measuring import Measured, answer, measured
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.launch.engine import cores
 from jobs.products.queues.settings import known_releases, queue_rules
@@ -146,7 +145,6 @@ def main() -> None:
     with measured() as verified:
         numbers = _verify(workers, list_store(str(store)))
     document = {
-        **provenance(),
         "units": summary.units,
         "queues": summary.queues,
         "record_bytes": _RECORD_SIZE,
@@ -162,7 +160,7 @@ def main() -> None:
         "load": os.getloadavg(),
         "one_new_unit_each": _many_queues(given.folder),
     }
-    print(json.dumps(document, indent=1))
+    answer(document)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ best of three runs, of which all are given, in one process and on Spark. The fil
 before they are compared. CPU seconds are those of all processes: a shared machine lengthens wall times more than these.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
-from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.lakes import spark_workers
+from benchmarks.measuring import Measured, answer, asked, measured
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.launch.engine import cores
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
-from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne, Workers
 
 _RECORD_SIZE = 256
@@ -46,28 +45,18 @@ def _best(store: Path, out: Path, workers: Workers) -> dict[str, Any]:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=5.5)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--release", default=RELEASE)
-    parser.add_argument("--no-broker", action="store_true")
-    parser.add_argument("--cores", type=int, default=2)
-    given = parser.parse_args()
+    given = asked(__doc__, gib=5.5, folder=FOLDER, release=RELEASE, no_broker=False, cores=2)
     store = make_store(Recipe(int(given.gib * (1 << 30)), _RECORD_SIZE), given.folder)
     out = given.folder / "out"
     result, _ = ours(store, out, OneByOne())  # warms up
     figures: dict[str, Any] = {
-        **provenance(),
         "log_gib": given.gib,
         "messages": result.records,
         "keys": result.row_keys,
         "one_process": _best(store, out, OneByOne()) | {"cores": cores()},
     }
 
-    from jobs.launch.session import spark_session
-
-    options = ["--master", f"local[{given.cores}]"]
-    workers = SparkWorkers(spark_session("benchmark", spark_options=options, record_classes=False))
+    workers = spark_workers(given.cores)
     figures["spark"] = _best(store, out, workers) | {"cores": given.cores}
     figures["load"] = os.getloadavg()
     print(json.dumps(figures), file=sys.stderr)
@@ -80,7 +69,7 @@ def main() -> None:
         figures["broker"] = {"release": given.release, "rebuild_s": round(seconds, 2), "equal_files": len(hashes)}
         for way in ("one_process", "spark"):
             figures[way]["times_faster"] = round(seconds / figures[way]["wall_s"], 1)
-    print(json.dumps(figures, indent=2))
+    answer(figures)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ Records have 1 KB, with text in their bodies. Ingest makes messages and what res
 log alone. Both run in one session that has done both with a small log before.
 """
 
-import argparse
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,10 +14,9 @@ from filecmp import cmp
 from pathlib import Path
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.lakes import bring, spark_workers
+from benchmarks.measuring import Measured, answer, asked, measured
 from benchmarks.stores import FOLDER, Recipe, drop_from_cache, make_store
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import RestoreRequest, restore
@@ -42,7 +39,6 @@ def _there_and_back(store: Path, folder: Path, workers: SparkWorkers) -> dict[st
     lake, out, copy = folder / "lake", folder / "restored", folder / "copy"
     for path in (lake, out, copy):
         shutil.rmtree(path, ignore_errors=True)
-    asked = IngestRequest(str(store), str(lake), broker="b", tables=frozenset(), release=RELEASE)
     wanted = RestoreRequest(
         Lake(str(lake)), out, wanted=Wanted(release=RELEASE), with_queues=False, with_index=False
     )  # fmt: skip
@@ -50,7 +46,7 @@ def _there_and_back(store: Path, folder: Path, workers: SparkWorkers) -> dict[st
     figures = {"cp": _measured(lambda: shutil.copytree(store, copy))}
     shutil.rmtree(copy)
     drop_from_cache(store)
-    figures["ingest"] = _measured(lambda: ingest(asked, workers))
+    figures["ingest"] = _measured(lambda: bring(store, lake, workers))
     drop_from_cache(lake)
     figures["restore"] = _measured(lambda: restore(wanted, workers))
     for segment in sorted((store / "commitlog").iterdir()):
@@ -63,15 +59,8 @@ def _there_and_back(store: Path, folder: Path, workers: SparkWorkers) -> dict[st
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=16)
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
-    from jobs.launch.session import spark_session
-
-    options = ["--master", f"local[{given.cores}]"]
-    workers = SparkWorkers(spark_session("benchmark", spark_options=options, record_classes=False))
+    given = asked(__doc__, gib=16.0, cores=2, folder=FOLDER)
+    workers = spark_workers(given.cores)
     mib = int(given.gib * 1024)
     warm_up = make_store(Recipe(min(_WARM_UP_MIB, mib) << 20, _RECORD_SIZE, compressible=True), given.folder)
     _there_and_back(warm_up, given.folder / "restore", workers)
@@ -88,7 +77,7 @@ def main() -> None:
     }
     if mib > _WARM_UP_MIB:
         shutil.rmtree(store)
-    print(json.dumps({**provenance(), "gib": given.gib, "cores": given.cores, "same_bytes": True, **found}, indent=2))
+    answer({"gib": given.gib, "cores": given.cores, "same_bytes": True, **found})
 
 
 if __name__ == "__main__":

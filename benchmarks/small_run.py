@@ -8,7 +8,6 @@ Each run is a process of its own, and its lake is new. What a run says of its ow
 launcher, imports and the end.
 """
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import Recipe, make_store
 
 _ROOT = Path(__file__).parents[1]
@@ -26,9 +25,7 @@ _RECORD_SIZE = 1024
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=7)
-    runs = parser.parse_args().runs
+    runs = asked(__doc__, runs=7).runs
     with tempfile.TemporaryDirectory() as folder:
         checkout, lakes = Path(folder, "checkout"), Path(folder, "lakes")
         subprocess.run(["git", "clone", "--quiet", str(_ROOT), str(checkout)], check=True)
@@ -46,7 +43,7 @@ def main() -> None:
         "slowest_s": round(max(walls), 2),
         "steps_s": {step: round(median(one[step] for one in steps), 2) for step in steps[0]},
     }
-    print(json.dumps(provenance() | result, indent=2))
+    answer(result)
 
 
 def _run(checkout: Path, store: Path, lake: Path) -> tuple[float, dict[str, Any]]:

@@ -9,8 +9,6 @@ the best of each one's runs counts. The log is in the page cache. The last stage
 and its commit included; what Spark adds is in the results of `benchmarks.ingest`.
 """
 
-import argparse
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.broker import RELEASE
 from benchmarks.floor import batches_of
-from benchmarks.measuring import provenance
+from benchmarks.lakes import bring
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingest.request import IngestRequest
-from jobs.ingest.run import ingest
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
@@ -72,24 +68,9 @@ def decode(ranges: Sequence[Range]) -> None:
             pass
 
 
-def write(store: Path, scratch: Path) -> None:
-    """Ingest messages alone."""
-    shutil.rmtree(scratch, ignore_errors=True)
-    ingest(IngestRequest(str(store), str(scratch), broker="b", tables=frozenset(), release=RELEASE), OneByOne())
-
-
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--record-size", type=int, default=1024)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--compressible", action="store_true")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument(
-        "--scratch", type=Path, help="where the last stage writes: in memory, it is no disk that is timed"
-    )
-    given = parser.parse_args()
+    given = asked(__doc__, mib=1024, record_size=1024, runs=5, compressible=False, folder=FOLDER, scratch=Path)
     store = make_store(Recipe(given.mib << 20, given.record_size, compressible=given.compressible), given.folder)
     scratch = (given.scratch or given.folder) / "rocketmq-lake-stages"
     ranges = plan_ranges(list_store(str(store)))
@@ -98,7 +79,7 @@ def main() -> None:
         "finding records": lambda: sum(records.positions.size for records in scan(ranges)),
         "checking bodies": lambda: check(ranges),
         "making columns": lambda: decode(ranges),
-        "writing Parquet, commit": lambda: write(store, scratch),
+        "writing Parquet, commit": lambda: bring(store, scratch, OneByOne()),
     }
     best = dict.fromkeys(stages, float("inf"))
     for turn in range(given.runs + 1):
@@ -109,8 +90,8 @@ def main() -> None:
                 best[name] = min(best[name], time.process_time() - began)
     shutil.rmtree(scratch)
     per_gib = {name: seconds / given.mib * 1024 for name, seconds in best.items()}
-    result = {**provenance(), "record_size": given.record_size, "mib": given.mib, **_figures(per_gib)}
-    print(json.dumps(result, indent=2))
+    result = {"record_size": given.record_size, "mib": given.mib, **_figures(per_gib)}
+    answer(result)
 
 
 def _figures(per_gib: dict[str, float]) -> dict[str, object]:

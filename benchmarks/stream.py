@@ -10,8 +10,6 @@ the source has. The floor is a source of twenty lines that has the very same Arr
 what it takes is the JVM's.
 """
 
-import argparse
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from benchmarks.measuring import Measured, measured, medians, provenance
+from benchmarks.measuring import Measured, answer, asked, measured, medians
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
@@ -153,12 +151,7 @@ def _once(work: Callable[[Path], Path], place: Path, rows: int) -> Measured:
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--batch-mib", type=int, default=64)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    given = asked(__doc__, mib=1024, runs=3, batch_mib=64, folder=FOLDER)
     size = given.mib << 20
     store = make_store(Recipe(size, _RECORD_SIZE, compressible=True), given.folder)
     spark = spark_session("stream", lasting=True)
@@ -196,7 +189,7 @@ def main() -> None:
         figures["mib_per_second"] = round(given.mib / figures["wall_s"], 1)
         figures["mib_per_core_second"] = round(given.mib / figures["cpu_s"], 1)
     load = round(os.getloadavg()[0], 1)  # of the machine by then, this and other work
-    print(json.dumps({**provenance(), "load": load, "mib": given.mib, "messages": rows, "peers": found}, indent=2))
+    answer({"load": load, "mib": given.mib, "messages": rows, "peers": found})
 
 
 def _rows(table: Path) -> int:

@@ -8,7 +8,6 @@ file of messages, Parquet to Parquet, in one thread; Spark reads the same file w
 function makes of it. Peers take turns after a first run that compiles. `--from-avro` fetches the JAR of `from_avro`.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,7 +22,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.functions import col, from_json
 
-from benchmarks.measuring import Measured, measured, medians, provenance
+from benchmarks.measuring import answer, asked, in_turns
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.tables import MESSAGES, PROVENANCE
@@ -93,11 +92,7 @@ def _spark(session: SparkSession, folder: Path, row: Column) -> Callable[[], obj
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--from-avro", action="store_true", help="also Avro, beside Spark's from_avro")
-    given = parser.parse_args()
+    given = asked(__doc__, messages=100_000, runs=3, from_avro=False)
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     if given.from_avro:
         builder = builder.config("spark.jars", ",".join(map(str, fetched("benchmarks", find_java_home()))))
@@ -118,14 +113,7 @@ def main() -> None:
             peers[f"type {name}"] = _ours(lake, type_)
             if row is not None:
                 peers[f"from_{name}"] = _spark(session, Path(scratch) / name, row)
-        seen: dict[str, list[Measured]] = {name: [] for name in peers}
-        for number in range(given.runs + 1):
-            for peer, work in peers.items():
-                with measured() as figures:
-                    work()
-                if number:
-                    seen[peer].append(figures)
-    found = {peer: medians(runs) for peer, runs in seen.items()}
+        found = in_turns(peers, given.runs)
     for figures_of in found.values():
         figures_of["messages_per_core_second"] = round(given.messages / (figures_of["cpu_s"] or 1))
     ratios = {
@@ -133,8 +121,7 @@ def main() -> None:
         for name in formats
         if f"from_{name}" in found
     }
-    asked = {"messages": given.messages, "runs": given.runs}
-    print(json.dumps({**provenance(), **asked, "peers": found, "times_as_fast": ratios}, indent=2))
+    answer({"messages": given.messages, "runs": given.runs, "peers": found, "times_as_fast": ratios})
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ Each run is a process of its own, with modules compiled to files, as they are wh
 time is the command's, without that of a JVM, which ends by itself after the command.
 """
 
-import argparse
-import json
 import os
 import subprocess
 import sys
@@ -20,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import Recipe, make_store
 from jobs.demo import unpack
 from jobs.launch.engine import VERBS_WITH_ENGINE
@@ -65,11 +63,7 @@ class _Places(NamedTuple):
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=0)
-    parser.add_argument("--engines", default="here,spark")
-    parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
+    given = asked(__doc__, mib=0, engines="here,spark", runs=3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = make_store(Recipe(given.mib << 20, 1024), folder) if given.mib else unpack(folder).store
@@ -78,7 +72,7 @@ def main() -> None:
         told = ("--release", "5.3.3") if given.mib else ()  # a made store does not tell its release
         places = _Places(store, lake, folder, told)
         result = {engine: dict(_measured(places, engine, given.runs)) for engine in given.engines.split(",")}
-    print(json.dumps(provenance() | {"store_mib": given.mib, "runs": given.runs} | result, indent=2))
+    answer({"store_mib": given.mib, "runs": given.runs} | result)
 
 
 def _measured(places: _Places, engine: str, runs: int) -> Iterator[tuple[str, dict[str, float]]]:

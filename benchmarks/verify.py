@@ -7,8 +7,6 @@ Each run is a process of its own without Spark, which verifies twice: the second
 any more. Processor seconds count, which other work on the machine moves less than the time by the clock.
 """
 
-import argparse
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +15,7 @@ from statistics import median
 
 from benchmarks.broker import RELEASE
 from benchmarks.costs import make
-from benchmarks.measuring import provenance
+from benchmarks.measuring import answer, asked
 from benchmarks.stores import FOLDER, Recipe
 
 _ROOT = Path(__file__).parents[1]
@@ -36,12 +34,7 @@ print(time.process_time() - began)
 
 def main() -> None:
     """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--beside", type=Path)
-    given = parser.parse_args()
+    given = asked(__doc__, mib=512, runs=7, folder=FOLDER, beside=Path)
     store = make(Recipe(given.mib << 20, 1024), given.folder)
     checkouts = [_ROOT] if given.beside is None else [_ROOT, given.beside]
     for checkout in checkouts:
@@ -52,7 +45,7 @@ def main() -> None:
         for checkout, own in zip(checkouts, zip(*runs, strict=True), strict=True)
     }
     result = {"mib": given.mib, "runs": given.runs, "load": os.getloadavg(), "peers": peers}
-    print(json.dumps(provenance() | result, indent=2))
+    answer(result)
 
 
 def _core_seconds(store: Path, checkout: Path) -> float:
