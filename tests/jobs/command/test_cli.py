@@ -254,18 +254,6 @@ def test_a_bug_is_not_taken_for_a_failure(probe: Probe) -> None:
         cli.main(["probe"])
 
 
-def test_a_mistyped_verb_gets_a_suggestion(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    probe(lambda: None)
-
-    assert ExitCode.USAGE == cli.main(["prboe"])
-    assert "Did you mean 'probe'?" in capsys.readouterr().err
-
-
-def test_an_option_before_the_verb_that_is_not_sparks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ExitCode.USAGE == cli.main(["--json", "inspect", "store"])
-    assert "--json is no option of Spark" in capsys.readouterr().err
-
-
 def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert ExitCode.CLEAN == cli.main(["--help"])
 
@@ -397,6 +385,11 @@ def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
+        ("optimise LAKE", "Did you mean 'optimize'?"),
+        (
+            "--json inspect STORE",
+            "no option of Spark (did you mean --log-json?); a verb's own options are after the verb",
+        ),
         ("queryMsgById -n a:1 -i X", "query mqadmin --store STORE queryMsgById -n a:1 -i X"),
         ("query topicList -n a:1", "query mqadmin --store STORE topicList -n a:1"),
         ("mqadmin topicList", "query mqadmin --store STORE mqadmin topicList"),
@@ -405,7 +398,7 @@ def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp
         ("verify A B", "extra argument (B): a command reads one STORE"),
     ],
 )
-def test_words_of_mqadmin_and_of_other_verbs_are_answered_with_what_to_type(
+def test_words_that_are_no_command_line_of_ours_are_answered_with_what_to_type(
     words: str, answer: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words.split()) is ExitCode.USAGE

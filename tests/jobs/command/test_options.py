@@ -140,18 +140,15 @@ def test_a_place_in_the_log_is_shown_as_it_can_be_given_again(text: str) -> None
     assert log_place(text) == log_place(str(log_place(text)))
 
 
-def test_a_missing_configuration_file_is_a_usage_error(config: Path) -> None:
-    assert 2 == run("s", "--config", str(config)).exit_code
-
-
 def test_keys_of_other_verbs_do_not_disturb(config: Path) -> None:
     config.write_text('lake = "/lake"\nreport = "/report"\n[query]\nanything = 1\n')
 
     assert {"store": "s"} == told("s", "--config", str(config))
 
 
-def test_an_empty_commitlog_path_is_a_usage_error() -> None:
-    assert 2 == run("s", "--commitlog", "/a,,/b").exit_code
+@pytest.mark.parametrize("option", ["--commitlog=/a,,/b", "--config=no such file"])
+def test_an_empty_path_and_a_file_that_is_missing_are_usage_errors(option: str) -> None:
+    assert 2 == run("s", option).exit_code
 
 
 @pytest.mark.parametrize("verb", ["ingest", "verify", "rebuild-index"])

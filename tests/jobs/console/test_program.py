@@ -18,18 +18,24 @@ _COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
 
 
 @pytest.mark.parametrize(
-    ("typed", "expected"),
+    ("variables", "expected"),
     [
-        ("./spark-submit.sh", "./spark-submit.sh"),
-        ("/opt/rocketmq-lake/spark-submit.sh", "/opt/rocketmq-lake/spark-submit.sh"),
-        ("/opt/my clone/spark-submit.sh", "'/opt/my clone/spark-submit.sh'"),
-        (".venv/bin/rmq-lake", ".venv/bin/rmq-lake"),
+        ({"RMQ_LAKE_PROGRAM": "./spark-submit.sh"}, "./spark-submit.sh"),
+        ({"RMQ_LAKE_PROGRAM": "/opt/rocketmq-lake/spark-submit.sh"}, "/opt/rocketmq-lake/spark-submit.sh"),
+        ({"RMQ_LAKE_PROGRAM": "/opt/my clone/spark-submit.sh"}, "'/opt/my clone/spark-submit.sh'"),
+        ({"RMQ_LAKE_PROGRAM": ".venv/bin/rmq-lake"}, ".venv/bin/rmq-lake"),
+        ({}, "python -m jobs.main"),
+        ({"PYSPARK_GATEWAY_PORT": "1"}, "spark-submit jobs/main.py"),
     ],
 )
-def test_the_launcher_of_a_checkout_is_named_as_it_was_typed(
-    typed: str, expected: str, monkeypatch: pytest.MonkeyPatch
+def test_a_checkout_is_named_by_what_started_it_as_it_was_typed(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RMQ_LAKE_PROGRAM", typed)
+    monkeypatch.setattr(sys, "argv", ["jobs/main.py", "inspect"])
+    for name in ("RMQ_LAKE_PROGRAM", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
     assert expected == program()
 
@@ -47,20 +53,6 @@ def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
 
     assert (str(script), "rmq-lake") == (elsewhere, program())
-
-
-@pytest.mark.parametrize(("port", "expected"), [(None, "python -m jobs.main"), ("1", "spark-submit jobs/main.py")])
-def test_the_main_module_is_named_by_what_started_it(
-    port: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RMQ_LAKE_PROGRAM", raising=False)
-    monkeypatch.setattr(sys, "argv", ["jobs/main.py", "inspect"])
-    if port is None:
-        monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    else:
-        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", port)
-
-    assert expected == program()
 
 
 def test_what_inspect_recommends_can_be_pasted(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
