@@ -12,7 +12,7 @@ from jobs.command.options import bundled
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.program import program
-from jobs.console.result import Result
+from jobs.console.result import Result, Step
 from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ def give_rebuilt(rebuilt: Rebuilt, values: Mapping[str, object], result: Result,
     done = "REPLACED" if rebuilt.installed else "WOULD REPLACE"
     lines = [f"  {done} {place} of the store" for place in rebuilt.replaced]
     if rebuilt.installed:
-        lines += ["  NEXT       # compare all of it, before the broker starts"]
-        lines += [f"             {program()} verify {quote(rebuilt.store)}"]
+        verify = f"{program()} verify {quote(rebuilt.store)}"
+        lines += Step("compare all of it, before the broker starts", (verify,)).lines()
     elif rebuilt.to_install is not None:
         again = typed(*rebuilt.to_install, "--install", renamed=(rebuilt.out, rebuilt.out.rstrip("/") + "-2"))
-        lines += ["  NEXT       # have them put into the store, with the broker stopped", f"             {again}"]
+        lines += Step("have them put into the store, with the broker stopped", (again,)).lines()
     told = {"installed": rebuilt.installed, "severity": result.severity.value}
     answer.give({**values, **told}, lines, result)
     return result.severity.exit_code

@@ -39,3 +39,7 @@ class Step(NamedTuple):
 
     words: str
     commands: tuple[str, ...] = ()
+
+    def lines(self, title: str = "NEXT") -> list[str]:
+        """Return the lines of an answer: the words as a shell's comment, then the commands."""
+        return [f"  {title:<10} # {self.words}", *(f"{'':<13}{command}" for command in self.commands)]

@@ -1,6 +1,6 @@
 """`repair`: what is wrong with a store, made right beside it, and put in place if asked."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from jobs.command.rebuilds import refuse_beside_broker
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
-from jobs.console.result import Result
+from jobs.console.result import Result, Step
 from jobs.console.severity import Severity
 from jobs.rebuild.install import RefusedError
 from jobs.repair.journal import JOURNAL
@@ -24,6 +24,7 @@ from jobs.store.beside_broker import care_beside
 from jobs.store.known import UndecidedError
 
 if TYPE_CHECKING:
+    from jobs.repair.run import RepairSummary
     from jobs.verify.run import Verdict
 
 _SHOWN = 5
@@ -115,48 +116,38 @@ def command(  # noqa: PLR0913 - one argument an option
     with shown_as_usage(NotRepairableError, UndecidedError, RefusedError):
         summary = repair(request, workers)
     result = summary.result(answer.seconds)
-    lines = [*summary.lines(_SHOWN)]
-    if summary.withheld is not None:
-        lines += _to_safety(place.store, has_lake=lake is not None)
-    elif summary.defaults:
-        lines += _next_with(summary.defaults)
-    elif summary.files:
-        lines += _next(applied=applies)
-    elif not summary.blanks:
-        lines += _by_hand(summary.found, has_lake=lake is not None)
-    if summary.blanks and summary.withheld is None and not summary.defaults:
-        lines += _next_accepted(summary.blanks)
-    answer.give(summary.describe(), lines, result)
+    next_lines = _next(summary, place.store, applies=applies, has_lake=lake is not None)
+    answer.give(summary.describe(), [*summary.lines(_SHOWN), *next_lines], result)
     return summary.exit_code
 
 
-def _to_safety(store: str, *, has_lake: bool) -> Iterator[str]:
-    if has_lake:
-        yield "  NEXT       # another lake may have the lost ones, or a slave, by a lake of it"
-    else:
-        yield "  NEXT       # bring the messages to safety; a lake that has the lost ones gives them back (--lake)"
-        yield f"             {program()} ingest {quote(store)} --lake LAKE"
-    yield "             # or have marked records written over what is lost, so that the broker keeps the rest"
-    yield f"             {typed('--bridge')}"
+def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
+    """Yield the lines that say what to do next, each with the command."""
+    if summary.withheld is not None:
+        yield from _to_safety(store, has_lake=has_lake)
+        return
+    if summary.defaults:
+        words = "if the broker has RocketMQ's defaults; else with its own numbers"
+        yield from Step(words, (typed(*summary.defaults),)).lines()
+        return
+    if summary.files and applies:
+        yield from Step("take all of it back, if it does not help", (typed("--undo", besides="--apply"),)).lines()
+    elif summary.files:
+        yield from Step("put it into the store, with the broker stopped", (typed("--apply"),)).lines()
+    elif not summary.blanks:
+        yield from _by_hand(summary.found, has_lake=has_lake)
+    if summary.blanks:
+        words = "if consumers shall get the messages of the log that blanks in a queue keep from them"
+        yield from Step(words, (typed(*(word for name in summary.blanks for word in ("--accept", name))),)).lines()
 
 
-def _next_with(defaults: Sequence[str]) -> Iterator[str]:
-    yield "  NEXT       # if the broker has RocketMQ's defaults; else with its own numbers"
-    yield f"             {typed(*defaults)}"
-
-
-def _next(*, applied: bool) -> Iterator[str]:
-    if applied:
-        yield "  NEXT       # take all of it back, if it does not help"
-        yield f"             {typed('--undo', besides='--apply')}"
-    else:
-        yield "  NEXT       # put it into the store, with the broker stopped"
-        yield f"             {typed('--apply')}"
-
-
-def _next_accepted(names: Sequence[str]) -> Iterator[str]:
-    yield "  NEXT       # if consumers shall get the messages of the log that blanks in a queue keep from them"
-    yield f"             {typed(*(word for name in names for word in ('--accept', name)))}"
+def _to_safety(store: str, *, has_lake: bool) -> list[str]:
+    keep = Step("another lake may have the lost ones, or a slave, by a lake of it")
+    if not has_lake:
+        words = "bring the messages to safety; a lake that has the lost ones gives them back (--lake)"
+        keep = Step(words, (f"{program()} ingest {quote(store)} --lake LAKE",))
+    words = "or have marked records written over what is lost, so that the broker keeps the rest"
+    return [*keep.lines(), *Step(words, (typed("--bridge"),)).lines("")]
 
 
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
@@ -166,8 +157,7 @@ def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
         repair = f"{program()} repair "
         commands = [one for one in step.commands if not one.startswith(repair) or ("--lake" in one and not has_lake)]
         if commands:
-            yield f"  NEXT       # {step.words}"
-            yield from (f"             {one}" for one in commands)
+            yield from Step(step.words, tuple(commands)).lines()
 
 
 def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
