@@ -140,10 +140,6 @@ def announce_once(message: str) -> None:
         say(message)
 
 
-def _none() -> int:
-    return 0
-
-
 @contextmanager
 def followed_by(later: int) -> Iterator[None]:
     """Count so many *later* bytes as work that is left, while the block shows progress in bytes."""
@@ -155,8 +151,8 @@ def followed_by(later: int) -> Iterator[None]:
 
 
 @contextmanager
-def shown(work: Work, done: Callable[[], int] = _none, messages: Callable[[], int] = _none) -> Iterator[None]:
-    """Show the progress of the block, how much of its *work* is *done*, unless the command was asked to be quiet."""
+def shown(work: Work, done: Callable[[], int] = int, messages: Callable[[], int] = int) -> Iterator[None]:
+    """Show how much of its *work* the block has *done* (0 by default), unless the command was asked to be quiet."""
     if _is_quiet():
         yield
         return
@@ -179,7 +175,7 @@ def shown(work: Work, done: Callable[[], int] = _none, messages: Callable[[], in
 
 @contextmanager
 def of_spark_job(
-    spark: "SparkSession", work: Work, done: Callable[[], int] = _none, messages: Callable[[], int] = _none
+    spark: "SparkSession", work: Work, done: Callable[[], int] = int, messages: Callable[[], int] = int
 ) -> Iterator[None]:
     """Show the progress of the Spark jobs that the block starts: *done*, but at least the share of ended tasks."""
     context = spark.sparkContext
