@@ -143,8 +143,7 @@ class _Judge:
         self._wrong = _wrong_units(self.joined, self.settings)
         self._made = {file.sha256 for queue in self.built for file in queue.files}
         self._bases = np.array([segment.base_offset for segment in self.store.segments], np.int64)
-        damaged = [(start, start + size) for start, size in self.joined.damaged]
-        self._lost = [*damaged, *((start, end) for _, start, end in holes(self.store.segments))]
+        self._lost = [*self.joined.damaged, *((start, end) for _, start, end in holes(self.store.segments))]
 
     def judge_all(self, real: Mapping[str, StoredFile]) -> None:
         """

@@ -7,7 +7,7 @@ for a while, which the next start with both makes good. Where the two say differ
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,11 +41,6 @@ class DoubleWrite:
     different: int = 0
     queues: list[QueueName] = field(default_factory=list)  # of which RocksDB has no unit at all
     is_selective: bool = False
-
-    @property
-    def lacks(self) -> int:
-        """How many units of the files RocksDB does not have."""
-        return self.first + self.last
 
     def sentence(self) -> str:
         """Say in one line whether switching is safe."""
@@ -146,7 +141,7 @@ def _live(queue: StoredQueue, log_start: int) -> tuple[int, int]:
     return live, end
 
 
-def unwritten_light_queues(report: DoubleWrite | None, missing: Mapping[QueueName, int]) -> Iterator[QueueName]:
+def unwritten_light_queues(report: DoubleWrite | None, missing: Iterable[QueueName]) -> Iterator[QueueName]:
     """Yield the queues without units that selective double write is known to leave out: the broker says 0, too."""
     if report is not None and report.is_selective:
         yield from (name for name in missing if name.topic.startswith(LMQ_PREFIX) and not _is_lite(name))

@@ -5,8 +5,8 @@ The join tells which units and records do not fit. This module adds what only th
 what is stored after the last unit), what the broker's configuration says about the queues, and the words.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
@@ -15,12 +15,11 @@ from jobs.diagnosis.broker_start import QueueStop
 from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
-from jobs.diagnosis.undispatched import out_of_sequence
 from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
 from jobs.products.queues.topics import TopicTable, topic_table
-from jobs.store.broker_config import CONSUMERS_FILE, broker_config
+from jobs.store.broker_config import CONSUMERS_FILE, Progress, ReaderKind, broker_config
 from jobs.store.chain import watermark
 from jobs.store.config_files import TOPICS_FILE, read_config
 from jobs.store.features import features_of
@@ -36,19 +35,21 @@ from jobs.store.queue_files import (
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_deleted
 from jobs.store.store import Store
+from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from jobs.verify.databases import queue_step, rows_to_come
 from jobs.verify.double_write import DOUBLE_WRITE, DoubleWrite, compare_double_write, unwritten_light_queues
 from jobs.verify.findings import PartReport, unreadable_database
-from jobs.verify.queue_progress import progress_findings
 from jobs.verify.queue_tails import tail_findings
+from jobs.verify.undispatched import sequence_findings
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
 
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
-OUT_OF_SEQUENCE = "record_out_of_sequence"
+CONSUMER_BEYOND = "consumer_offset_behind_queue"
+DELAY_BEYOND = "delay_offset_behind_queue"
 
 _CAUSES = {
     DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that it leads to is of "
@@ -79,14 +80,11 @@ _CAUSES = {
     DifferenceKind.DROPPED: "the broker dropped the record silently, for its queue offset is below the queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
 }
+_LACKING = frozenset({DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.DROPPED})
 _ALL_LOST = (
     "the folders of all queues were deleted; a broker of 4.7.1 or later makes them again from the log when it starts"
 )
 _UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
-_NOT_DISPATCHED = (
-    "undecided: topic, queue id or queue offset of this record, or of one before it, changed, or the queue lost its "
-    "end; it has no unit yet, and a broker that starts makes one with what the record says"
-)
 _UNDECIDED_SIZE = "undecided: files were cut or lengthened, and nothing tells which; the broker's configuration does"
 _TABLES = {
     TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
@@ -124,18 +122,8 @@ def compare_queues(
     tails = tail_findings(workers, store, [(queue, joined.ends[name]) for name, queue in queues.items()])
     double = compare_double_write(store, queues)
     left_out = frozenset(unwritten_light_queues(double, joined.without_queue))
-    missing = [
-        one if one.log_offset not in doubted else one._replace(follows=doubted[one.log_offset])
-        for one in _missing_queues(joined, topic_table(store), left_out)
-    ]
-    units = [
-        one._replace(follows=doubted[one.log_offset])
-        if one.log_offset in doubted
-        and one.times == 1
-        and one.kind in {DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.DROPPED}
-        else one
-        for one in units
-    ]
+    missing = [_attributed(one, doubted) for one in _missing_queues(joined, topic_table(store), left_out)]
+    units = [_attributed(one, doubted) if one.times == 1 and one.kind in _LACKING else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
     deleted = [finding for finding in (*missing, *units) if finding.kind == DELETED_TOPIC]
     report = PartReport(
@@ -147,8 +135,8 @@ def compare_queues(
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind != DELETED_TOPIC),
             *tails,
             *_double_write_findings(double),
-            *_sequence_findings(joined, store),
-            *progress_findings(progress, queues, joined),
+            *sequence_findings(joined, store),
+            *_progress_findings(progress, queues, joined),
         ],
         {**_numbers(joined), "of_deleted_topics": sum(finding.times for finding in deleted)},
         notes,
@@ -156,6 +144,12 @@ def compare_queues(
         database=queue_step(store),
     )
     return QueueFindings(report, joined.log_end, ahead_of_log(joined), tuple(_stops(joined)))
+
+
+def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
+    """Return the finding of a record without a unit; it follows where a unit elsewhere leads to that record."""
+    title = doubted.get(finding.log_offset)
+    return finding if title is None else finding._replace(follows=title)
 
 
 def _stops(joined: JoinResult) -> Iterator[QueueStop]:
@@ -198,7 +192,7 @@ def _numbers(joined: JoinResult) -> dict[str, int]:
         "expired": joined.expired,
         "blanks": joined.blanks,
         "ahead": joined.ahead,
-        "damaged_bytes": sum(size for _, size in joined.damaged),
+        "damaged_bytes": sum(end - start for start, end in joined.damaged),
     }
 
 
@@ -219,7 +213,7 @@ def _notes(
     if double is not None:
         yield double.sentence()
     if left_out:
-        units = sum(joined.without_queue[name] for name in left_out)
+        units = sum(joined.without_queue[name].units for name in left_out)
         yield (
             f"{units} units of {len(left_out)} light queues are in no queue: selective double write leaves them out; "
             "the broker answers that these queues are empty; their messages are in the log (INNER_MULTI_DISPATCH)"
@@ -239,15 +233,6 @@ def _double_write_findings(double: DoubleWrite | None) -> Iterator[Finding]:
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 
-def _sequence_findings(joined: JoinResult, store: Store) -> Iterator[Finding]:
-    for one in out_of_sequence(joined, store):
-        found = f"{one.found}, of the record at {one.log_offset:,}"
-        place = one.queue.path, None, "queue_offset"
-        yield Finding(
-            QUEUES, OUT_OF_SEQUENCE, *place, found, str(one.expected), _NOT_DISPATCHED, log_offset=one.log_offset
-        )
-
-
 def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Finding:
     position = difference.position * queue.unit_size
     file = queue.file_at(difference.position)
@@ -257,39 +242,28 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Find
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
         cause = f"undecided: the file behind it has a wrong name or is of another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
-    return Finding(
-        QUEUES,
-        difference.kind.value,
+    place = (
         f"{queue.name.path}/{name_of_offset(base)}",
         None if difference.kind is DifferenceKind.MISSING_FILE else offset,
-        difference.field,
-        difference.found,
-        difference.expected,
-        cause,
-        difference.times,
-        difference.log_offset,
     )
+    values = difference.field, difference.found, difference.expected
+    return Finding(QUEUES, difference.kind.value, *place, *values, cause, difference.times, difference.log_offset)
 
 
 def _missing_queues(joined: JoinResult, topics: TopicTable, left_out: Collection[QueueName]) -> Iterator[Finding]:
     """Yield the queues that have records and no folder."""
-    for name, count in sorted(joined.without_queue.items()):
+    for name, (count, first, last) in sorted(joined.without_queue.items()):
         if name in left_out:
             continue
-        first = joined.first_without[name]
-        is_deleted = topics.is_deleted(name.topic) or joined.last_without[name] < _beginning(name.topic, joined)
-        yield Finding(
-            QUEUES,
-            DELETED_TOPIC if is_deleted else DifferenceKind.MISSING_QUEUE.value,
-            name.path,
-            None,
-            "files",
-            "none",
-            f"{count} units, the first of offset {first}",
-            _DELETED if is_deleted else _CAUSES[DifferenceKind.MISSING_QUEUE] if joined.queues else _ALL_LOST,
-            count if is_deleted else 1,
-            first if count == 1 else None,
-        )
+        is_deleted = topics.is_deleted(name.topic) or last < _beginning(name.topic, joined)
+        kind, cause = DifferenceKind.MISSING_QUEUE.value, _ALL_LOST
+        if is_deleted:
+            kind, cause = DELETED_TOPIC, _DELETED
+        elif joined.queues:
+            cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
+        expected = f"{count} units, the first of offset {first}"
+        times, log_offset = count if is_deleted else 1, first if count == 1 else None
+        yield Finding(QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset)
 
 
 def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
@@ -339,7 +313,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
     queues = [queue for queue in queues if not queue.in_rocksdb]
     usual = {KINDS[kind]: size for kind, size in file_sizes(store).items() if kind in KINDS}
     for kind, sizes in undecided_sizes(store).items():
-        found = " or ".join(str(size) for size in sizes)
+        found = " or ".join(map(str, sizes))
         folder = KINDS[kind].value if kind in KINDS else kind.value
         yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "one size", _UNDECIDED_SIZE)
     for queue in queues:
@@ -347,21 +321,11 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
             # A broker makes a file first and gives it its size then: one that was killed leaves an empty last file.
             if file.size or file != queue.files[-1] or store.is_closed:
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
-    for stored in store.other_files:
-        if stored.about.kind is FileKind.UNKNOWN and stored.about.path.startswith(
-            tuple(f"{kind}/" for kind in QueueKind)
-        ):
+    for path in (stored.about.path for stored in store.of_kind(FileKind.UNKNOWN)):
+        if path.startswith(tuple(f"{kind}/" for kind in QueueKind)):
             cause = "no broker makes such a name; one that starts now may refuse to load the queue"
-            yield Finding(
-                QUEUES,
-                UNEXPECTED_FILE,
-                stored.about.path,
-                None,
-                "name",
-                stored.about.path.rpartition("/")[2],
-                "20 digits",
-                cause,
-            )
+            name = path.rpartition("/")[2]
+            yield Finding(QUEUES, UNEXPECTED_FILE, path, None, "name", name, "20 digits", cause)
 
 
 def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[Finding]:
@@ -373,3 +337,32 @@ def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[
         wanted = name_of_offset(file.base_offset // usual * usual)
         cause = "the file was renamed, or is of another configuration"
         yield Finding(QUEUES, WRONG_FILE_NAME, path, None, "name", name_of_offset(file.base_offset), wanted, cause)
+
+
+def _progress_findings(
+    progress: Iterable[Progress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
+) -> Iterator[Finding]:
+    """Yield offsets of consumers and delay levels that are after the end of their queues."""
+    for reader in progress:
+        end = _next_offset(reader.topic, reader.queue_id, queues, joined)
+        if end is None or reader.next_offset <= end:
+            continue
+        if reader.kind is ReaderKind.DELAY:
+            kind, field = DELAY_BEYOND, f"level {reader.queue_id + 1}"
+            cause = "the queue was cut or made again: delayed messages of this level are not delivered"
+        else:
+            kind, field = CONSUMER_BEYOND, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
+            cause = "the queue was cut or made again after the group had read it: the group skips what comes next"
+        yield Finding(QUEUES, kind, reader.place, None, field, str(reader.next_offset), f"at most {end}", cause)
+
+
+def _next_offset(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQueue], joined: JoinResult) -> int | None:
+    """Return the number that a queue's next message gets; None for a queue that has no files."""
+    plain = QueueName(QueueKind.PLAIN, topic, queue_id)
+    if plain in queues:
+        return joined.ends[plain]
+    batch = queues.get(QueueName(QueueKind.BATCH, topic, queue_id))
+    end = joined.ends[batch.name] if batch else 0
+    for unit in islice(units_of(batch, end - 1, end) if batch and end else (), 1):
+        return int(unit["base_offset"]) + int(unit["batch_count"])
+    return None

@@ -4,7 +4,8 @@ What an unmatched unit, or a record without a unit, is: pure functions of what i
 Nothing is read here. `unmatched` reads what these functions ask for and turns their answers into differences and rows.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from jobs.products.queues.differences import Difference, DifferenceKind
@@ -116,35 +117,28 @@ def lost_between(end: int, start: int, count: int, lost: Sequence[tuple[int, int
     return min(inside)[0] if 0 < count <= most else None
 
 
-class UnitPlace(NamedTuple):
-    """The facts about the place where a record's unit should be."""
+def of_missing(
+    kind: QueueKind, physical_offset: int, beginning: int, *, has_file: bool, is_free: bool
+) -> DifferenceKind:
+    """
+    Return why a record has no unit; messages before the *beginning* of the queue are of a deleted topic.
 
-    has_file: bool
-    is_in_gap: bool  # no record claims the place
-    is_empty: bool  # zeros are stored there
-
-
-def of_missing(kind: QueueKind, physical_offset: int, beginning: int, place: UnitPlace) -> DifferenceKind:
-    """Return why a record has no unit; messages before the *beginning* of the queue are of a deleted topic."""
+    The unit's place is free where zeros are stored, or no record claims it.
+    """
     if kind is QueueKind.BATCH:
         return DifferenceKind.MISSING
     if physical_offset < beginning:
         return DifferenceKind.DELETED_TOPIC
-    if not place.has_file:
+    if not has_file:
         return DifferenceKind.MISSING_FILE
-    return DifferenceKind.MISSING if place.is_in_gap or place.is_empty else DifferenceKind.DROPPED
+    return DifferenceKind.MISSING if is_free else DifferenceKind.DROPPED
 
 
-def displaced_runs(displaced: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+def displaced_runs(displaced: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
     """Yield runs of (position, queue offset) whose positions follow each other."""
-    run: list[tuple[int, int]] = []
-    for place in sorted(displaced):
-        if run and place[0] != run[-1][0] + 1:
-            yield run
-            run = []
-        run.append(place)
-    if run:
-        yield run
+    # Positions ascend, so those that follow each other are as far from their own numbers.
+    for _, run in groupby(enumerate(sorted(displaced)), lambda place: place[1][0] - place[0]):
+        yield [place for _, place in run]
 
 
 def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[Difference]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 from zlib import crc32
 
@@ -19,7 +20,16 @@ import pyarrow as pa
 
 from jobs.lake.table_file import Action
 from jobs.products.queues.differences import Difference
-from jobs.products.queues.range_matcher import EMPTY, LeftOver, Matcher, Matching, NewerRun, RangeMatches, newer_runs
+from jobs.products.queues.range_matcher import (
+    EMPTY,
+    LackingQueue,
+    LeftOver,
+    Matcher,
+    Matching,
+    NewerRun,
+    RangeMatches,
+    newer_runs,
+)
 from jobs.products.queues.records_at import Resolved, resolve
 from jobs.products.queues.rows import batches_of
 from jobs.products.queues.unmatched import Bounds, Remainder, UnmatchedClasses, settle, unresolved
@@ -32,7 +42,7 @@ from jobs.store.store import Store
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.unit import QueueName, QueueRules
 
@@ -56,14 +66,12 @@ class JoinResult:
     behind: int = 0  # bytes of the log that the dispatcher had not reached
     waiting: int = 0  # units of light queues that RocksDB alone would have, and does not have yet
     differences: list[Difference] = field(default_factory=list)
-    without_queue: dict[QueueName, int] = field(default_factory=dict)
-    first_without: dict[QueueName, int] = field(default_factory=dict)
-    last_without: dict[QueueName, int] = field(default_factory=dict)
+    without_queue: dict[QueueName, LackingQueue] = field(default_factory=dict)
     beginnings: dict[QueueName, int] = field(default_factory=dict)  # where the messages of a queue begin in the log
     watermarks: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
     written: list[Action] = field(default_factory=list)  # files of rows
-    damaged: list[tuple[int, int]] = field(default_factory=list)
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of what is no record
     newer: list[NewerRun] = field(default_factory=list)  # of records after the dispatched part, in the log's order
     queues: tuple[StoredQueue, ...] = ()  # as they were looked at
     log_end: int = 0
@@ -94,16 +102,11 @@ class LogExtent(NamedTuple):
 def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
     """Match the units of one range, without rows."""
     matcher, newer = Matcher(matching), UnitCollector(matching.rules)
-    damaged = []
     for item in pieces:
-        if isinstance(item, Records):
-            matcher.add(item)
-            if matching.queues:
-                newer.add(item, matching.to_offset)
-        elif item.kind is PieceKind.DAMAGE:
-            damaged.append((item.offset, item.size))
+        matcher.add(item)
+        if matching.queues and isinstance(item, Records):
+            newer.add(item, matching.to_offset)
     matches = matcher.finish().matches
-    matches.damaged = damaged
     matches.newer = list(newer_runs(newer.finish()))
     return matches
 
@@ -140,7 +143,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
     gaps = tuple((start, end) for _, start, end in holes(store.segments))
-    damaged = tuple(sorted((start, start + size) for start, size in joined.damaged))
+    damaged = tuple(sorted(joined.damaged))
     bounds = Bounds(log.start, log.end, limit, store.is_final, tuple(log.deleted_meanwhile), gaps, damaged)
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
@@ -166,15 +169,14 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> JoinResul
     for part in matches:
         joined.expected += part.expected
         joined.waiting += part.waiting
-        joined.matched += int(part.counts.sum())
+        joined.matched += int(part.matched[:, 2].sum())
         joined.differences += part.differences
         joined.damaged += part.damaged
         joined.newer += part.newer
         joined.taken_to = part.taken_to if part.taken_to is not None else joined.taken_to
-        for name, count in part.without_queue.items():
-            joined.without_queue[name] = joined.without_queue.get(name, 0) + count
-            joined.first_without.setdefault(name, part.first_without[name])
-            joined.last_without[name] = part.last_without[name]
+        for name, more in part.without_queue.items():
+            known = joined.without_queue.get(name, more._replace(units=0))
+            joined.without_queue[name] = LackingQueue(known.units + more.units, known.first, more.last)
     if joined.waiting:
         joined.behind = max(joined.behind, log_end - seen.light_dispatched)
     return joined
@@ -215,14 +217,9 @@ def _remainders(
 
 def _matched_runs(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, int]]]:
     """Return the matched runs of each queue, ascending."""
-    if not matches:
-        return {}
-    numbers, starts, counts = (
-        np.concatenate([getattr(part, name) for part in matches]) for name in ("queue_numbers", "starts", "counts")
-    )
-    order = np.lexsort((starts, numbers))
-    rows = zip(numbers[order].tolist(), starts[order].tolist(), counts[order].tolist(), strict=True)
-    return {number: [(at, count) for _, at, count in some] for number, some in groupby(rows, lambda row: row[0])}
+    rows = np.concatenate([np.empty((0, 3), np.int64), *(part.matched for part in matches)])
+    ordered = rows[np.lexsort((rows[:, 1], rows[:, 0]))].tolist()
+    return {number: [(at, count) for _, at, count in some] for number, some in groupby(ordered, itemgetter(0))}
 
 
 def _gaps(start: int, end: int, matched: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

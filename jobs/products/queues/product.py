@@ -29,7 +29,7 @@ from jobs.store.ranges import Range
 from jobs.store.retention import deleted_ranges
 from jobs.store.store import Store
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 
 
@@ -116,19 +116,14 @@ class QueueCollector(Collector[RangeMatches]):
         self._output = output
         self._part = f"{range_.start_offset:020d}"
         self._matcher = Matcher(matching)
-        self._damaged: list[tuple[int, int]] = []
 
     def add(self, item: Records | Piece) -> None:
         """Take some records, and note what is none."""
-        if isinstance(item, Records):
-            self._matcher.add(item)
-        elif item.kind is PieceKind.DAMAGE:
-            self._damaged.append((item.offset, item.size))
+        self._matcher.add(item)
 
     def finish(self) -> Made[RangeMatches]:
         """Return the range's unmatched units."""
         matches, blocks, tags = self._matcher.finish()
-        matches.damaged = self._damaged
         action = self._output.write(CONSUME_QUEUE, self._part, batches_of(blocks, tags))
         return Made(matches, {CONSUME_QUEUE.name: action} if action else {})
 
@@ -144,8 +139,8 @@ def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> 
     for group in kept:
         matcher.add(group)
     matches, blocks, tags = matcher.finish()
-    matches.left_over, matches.without_queue, matches.first_without, matches.last_without = [], {}, {}, {}
-    matches.expected = int(matches.counts.sum())
+    matches.left_over, matches.without_queue = [], {}
+    matches.expected = int(matches.matched[:, 2].sum())
     there = [block for block in blocks if block.status not in {Status.MISSING, Status.DELETED}]
     return matches, output.write(CONSUME_QUEUE, "deleted", batches_of(there, tags))
 
@@ -166,7 +161,7 @@ def count_contradictions(joined: JoinResult, store: Store, topics: TopicTable) -
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
     wrong = sum(one.times for one in joined.differences if one.kind not in NOT_OF_QUEUES)
-    return wrong + sum(joined.without_queue[name] for name in missing)
+    return wrong + sum(joined.without_queue[name].units for name in missing)
 
 
 def cut_back(state: State, offset: int) -> State:

@@ -6,7 +6,7 @@ have are read by address, one read a queue, and compared; neither side is sorted
 missing, is left over and goes to `unmatched`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from jobs.store.queue_files import StoredQueue
 from jobs.store.tag_extensions import stored_tags_codes
 from jobs.store.units import Units, units_of
 from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
@@ -62,22 +63,26 @@ class NewerRun(NamedTuple):
     length: int
 
 
+class LackingQueue(NamedTuple):
+    """The units of a queue that has no files."""
+
+    units: int
+    first: int  # physical offset of the first of them
+    last: int
+
+
 @dataclass(slots=True)
 class RangeMatches:
     """The matches of one range."""
 
-    queue_numbers: NDArray[np.int64]  # of each run of positions that match
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    left_over: list[LeftOver]
-    without_queue: dict[QueueName, int]  # how many units belong to queues that have no files
-    first_without: dict[QueueName, int]  # physical offset of the first of them
-    last_without: dict[QueueName, int]  # and of the last
-    differences: list[Difference]
-    expected: int
+    expected: int = 0
+    matched: NDArray[np.int64] = field(default_factory=lambda: _table([]))  # runs: queue number, position, length
+    left_over: list[LeftOver] = field(default_factory=list)
+    without_queue: dict[QueueName, LackingQueue] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
     taken_to: int | None = None  # where the last record ends that was taken
     waiting: int = 0  # units of light queues that RocksDB does not have yet
-    damaged: list[tuple[int, int]] = field(default_factory=list)  # offset and size of what is no record
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of what is no record
     newer: list[NewerRun] = field(default_factory=list)
 
 
@@ -94,38 +99,41 @@ class Matcher:
 
     def __init__(self, matching: Matching) -> None:
         self._matching = matching
-        self._taken_to: int | None = None
-        self.collector = UnitCollector(matching.rules, with_tags=matching.with_rows)
+        self._matches = RangeMatches()
+        self._collector = UnitCollector(matching.rules, with_tags=matching.with_rows)
 
-    def add(self, records: Records) -> None:
-        """Take the records of the run from a group of a range's."""
+    def add(self, item: Records | Piece) -> None:
+        """Take the records of the run from a group of a range's, and note what is none."""
         matching = self._matching
-        self.collector.add(records, matching.from_offset, matching.to_offset)
-        offsets = records.positions + records.base_offset
+        if isinstance(item, Piece):
+            if item.kind is PieceKind.DAMAGE:
+                self._matches.damaged.append((item.offset, item.end))
+            return
+        self._collector.add(item, matching.from_offset, matching.to_offset)
+        offsets = item.positions + item.base_offset
         taken = np.flatnonzero((offsets >= matching.from_offset) & (offsets < matching.to_offset))
         if taken.size:
-            self._taken_to = int(offsets[taken[-1]]) + int(records.sizes[taken[-1]])
+            self._matches.taken_to = int(offsets[taken[-1]]) + int(item.sizes[taken[-1]])
 
     def finish(self) -> MatchedRange:
         """Match the units of all records."""
-        packed = self.collector.finish()
-        numbers = _numbers(self._matching.queues)
+        packed, matches = self._collector.finish(), self._matches
+        matches.expected = int(packed.units.size)
+        numbers = {queue.name: number for number, queue in enumerate(self._matching.queues)}
         matched: list[tuple[int, int, int]] = []
-        matches = RangeMatches(*_arrays([]), [], {}, {}, {}, [], int(packed.units.size), self._taken_to)
         blocks: list[RowBlock] = []
         for name, expected in packed.queues():
             if self._matching.takes is not None and not self._matching.takes(name.topic):
                 continue
-            place = self._dispatched(name, packed.units, expected, matches)
+            place = self._dispatched(name, packed.units, expected)
             units = packed.units[place]
             if not units.size:
                 continue
             tags = packed.tag_numbers[place] if self._matching.with_rows else None
             number = numbers.get(name)
             if number is None:
-                matches.without_queue[name] = int(units.size)
-                matches.first_without[name] = int(units["physical_offset"][0])
-                matches.last_without[name] = int(units["physical_offset"][-1])
+                first, last = units["physical_offset"][[0, -1]].tolist()
+                matches.without_queue[name] = LackingQueue(int(units.size), first, last)
                 if self._matching.with_rows:
                     is_deleted = self._matching.topics.is_deleted(name.topic)
                     blocks.append(expected_rows(name, units, Status.DELETED if is_deleted else Status.MISSING, tags))
@@ -140,38 +148,33 @@ class Matcher:
                 matches.left_over.append(LeftOver(name, units[~at_place].copy(), texts))
             if self._matching.with_rows and found is not None:
                 blocks += _blocks(name, units, tags, found)
-        matches.queue_numbers, matches.starts, matches.counts = _arrays(matched)
+        matches.matched = _table(matched)
         return MatchedRange(matches, blocks, packed.tags)
 
-    def _dispatched(self, name: QueueName, units: Units, place: slice, matches: RangeMatches) -> slice:
+    def _dispatched(self, name: QueueName, units: Units, place: slice) -> slice:
         """Return the place of a queue's units that its storage should have by now."""
         limit = self._matching.light_to_offset
         if limit == EVERYTHING or not name.topic.startswith(LMQ_PREFIX):
             return place
         stop = place.start + int(np.searchsorted(units["physical_offset"][place], limit))
-        matches.waiting += place.stop - stop
-        matches.expected -= place.stop - stop
+        self._matches.waiting += place.stop - stop
+        self._matches.expected -= place.stop - stop
         return slice(place.start, stop)
 
 
-def _numbers(queues: Sequence[StoredQueue]) -> Mapping[QueueName, int]:
-    return {queue.name: number for number, queue in enumerate(queues)}
-
-
-def _arrays(
-    matched: Sequence[tuple[int, int, int]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    table = np.array(matched, np.int64).reshape(-1, 3)
-    return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
+def _table(matched: Sequence[tuple[int, int, int]]) -> NDArray[np.int64]:
+    return np.array(matched, np.int64).reshape(-1, 3)
 
 
 def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield start and length of each run of positions that follow each other."""
-    if positions.size:
-        breaks = np.flatnonzero(np.diff(positions) != 1) + 1
-        bounds = [0, *breaks.tolist(), positions.size]
-        for start, stop in pairwise(bounds):
-            yield int(positions[start]), stop - start
+    return ((int(positions[some.start]), some.stop - some.start) for some in _slices(positions))
+
+
+def _slices(positions: NDArray[np.int64]) -> Iterator[slice]:
+    """Yield the parts of *positions* in which each one is the next one of that before it."""
+    bounds = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
+    return (slice(start, stop) for start, stop in pairwise(bounds) if start < stop)
 
 
 def newer_runs(packed: PackedUnits) -> Iterator[NewerRun]:
@@ -179,11 +182,9 @@ def newer_runs(packed: PackedUnits) -> Iterator[NewerRun]:
     for name, place in packed.queues():
         units = packed.units[place]
         units = units[units["is_dispatched"] == 0]
-        if name.kind is QueueKind.PLAIN and units.size:
-            bounds = [0, *(np.flatnonzero(np.diff(units["queue_offset"]) != 1) + 1).tolist(), units.size]
-            for start, stop in islice(pairwise(bounds), _RUNS):
-                first = units[start]
-                yield NewerRun(name, int(first["physical_offset"]), int(first["queue_offset"]), stop - start)
+        for some in islice(_slices(units["queue_offset"]) if name.kind is QueueKind.PLAIN else (), _RUNS):
+            first = units[some.start]
+            yield NewerRun(name, int(first["physical_offset"]), int(first["queue_offset"]), some.stop - some.start)
 
 
 class Found(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.queues import classification
-from jobs.products.queues.classification import BAD_PLACES, Answer, OddUnit, UnitPlace
+from jobs.products.queues.classification import BAD_PLACES, Answer, OddUnit
 from jobs.products.queues.differences import Difference, DifferenceKind, merged
 from jobs.products.queues.range_matcher import runs
 from jobs.products.queues.records_at import RecordAt, Resolved
@@ -76,7 +76,6 @@ class UnmatchedClasses:
     """The classes of one queue's unmatched units and places."""
 
     queue: StoredQueue
-    watermark: int  # position after the last unit that was taken
     differences: list[Difference] = field(default_factory=list)
     matched: int = 0
     expired: int = 0
@@ -201,8 +200,7 @@ class _Settling:
         self._claimed = np.zeros(remainder.units.size, np.bool_)
         self._displaced: dict[tuple[int, int], int] = {}  # (position, queue offset): where the record is
         self._odd_blocks: list[RowBlock] = []
-        gaps = remainder.gaps
-        self._result = UnmatchedClasses(remainder.queue, gaps[-1][1] if gaps else 0, beginning=self._find_beginning())
+        self._result = UnmatchedClasses(remainder.queue, beginning=self._find_beginning())
 
     def settle(self) -> UnmatchedClasses:
         for part in _parts(self._remainder, self._bounds):
@@ -213,7 +211,7 @@ class _Settling:
             for odd in part.odd:
                 self._explain(odd)
         self._explain_blanks()
-        for run in classification.displaced_runs(list(self._displaced)):
+        for run in classification.displaced_runs(self._displaced):
             log_offset = self._displaced[run[0]]
             differences = classification.of_displaced(self._name, run)
             self._result.differences += (replace(one, log_offset=log_offset) for one in differences)
@@ -382,9 +380,11 @@ class _Settling:
     def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
         has_file = self._queue.file_at(position) is not None
         is_empty = has_file and not int(units_of(self._queue, position, position + 1)[0]["size"])
-        is_in_gap = any(start <= position < stop for start, stop in self._remainder.gaps)
-        place = UnitPlace(has_file, is_in_gap, is_empty)
-        return classification.of_missing(self._name.kind, physical_offset, self._result.beginning, place)
+        is_free = is_empty or any(start <= position < stop for start, stop in self._remainder.gaps)
+        beginning = self._result.beginning
+        return classification.of_missing(
+            self._name.kind, physical_offset, beginning, has_file=has_file, is_free=is_free
+        )
 
     def _row(
         self,

@@ -5,7 +5,6 @@ import pytest
 from jobs.products.queues.classification import (
     Answer,
     OddUnit,
-    UnitPlace,
     by_record,
     displaced_runs,
     follows,
@@ -126,18 +125,19 @@ def test_the_text_of_a_foreign_unit_names_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "beginning", "place", "kind"),
+    ("offset", "beginning", "has_file", "is_free", "kind"),
     [
-        (500, 600, UnitPlace(has_file=True, is_in_gap=True, is_empty=True), DifferenceKind.DELETED_TOPIC),
-        (600, 600, UnitPlace(has_file=False, is_in_gap=True, is_empty=False), DifferenceKind.MISSING_FILE),
-        (600, 0, UnitPlace(has_file=True, is_in_gap=True, is_empty=False), DifferenceKind.MISSING),
-        (600, 0, UnitPlace(has_file=True, is_in_gap=False, is_empty=True), DifferenceKind.MISSING),
-        (600, 0, UnitPlace(has_file=True, is_in_gap=False, is_empty=False), DifferenceKind.DROPPED),
+        (500, 600, True, True, DifferenceKind.DELETED_TOPIC),
+        (600, 600, False, True, DifferenceKind.MISSING_FILE),
+        (600, 0, True, True, DifferenceKind.MISSING),
+        (600, 0, True, False, DifferenceKind.DROPPED),
     ],
 )
-def test_a_record_without_unit(offset: int, beginning: int, place: UnitPlace, kind: DifferenceKind) -> None:
-    assert of_missing(QueueKind.PLAIN, offset, beginning, place) is kind
-    assert of_missing(QueueKind.BATCH, offset, beginning, place) is DifferenceKind.MISSING
+def test_a_record_without_unit(
+    offset: int, beginning: int, kind: DifferenceKind, *, has_file: bool, is_free: bool
+) -> None:
+    assert of_missing(QueueKind.PLAIN, offset, beginning, has_file=has_file, is_free=is_free) is kind
+    assert of_missing(QueueKind.BATCH, offset, beginning, has_file=has_file, is_free=is_free) is DifferenceKind.MISSING
 
 
 def test_displaced_units_are_cut_into_runs() -> None:

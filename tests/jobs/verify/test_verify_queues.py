@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
-from jobs.verify.queues import OUT_OF_SEQUENCE, compare_queues
+from jobs.verify.queues import compare_queues
 from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.undispatched import OUT_OF_SEQUENCE
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.consumequeue.layout import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
-from rmq_formats.consumequeue.unit import decode_unit, walk_units
+from rmq_formats.consumequeue.unit import Unit, decode_unit, walk_units
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.support.commands import overwrite
@@ -84,42 +86,52 @@ def store(golden: StoreOf, tmp_path: Path) -> Store:
     return Store(Path(shutil.copytree(golden("b551-base"), tmp_path / "store")), "b551-base")
 
 
+def be(value: int, size: int) -> bytes:
+    return value.to_bytes(size, "big")
+
+
 def only(store: Store, kind: str, file: str, offset: int | None, times: int = 1) -> Finding:
     findings = store.findings()
     assert [(f.kind, f.file, f.offset, f.times) for f in findings] == [(kind, file, offset, times)]
     return findings[0]
 
 
-def test_a_unit_that_points_between_records_dangles(store: Store) -> None:
-    whole = decode_unit(store.unit(T1, 12))
-    store.write(T1, 12, struct.pack(">q", whole.physical_offset + 1))
-    finding = only(store, "dangling_unit", f"{T1}/{name_of_offset(200)}", 40)
+Written = Callable[[Store, Unit], bytes]  # by the store, and the unit as it was
 
-    assert finding.found.startswith(f"offset {whole.physical_offset + 1},")
-    assert finding.expected.startswith(f"offset {whole.physical_offset},")
+
+@pytest.mark.parametrize(
+    ("written", "byte", "kind", "times", "found", "expected"),
+    [
+        (lambda _, unit: be(unit.physical_offset + 1, 8), 0, "dangling_unit", 1, "offset {next},", "offset {0},"),
+        (lambda _, unit: be(unit.size + 1, 4), 8, "wrong_size", 1, "{larger}", "{1}"),
+        # A consumer that filters by tags never sees the message.
+        (lambda *_: be(12345, 8), 12, "wrong_tags_code", 1, "12345", "{2}"),
+        (lambda store, _: store.unit("consumequeue/T1/1", 1), 0, "unit_of_other_queue", 1, ": a record of T1 1", ""),
+        (lambda store, _: store.unit("consumequeue/T2/0", 1), 0, "unit_of_other_queue", 1, ": a record of T2 0", ""),
+        # In place of another, whose message is never consumed.
+        (lambda store, _: store.unit(T1, 11), 0, "duplicate_unit", 1, "", "offset {0},"),
+        # A broker that starts now takes the queue for ended there.
+        (lambda *_: bytes(2 * UNIT.size), 0, "hole", 2, "zeros", "offset {0},"),
+        (lambda *_: b"\xff" * 12, 0, "corrupt_unit", 1, "offset -1,", "offset {0},"),
+    ],
+    ids=["dangling", "size", "tags", "other queue", "other topic", "twice", "hole", "no unit"],
+)
+def test_a_unit_that_was_overwritten_is_told(  # noqa: PLR0913, PLR0917 - a table's columns
+    store: Store, written: Written, byte: int, kind: str, times: int, found: str, expected: str
+) -> None:
+    unit = decode_unit(store.unit(T1, 12))
+    store.write(T1, 12, written(store, unit), byte)
+    finding = only(store, kind, f"{T1}/{name_of_offset(200)}", 40 + byte, times)
+
+    assert found.format(next=unit.physical_offset + 1, larger=unit.size + 1) in finding.found
+    assert finding.expected.startswith(expected.format(*unit))
+    assert finding.field == {8: "size", 12: "tags_code"}.get(byte, "unit")
 
 
 def test_a_unit_of_a_record_that_the_log_lost_is_told(store: Store) -> None:
     unit = decode_unit(store.unit(T1, 3))
     overwrite(store.root / "commitlog" / name_of_offset(0), unit.physical_offset, b"U" * 30)
     only(store, "unit_of_damaged_record", f"{T1}/{name_of_offset(0)}", 60)
-
-
-def test_a_wrong_size_is_told(store: Store) -> None:
-    size = decode_unit(store.unit(T1, 12)).size
-    store.write(T1, 12, struct.pack(">i", size + 1), UNIT.offset("size"))
-    finding = only(store, "wrong_size", f"{T1}/{name_of_offset(200)}", 48)
-
-    assert (finding.field, finding.found, finding.expected) == ("size", str(size + 1), str(size))
-
-
-def test_the_hash_of_another_text_is_told(store: Store) -> None:
-    """A consumer that filters by tags never sees the message."""
-    code = decode_unit(store.unit(T1, 12)).tags_code
-    store.write(T1, 12, struct.pack(">q", 12345), UNIT.offset("tags_code"))
-    finding = only(store, "wrong_tags_code", f"{T1}/{name_of_offset(200)}", 52)
-
-    assert (finding.field, finding.found, finding.expected) == ("tags_code", "12345", str(code))
 
 
 def test_another_time_of_delivery_is_told(store: Store) -> None:
@@ -129,28 +141,12 @@ def test_another_time_of_delivery_is_told(store: Store) -> None:
     only(store, "wrong_tags_code", f"{queue}/{name_of_offset(0)}", 12)
 
 
-@pytest.mark.parametrize("other", ["consumequeue/T1/1", "consumequeue/T2/0"])
-def test_a_unit_of_another_queue_is_told(store: Store, other: str) -> None:
-    store.write(T1, 12, store.unit(other, 1))
-    finding = only(store, "unit_of_other_queue", f"{T1}/{name_of_offset(200)}", 40)
-
-    assert f"a record of {other.split('/')[1]} {other.split('/')[2]}" in finding.found
-
-
 def test_a_unit_of_a_hidden_record_is_told(golden: StoreOf, tmp_path: Path) -> None:
     """Up to 4.2.0 prepared messages lie in their own topic, and no unit may lead to them."""
     store = Store(Path(shutil.copytree(golden("b420-base"), tmp_path / "store")), "b420-base")
     prepared = next(record for record, _ in records_of(segments_of(store.root)) if record.sys_flag & 0xC == 4)
     store.write(T1, 12, UNIT.pack(prepared.physical_offset, prepared.total_size, 0))
     only(store, "unit_of_hidden_record", f"{T1}/{name_of_offset(200)}", 40)
-
-
-def test_a_unit_that_stands_twice_is_told(store: Store) -> None:
-    """In place of another, whose message is never consumed."""
-    store.write(T1, 12, store.unit(T1, 11))
-    finding = only(store, "duplicate_unit", f"{T1}/{name_of_offset(200)}", 40)
-
-    assert finding.expected.startswith("offset ")
 
 
 def test_a_unit_inserted_twice_is_told_and_not_what_it_pushes_on(store: Store) -> None:
@@ -197,12 +193,6 @@ def test_a_gap_in_the_queue_offsets_is_told(store: Store) -> None:
     finding = only(store, "misplaced_unit", f"{T1}/{name_of_offset(400)}", 100)
 
     assert finding.found == "the unit of queue offset 28"
-
-
-def test_a_hole_is_told(store: Store) -> None:
-    """A broker that starts now takes the queue for ended there."""
-    store.write(T1, 12, bytes(2 * UNIT.size))
-    only(store, "hole", f"{T1}/{name_of_offset(200)}", 40, times=2)
 
 
 def blank(store: Store, *positions: int) -> None:
@@ -266,11 +256,6 @@ def test_a_queue_that_was_started_again_is_told_where_the_log_has_lost_something
 
     found = [(one.kind, one.offset, one.times) for one in store.findings()]
     assert found == [("blank_inside", 0, 2), ("blank_inside", 60, 1), ("blank_of_lost_record", 40, 1)]
-
-
-def test_a_unit_that_is_none_is_told(store: Store) -> None:
-    store.write(T1, 12, b"\xff" * 12)
-    only(store, "corrupt_unit", f"{T1}/{name_of_offset(200)}", 40)
 
 
 def test_bytes_behind_the_last_unit_are_told(store: Store) -> None:
