@@ -31,7 +31,6 @@ from jobs.verify.rocksdb_index import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})
 _NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED})  # of queues, by no repair
-_INDEX = "NEW-INDEX"
 _REPAIR = "REPAIR"
 
 
@@ -39,42 +38,21 @@ class Advice(NamedTuple):
     """One thing to do, and what was found that it is for."""
 
     step: Step
-    groups: tuple[Group, ...] = ()
+    groups: tuple[Group, ...]
 
 
 def advice(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> list[Advice]:
     """Return the steps, in the order in which they are to be done, each with the findings that it is for."""
-    advised = [one for one in _steps(quote(store), parts, groups) if one.groups]
-    advised += [
-        Advice(Step(f"The {name} could not be verified: {part.unverified}"))
-        for name, part in parts.items()
-        if part.unverified and name == INDEX
-    ]
+    steps = (*_of_log(quote(store), groups), *_of_made_files(quote(store), parts, groups))
+    advised = [one for one in steps if one.groups]
+    index = parts.get(INDEX)
+    if index is not None and index.unverified:
+        advised.append(_step((), f"The {INDEX} could not be verified: {index.unverified}"))
     return advised
 
 
-def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> Iterator[Advice]:
-    """Yield every step that there is, with the groups that ask for it, if any do."""
-    yield from _of_log(store, groups)
-    rows, keys = (parts[name].database if name in parts else None for name in (QUEUES, INDEX))
-    yield from _of_queues(groups, rows)
-    yield from _of_index(store, groups, keys)
-    made = (
-        *_of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT}),
-        *(() if rows else _of(groups, QUEUES, besides=_NOT_MADE)),
-        *(() if keys else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED, *_IN_ROCKSDB})),
-    )
-    open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
-    of_sizes = tuple(one for one in open_ones if one.cause.kind == WRONG_FILE_SIZE)
-    words = "Files have a wrong length, are lost, or contradict the log. See what would be made again; only reads:"
-    command = f"{program()} repair {store} --out {_REPAIR}"
-    yield Advice(Step(words, (command,)), tuple(one for one in made if one not in of_sizes))
-    words = (
-        "Of what is undecided, repair changes only what it can prove. A slave's copy of the rest tells what is right, "
-        "or a lake that was filled before (repair --lake); of lengths, the broker's configuration "
-        "(repair --broker-conf)."
-    )
-    yield Advice(Step(words), open_ones)
+def _step(groups: tuple[Group, ...], words: str, *commands: str) -> Advice:
+    return Advice(Step(words, commands), groups)
 
 
 def _of(
@@ -91,11 +69,9 @@ def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
     copy = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
     export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
     misnamed = _of(groups, LOG, {MISNAMED_SEGMENT})
+    renamings = [_renaming(store, one.cause) for one in misnamed if "://" not in store + one.cause.file]
     words = "A segment has a wrong name. With the broker stopped, give it its own, and verify again:"
-    yield Advice(
-        Step(words, tuple(_renaming(store, one.cause) for one in misnamed if "://" not in store + one.cause.file)),
-        misnamed,
-    )
+    yield _step(misnamed, words, *renamings)
     missing, before = _of(groups, LOG, MISSING_RECORDS), _of(groups, LOG, {LOST_START})
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
     ends = [group.cause.found.rpartition(" ")[2].replace(",", "") for group in missing if group.cause.kind == GAP]
@@ -103,25 +79,22 @@ def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
     if len(ends) == len(missing) and all(map(str.isdigit, ends)):
         wanted += f" AND physical_offset < {max(map(int, ends), default=0)}"
     words = f"Part of the log is missing. Put the segment back {copy} its messages, for repair or export:"
-    repair = f"{program()} repair {store} --out {_REPAIR} --lake LAKE"
-    yield Advice(Step(words, (repair, export.format(wanted))), missing)
+    yield _step(missing, words, f"{program()} repair {store} --out {_REPAIR} --lake LAKE", export.format(wanted))
     end = "".join(group.cause.found.rpartition(" ")[2] for group in before)
     words = f"The first segments are missing. Put them back {copy} their messages:"
-    yield Advice(Step(words, (export.format(f"< {end}"),)), before)
-    yield Advice(
-        Step("The disk cannot read parts of the log: copy the store to another disk before anything else."),
+    yield _step(before, words, export.format(f"< {end}"))
+    yield _step(
         _of(groups, LOG, {UNREADABLE_RANGE}),
+        "The disk cannot read parts of the log: copy the store to another disk before anything else.",
     )
-    yield Advice(
-        Step(
-            "Records of the log are damaged. repair --lake takes them from a lake that was filled before, or that a "
-            "slave's store is ingested into now."
-        ),
+    yield _step(
         _of(groups, LOG, DAMAGED_RECORDS),
+        "Records of the log are damaged. repair --lake takes them from a lake that was filled before, or that a "
+        "slave's store is ingested into now.",
     )
-    yield Advice(
-        Step("A checkpoint matters after a crash only. A broker that is started and stopped writes it again."),
+    yield _step(
         _of(groups, LOG, {CHECKPOINT_AHEAD}),
+        "A checkpoint matters after a crash only. A broker that is started and stopped writes it again.",
     )
 
 
@@ -131,51 +104,66 @@ def _renaming(store: str, misnamed: Finding) -> str:
     return f"mv -n {place}/{name} {place}/{misnamed.expected}"
 
 
+def _of_made_files(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> Iterator[Advice]:
+    """Yield the steps for what a broker, or a repair, makes from the log."""
+    rows, keys = (parts[name].database if name in parts else None for name in (QUEUES, INDEX))
+    yield from _of_queues(groups, rows)
+    yield from _of_index(store, groups, keys)
+    made = (
+        *_of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT}),
+        *(() if rows else _of(groups, QUEUES, besides=_NOT_MADE)),
+        *(() if keys else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED, *_IN_ROCKSDB})),
+    )
+    open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
+    of_sizes = tuple(one for one in open_ones if one.cause.kind == WRONG_FILE_SIZE)
+    words = "Files have a wrong length, are lost, or contradict the log. See what would be made again; only reads:"
+    others = tuple(one for one in made if one not in of_sizes)
+    yield _step(others, words, f"{program()} repair {store} --out {_REPAIR}")
+    yield _step(
+        open_ones,
+        "Of what is undecided, repair changes only what it can prove. A slave's copy of the rest tells what is right, "
+        "or a lake that was filled before (repair --lake); of lengths, the broker's configuration "
+        "(repair --broker-conf).",
+    )
+
+
 def _of_queues(groups: Sequence[Group], database: Step | None) -> Iterator[Advice]:
-    yield Advice(
-        Step(
-            "A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
-            "topics, if any are beside them): a broker of 5.3.3 or later makes its rows again from the log; "
-            "from 5.4.0 on, from the newest segments, as many as commitLogRecoverMaxNum says (10)."
-        ),
+    yield _step(
         _of(groups, QUEUES, {UNREADABLE_DATABASE}),
+        "A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
+        "topics, if any are beside them): a broker of 5.3.3 or later makes its rows again from the log; "
+        "from 5.4.0 on, from the newest segments, as many as commitLogRecoverMaxNum says (10).",
     )
-    yield Advice(
-        Step("A table of the broker is damaged: put the file in `config` back, from its .bak or from a slave."),
+    yield _step(
         _of(groups, QUEUES, {DAMAGED_CONFIGURATION}),
+        "A table of the broker is damaged: put the file in `config` back, from its .bak or from a slave.",
     )
-    yield Advice(
-        Step(
-            "A broker makes no compacted log again. With the broker stopped, put the folder `compaction` back from a "
-            "slave or a backup; a lake tells the newest message of each key (docs/recipes.md)."
-        ),
+    yield _step(
         _of(groups, QUEUES, COMPACTED),
+        "A broker makes no compacted log again. With the broker stopped, put the folder `compaction` back from a "
+        "slave or a backup; a lake tells the newest message of each key (docs/recipes.md).",
     )
     if database is not None:
         yield Advice(database, _of(groups, QUEUES, besides=_NOT_MADE))
 
 
-def _of_index(store: str, groups: Sequence[Group], only_of_a_broker: Step | None) -> Iterator[Advice]:
-    if only_of_a_broker is not None:
-        yield Advice(only_of_a_broker, _of(groups, INDEX))
+def _of_index(store: str, groups: Sequence[Group], database: Step | None) -> Iterator[Advice]:
+    if database is not None:
+        yield Advice(database, _of(groups, INDEX))
         return
-    yield Advice(
-        Step(
-            "Keys were never indexed, inside a file that is otherwise right: only a full rebuild brings them back "
-            "(--lost-only keeps that file):",
-            (f"{program()} rebuild-index {store} --out {_INDEX}-ALL",),
-        ),
+    yield _step(
         _of(groups, INDEX, {NOT_INDEXED}),
+        "Keys were never indexed, inside a file that is otherwise right: only a full rebuild brings them back "
+        "(--lost-only keeps that file):",
+        f"{program()} rebuild-index {store} --out NEW-INDEX-ALL",
     )
     copies = _of(groups, INDEX, {REPEATED})
-    words = "An index file is a copy of one before it. With the broker stopped, take it out of the folder:"
     local = [one.cause.file for one in copies if "://" not in store]
-    yield Advice(Step(words, tuple(f"mv -n {store}/{file} {store}/{Path(file).name}.copy" for file in local)), copies)
-    yield Advice(
-        Step(
-            "The index in RocksDB is not what the log says, and only a broker makes its rows. Until then, keys are in "
-            "the log:",
-            (f"{program()} query by-key --store {store} -t TOPIC -k KEY --through-log",),
-        ),
+    words = "An index file is a copy of one before it. With the broker stopped, take it out of the folder:"
+    yield _step(copies, words, *(f"mv -n {store}/{file} {store}/{Path(file).name}.copy" for file in local))
+    yield _step(
         _of(groups, INDEX, _IN_ROCKSDB),
+        "The index in RocksDB is not what the log says, and only a broker makes its rows. Until then, keys are in "
+        "the log:",
+        f"{program()} query by-key --store {store} -t TOPIC -k KEY --through-log",
     )
