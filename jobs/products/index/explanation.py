@@ -17,7 +17,6 @@ from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, co
 from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import is_covered
-from jobs.products.index.same_name import is_overwritten
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
@@ -26,13 +25,16 @@ from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.compare import Part
+from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.geometry import other_slots
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Content
-from rmq_formats.release import Rules
+from rmq_formats.release import Rules, release_at
 
 FEW_BITS = 64
 _AT_ONCE = 1 << 20  # bytes
+_LARGEST_OVERWRITTEN = 1 << 24  # of a file that fills within a millisecond
+_DEEPEST = 4  # files over each other
 
 
 @unique
@@ -285,13 +287,39 @@ def _judge(
         return _how_equal(survivor, row)
     if compared.is_changing and not compared.counts[Part.ENTRY]:
         return Verdict.GROWING, f"its first {header.entry_count} entries are equal"
-    if before is not None and is_overwritten(survivor, before, recipe, row):
+    if before is not None and _is_overwritten(survivor, before, recipe, row):
         return Verdict.OVERWRITTEN, ""
     slots = _other_slots(survivor.real, recipe)
     if slots is not None:
         where = f"in {slots} slots, not in {recipe.geometry.hash_slots}"
         return Verdict.WRONG_GEOMETRY, f"its entries hang {where}: maxHashSlotNum was changed"
     return _how_different(survivor, compared, recipe.geometry)
+
+
+def _is_overwritten(survivor: Survivor, before: Survivor, recipe: IndexRecipe, row: KeyRow) -> bool:
+    """
+    Return whether several files were written over each other under this name.
+
+    Of two rolls in one millisecond the second file gets the name of the first: both are mapped onto the same bytes. It
+    happens only where files are tiny or one message has more keys than a file. The newer file's header and entries are
+    over those of the older one, whose slots it takes for its own.
+    """
+    geometry = recipe.geometry
+    over, rest = divmod(survivor.start - before.end, geometry.capacity)
+    if geometry.file_size > _LARGEST_OVERWRITTEN or rest or not 0 < over < _DEEPEST:
+        return False
+    actual = recipe.storage.read(survivor.real.location, 0, geometry.file_size)
+    data = bytearray(geometry.file_size)
+    previous: IndexHeader | None = before.real.header
+    start = before.end
+    for _ in range(over + 1):
+        made = IndexFile.created(geometry, previous, data)
+        for key in row.keys(start, min(start + geometry.capacity, survivor.end)):
+            counting = release_at(recipe.rules, key.physical_offset).hash_slot_count
+            made.put(key.key_hash, key.physical_offset, key.store_timestamp, counting)
+        previous, data = made.header, bytearray(made.encode())
+        start += geometry.capacity
+    return bytes(data) == actual
 
 
 def _other_slots(real: RealFile, recipe: IndexRecipe) -> int | None:
