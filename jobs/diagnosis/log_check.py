@@ -5,6 +5,7 @@ The records of a log as one pass sees them: which are damaged, and which a check
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
@@ -32,45 +33,36 @@ class ChangedRecord(NamedTuple):
     kind: str  # of the finding
 
 
-class RangeCheck(NamedTuple):
-    """The damage in one range of the log."""
+@dataclass(slots=True)
+class RangeCheck:
+    """The damage in one range of the log, noted while its pieces pass."""
 
-    records: int
-    damaged: tuple[Piece, ...]
-    wrong: tuple[ChangedRecord, ...]  # of these the body has another CRC
-    doubtful: tuple[ChangedRecord, ...] = ()  # whole to a broker, and not what it wrote
+    records: int = 0
+    damaged: list[Piece] = field(default_factory=list)
+    wrong: list[ChangedRecord] = field(default_factory=list)  # of these the body has another CRC
+    doubtful: list[ChangedRecord] = field(default_factory=list)  # whole to a broker, and not what it wrote
     newest_timestamp: int = 0  # the latest store time
-    places: tuple[BadPlace, ...] = ()  # the same damage, and ends of files, with the whole messages before them
+    places: list[BadPlace] = field(default_factory=list)  # the damage, and ends of files, with whole messages before
 
     @property
     def messages(self) -> int:
         """How many records are whole."""
         return self.records - len(self.wrong)
 
-
-class _Checker:
-    """Looks at pieces on their way."""
-
-    def __init__(self) -> None:
-        self._records = 0
-        self._damaged: list[Piece] = []
-        self._wrong: list[ChangedRecord] = []
-        self._doubtful: list[ChangedRecord] = []
-        self._newest = 0
-        self._places: list[BadPlace] = []
-
     def watch(self, pieces: Iterator[Records | Piece]) -> Iterator[Records | Piece]:
+        """Yield *pieces*, and look at each on its way."""
         for item in pieces:
             if isinstance(item, Piece):
                 if item.kind is PieceKind.DAMAGE:
-                    self._damaged.append(item)
+                    self.damaged.append(item)
                     self._note(item.offset, item.end)
                 elif item.kind is PieceKind.BLANK:
                     self._note(item.offset, item.offset)
             else:
-                self._newest = max(self._newest, int(kernels.newest_store_timestamp(item.buffer, item.positions)))
+                newest = int(kernels.newest_store_timestamp(item.buffer, item.positions))
+                self.newest_timestamp = max(self.newest_timestamp, newest)
                 self._check_records(item)
-                self._records += int(item.positions.size)
+                self.records += int(item.positions.size)
             yield item
 
     def _check_records(self, item: Records) -> None:
@@ -81,18 +73,12 @@ class _Checker:
             record = ChangedRecord(item.base_offset + at, size, _KINDS[kind])
             if kind == kernels.BODY_CRC:
                 self._note(record.offset, record.offset + size, records_before=number)
-                self._wrong.append(record)
+                self.wrong.append(record)
             elif kind == kernels.RECORD_CRC or not _has_unused_room(item, at, size):
-                self._doubtful.append(record)
+                self.doubtful.append(record)
 
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
-        self._places.append(BadPlace(offset, end, self._records + records_before - len(self._wrong)))
-
-    def finish(self) -> RangeCheck:
-        return RangeCheck(
-            self._records, tuple(self._damaged), tuple(self._wrong), tuple(self._doubtful), self._newest,
-            tuple(self._places),
-        )  # fmt: skip
+        self.places.append(BadPlace(offset, end, self.messages + records_before))
 
 
 class _Watched(NamedTuple, Generic[Result]):
@@ -103,9 +89,8 @@ class _Watched(NamedTuple, Generic[Result]):
 
 
 def _checked(range_: Range, pieces: Iterator[Records | Piece], *, task: Task[Result]) -> _Watched[Result]:
-    checker = _Checker()
-    payload = task(range_, checker.watch(pieces))
-    return _Watched(payload, checker.finish())
+    check = RangeCheck()
+    return _Watched(task(range_, check.watch(pieces)), check)
 
 
 def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:

@@ -4,10 +4,10 @@ Messages: one row for each record of the log, and in `traces` one for each line 
 Bytes that are no record are named in `quarantine`, and kept in `log_pieces` so that the log can be restored.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from types import TracebackType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from jobs.lake.bodies import with_inflated
 from jobs.lake.table_file import Action
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES, Table
 from jobs.products.damage import Damage, damage_rows
 from jobs.products.log_pieces import PieceCollector
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
@@ -89,34 +89,23 @@ class MessageCollector(Collector[None]):
 
     def finish(self) -> Made[None]:
         """Finish the files."""
+        damaged = [damage_rows(self._range, self._damaged)] if self._damaged else []
         files = {
             MESSAGES.name: self._file.close(),
-            QUARANTINE.name: self._quarantine(),
-            LOG_PIECES.name: self._log_pieces(),
+            QUARANTINE.name: self._write(QUARANTINE, damaged, file=self._range.location),
+            LOG_PIECES.name: self._write(LOG_PIECES, self._pieces.row_groups()),
             TRACES.name: self._traces.close(),
         }
         return Made(None, {table: action for table, action in files.items() if action is not None})
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.__exit__(kind, error, trace)
-        self._traces.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+        self._traces.__exit__(*error)
 
-    def _quarantine(self) -> Action | None:
-        range_ = self._range
-        run = self._output.naming.run
-        with self._output.file(
-            QUARANTINE, self._part, segment=range_.base_offset, file=range_.location, run=run
-        ) as file:
-            if self._damaged:
-                file.write_rows(damage_rows(range_, self._damaged))
-            return file.close()
-
-    def _log_pieces(self) -> Action | None:
-        run = self._output.naming.run
-        with self._output.file(LOG_PIECES, self._part, segment=self._range.base_offset, run=run) as file:
-            for rows in self._pieces.row_groups():
+    def _write(self, table: Table, groups: Iterable[Sequence[dict[str, Any]]], **constants: str) -> Action | None:
+        run, segment = self._output.naming.run, self._range.base_offset
+        with self._output.file(table, self._part, segment=segment, run=run, **constants) as file:
+            for rows in groups:
                 file.write_rows(rows)
             return file.close()
 
