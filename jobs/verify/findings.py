@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from jobs.console.result import Step
@@ -9,8 +10,10 @@ from jobs.console.severity import Severity, worst_of
 from jobs.lake.findings import INDEX, LOG, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
+from rmq_formats.store import name_of_offset
 
 _ORDER = (LOG, QUEUES, INDEX)
+_base_offset = attrgetter("base_offset")
 
 
 @dataclass(slots=True)
@@ -40,6 +43,14 @@ def unreadable_database(part: str, error: FormatError, store: Store, besides: st
     cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
     place = store.below(error.file), error.offset, "database"
     return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "one that opens", cause)
+
+
+def place_of(offset: int, store: Store) -> tuple[str, int]:
+    """Return the file below the store's root, and the position in it, of an offset of the log."""
+    segment = max((one for one in store.segments if one.base_offset <= offset), key=_base_offset, default=None)
+    if segment is None:
+        return f"commitlog/{name_of_offset(offset)}", 0
+    return store.below(segment.location), offset - segment.base_offset
 
 
 class Group(NamedTuple):

@@ -1,9 +1,7 @@
 """The log itself: parts that are missing, damaged, unreadable, or not as the broker wrote them."""
 
-from bisect import bisect_right
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from typing import NamedTuple
 
 from jobs.diagnosis.broker_start import doubtful_length
@@ -28,8 +26,9 @@ from jobs.store.log_ends import has_lost_end, lost_start, newest_known
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import Hole, cut_short, holes
 from jobs.store.store import Segment, Store
+from jobs.verify.causes import Lost, LostRanges
 from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
-from jobs.verify.findings import PartReport
+from jobs.verify.findings import PartReport, place_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
@@ -41,47 +40,8 @@ UNCHECKED_FIELDS = (
     "keys and tags"
 )
 UNCHECKED = f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"
-Lost = tuple[int, int, str]  # from one offset to another, by the finding of this title
-_ZEROS = "magic 00000000 "
-_NEVER_WRITTEN = "undecided: zeroed, or never written, and what is behind it is of another log"
 _ELSEWHERE = "physical_offset"  # the reason for records that name another place
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
-
-
-class LostRanges:
-    """Which offsets of the log hold no record any more, and which finding says so."""
-
-    def __init__(self, findings: Iterable[Lost]) -> None:
-        self._ranges = sorted(findings)
-        self._starts = [start for start, _, _ in self._ranges]
-        self._furthest = list(accumulate((end for _, end, _ in self._ranges), max))  # of a range and all before it
-
-    def title_at(self, offset: int | None) -> str:
-        """Return the title of the finding that explains why *offset* is lost; "" where it is not."""
-        number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
-        while offset is not None and number >= 0 and offset < self._furthest[number]:
-            _, end, title = self._ranges[number]
-            if offset < end:
-                return title
-            number -= 1  # a gap within the lost end hides that end
-        return ""
-
-    def attributed(self, finding: Finding) -> Finding:
-        """Return a finding with the log's finding that it follows from, if there is one."""
-        title = self.title_at(finding.log_offset)
-        return finding.following(title) if title else finding
-
-
-def doubted_zeros(
-    findings: Iterable[Finding], followed: Container[str], checks: Sequence[RangeCheck], store: Store
-) -> Iterator[Finding]:
-    """Yield *findings*; zeros up to a file's end that no unit or entry leads into may never have been anything else."""
-    ends = {segment.end for segment in store.segments}
-    pieces = (piece for check in checks for piece in check.damaged)
-    tails = {piece.offset for piece in pieces if piece.reason.startswith(_ZEROS) and piece.end in ends}
-    for one in findings:
-        is_doubted = one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed
-        yield one._replace(cause=_NEVER_WRITTEN) if is_doubted else one
 
 
 class LogFindings(NamedTuple):
@@ -218,18 +178,6 @@ def _lost_start(store: Store) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _place(offset: int, store: Store) -> tuple[str, int]:
-    """Return the file below the store's root, and the position in it, of an offset of the log."""
-    segment = max(
-        (segment for segment in store.segments if segment.base_offset <= offset),
-        key=lambda segment: segment.base_offset,
-        default=None,
-    )
-    if segment is None:
-        return f"commitlog/{name_of_offset(offset)}", 0
-    return store.below(segment.location), offset - segment.base_offset
-
-
 def _gap(hole: Hole, store: Store) -> Finding:
     location, position = hole.place(store.segments)
     cause = "a segment is missing: it was deleted, or not copied"
@@ -246,7 +194,7 @@ def _misnamed(one: Misnamed, store: Store) -> Finding:
 
 
 def _damaged(piece: Piece, store: Store) -> Finding:
-    file, position = _place(piece.offset, store)
+    file, position = place_of(piece.offset, store)
     is_unreadable = piece.reason == IO_ERROR
     cause = "these bytes are no record: overwritten, zeroed, or bits changed"
     if is_unreadable:
@@ -280,7 +228,7 @@ _EXPECTED = {
 
 
 def _changed(record: ChangedRecord, store: Store) -> Finding:
-    file, position = _place(record.offset, store)
+    file, position = place_of(record.offset, store)
     field, expected = _EXPECTED[record.kind]
     found, cause = f"record at {record.offset}, {record.size} bytes", _CHANGES[record.kind]
     return Finding(LOG, record.kind, file, position, field, found, expected, cause, log_offset=record.offset)
@@ -288,7 +236,7 @@ def _changed(record: ChangedRecord, store: Store) -> Finding:
 
 def doubted_by_broker(offset: int, store: Store) -> Finding:
     """Return the finding of bytes that are nothing wrong to us, and the end of the log to the broker."""
-    file, position = _place(offset, store)
+    file, position = place_of(offset, store)
     return Finding(
         LOG, DAMAGED_RANGE, file, position, "offsets", f"{offset} to {offset + BLANK.size}", "records",
         "the end of the file states more bytes than are left: its broker takes that for the end of the log",
@@ -318,7 +266,7 @@ def doubted_end(store: Store, log_end: int) -> int | None:
 
 def lost_end(log_end: int, ahead: int, store: Store) -> Finding:
     """Return the finding that the log ends before a record that queues or index files lead to."""
-    file, position = _place(log_end, store)
+    file, position = place_of(log_end, store)
     cause = (
         "the broker was shut down in order, and its queues or index files lead to records after the log's end: the "
         "newest segment was cut short, or the last ones are missing"

@@ -13,7 +13,6 @@ from jobs.console.amounts import counted
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, keeps_half_record, start_outcome
-from jobs.diagnosis.foreign_segments import doubted, suspected_segments
 from jobs.diagnosis.log_check import LogWatch, walked_log
 from jobs.lake.findings import AHEAD_OF_LOG, INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
@@ -26,11 +25,11 @@ from jobs.store.request import StoreRequest
 from jobs.store.retention import begun_again
 from jobs.store.store import IsTierError, Store
 from jobs.store.workers import Workers
+from jobs.verify.causes import attribute, set_apart
 from jobs.verify.compaction import add_compaction
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
-from jobs.verify.log import doubted_by_broker, doubted_zeros, log_findings
-from jobs.verify.promotion import set_apart
+from jobs.verify.log import doubted_by_broker, log_findings
 from jobs.verify.queues import QueueFindings, compare_queues
 from jobs.verify.tier import verify_tier
 from jobs.verify.waiting import add_what_waits
@@ -126,12 +125,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     log = log_findings(read.store, checks, read.queues.log_end, ahead, request.wanted.conf)
     if promotion is not None:
         set_apart(promotion, log.report, [read.queues.report, index], read.store)
+    attribute(log.report, [read.queues.report, index], log.lost, checks, read.store)
     parts: dict[str, PartReport] = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}
-    foreign = suspected_segments(read.queues.report.findings, read.store)
-    for part in (read.queues.report, index):
-        part.findings = [log.lost.attributed(one) for one in doubted(part.findings, foreign, read.store)]
-    followed = {one.follows for part in parts.values() for one in part.findings}
-    log.report.findings = list(doubted_zeros(log.report.findings, followed, checks, read.store))
     start = None
     walked = walked_log(checks, read.queues.log_end)._replace(queue_stops=read.queues.stops)
     if broker_process(store.root) is None:

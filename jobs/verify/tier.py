@@ -23,8 +23,9 @@ from jobs.store.store import Store
 from jobs.store.tier import Tier, TierQueue
 from jobs.store.units import Units, units_of
 from jobs.store.workers import OneByOne, Workers
+from jobs.verify.causes import LostRanges
 from jobs.verify.findings import PartReport
-from jobs.verify.log import UNCHECKED, LostRanges, log_numbers, record_findings
+from jobs.verify.log import UNCHECKED, log_numbers, record_findings
 from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import Records

@@ -23,9 +23,9 @@ from jobs.storage import AnyStorage
 from jobs.store.store import Segment
 from jobs.store.tier import Tier
 from jobs.store.workers import Workers
+from jobs.verify.causes import Lost, LostRanges
 from jobs.verify.findings import PartReport
 from jobs.verify.index import LOST_MESSAGES
-from jobs.verify.log import Lost, LostRanges
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import FormatError, NeedMoreData
 from rmq_formats.hashing import index_key_hash
