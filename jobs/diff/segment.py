@@ -21,6 +21,7 @@ from jobs.restore.segment import SegmentWork, rows_of_segment
 from jobs.storage.model import Reader
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
+from rmq_formats.arrays import slices
 from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -217,15 +218,12 @@ def _compared(made: Assembled, range_: Range | None) -> Flags:
     if range_ is None:
         return equal
     ends = made.offsets + made.sizes
-    cuts = np.flatnonzero((made.offsets[1:] != ends[:-1]) | (made.positions[1:] != (made.positions + made.sizes)[:-1]))
-    first, last = np.concatenate(([0], cuts + 1)), np.concatenate((cuts, [made.offsets.size - 1]))
+    cuts = (made.offsets[1:] != ends[:-1]) | (made.positions[1:] != (made.positions + made.sizes)[:-1])
     try:
         with range_.open() as file:
-            for start, end in zip(first.tolist(), last.tolist(), strict=True):
-                some = slice(start, end + 1)
-                if made.offsets[start] < range_.base_offset:  # a row that another engine has changed
-                    continue
-                equal[some] = _equal_to(file, range_, made, some)
+            for some in slices(made.offsets.size, cuts):
+                if made.offsets[some.start] >= range_.base_offset:  # else a row that another engine has changed
+                    equal[some] = _equal_to(file, range_, made, some)
     except FileNotFoundError:  # retention: the reader says so, too
         return equal
     return equal
@@ -249,12 +247,10 @@ def _equal_to(file: Reader, range_: Range, made: Assembled, some: slice) -> Flag
 def _runs(what: str, starts: Integers, ends: Integers, chosen: Flags) -> Iterator[Run]:
     """Yield the runs of records that are chosen; where they are many, one that reaches from the first to the last."""
     places = np.flatnonzero(chosen)
-    if not places.size:
-        return
-    cuts = np.flatnonzero(np.diff(places) != 1) + 1
-    if cuts.size >= _MOST_RUNS:
-        cuts = cuts[:0]
-    for run in np.split(places, cuts):
+    cuts = np.diff(places) != 1
+    cuts &= np.count_nonzero(cuts) < _MOST_RUNS
+    for some in slices(places.size, cuts):
+        run = places[some]
         yield Run(what, int(starts[run[0]]), int(ends[run[-1]]), run.size)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
+from rmq_formats.arrays import slices
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, DLEDGER_MAGIC
 from rmq_formats.commitlog.scan import Records
@@ -128,19 +129,17 @@ class PieceCollector:
         headers = np.ascontiguousarray(raw).view(_FIELDS)[:, 0]
         offsets, ends = starts + group.base_offset, group.positions + group.base_offset + group.sizes
         new = offsets >= self._from_offset
-        usual = _is_usual(headers, offsets, group.sizes) & new
+        # What follows from its index and term alone is no row of its own.
+        usual = (headers == _usual_headers(offsets, group.sizes, headers["index"], headers["term"])) & new
         for at in np.flatnonzero(~usual & new).tolist():
             self._kept.append((HEADER, int(offsets[at]), ENTRY_HEADER_SIZE))
         offsets, ends, headers = offsets[usual], ends[usual], headers[usual]
-        if not offsets.size:
-            return
         index, term = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
         breaks = (offsets[1:] != ends[:-1]) | (index[1:] != index[:-1] + 1) | (term[1:] != term[:-1])
-        cuts = np.flatnonzero(breaks) + 1
-        first, last = np.concatenate(([0], cuts)), np.concatenate((cuts - 1, [offsets.size - 1]))
-        for start, end in zip(first.tolist(), last.tolist(), strict=True):
+        for some in slices(offsets.size, breaks):
+            first, last = some.start, some.stop - 1
             self._append(
-                _Entries(int(offsets[start]), int(ends[end]), int(index[start]), int(term[start]), end - start + 1)
+                _Entries(int(offsets[first]), int(ends[last]), int(index[first]), int(term[first]), last - first + 1)
             )
 
     def _append(self, run: _Entries) -> None:
@@ -152,30 +151,21 @@ class PieceCollector:
             self._entries.append(run)
 
 
-def _is_usual(headers: NDArray[np.void], offsets: Integers, sizes: Sizes) -> NDArray[np.bool_]:
-    """Return which headers follow from their index and term alone."""
-    usual: NDArray[np.bool_] = (
-        (headers["magic"] == DLEDGER_MAGIC)
-        & (headers["size"] == sizes + ENTRY_HEADER_SIZE)
-        & (headers["pos"] == offsets)
-        & (headers["channel"] == 0)
-        & (headers["chain_crc"] == 0)
-        & (headers["body_crc"] == 0)
-        & (headers["body_length"] == sizes)
-    )
-    return usual
+def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:
+    """Return the headers, at these *offsets*, of entries that hold records of these *sizes*, as DLedger writes them."""
+    headers = np.zeros(offsets.size, _FIELDS)  # nothing of the rest is set: no channel, no CRC
+    headers["magic"] = DLEDGER_MAGIC
+    headers["size"] = sizes + ENTRY_HEADER_SIZE
+    headers["index"] = index
+    headers["term"] = term
+    headers["pos"] = offsets
+    headers["body_length"] = sizes
+    return headers
 
 
 def entry_headers(offsets: Integers, sizes: Sizes, index: int, term: int) -> bytes:
     """Return the headers of entries that follow each other from *index* on; records have these offsets and sizes."""
-    headers = np.zeros(offsets.size, _FIELDS)
-    headers["magic"] = DLEDGER_MAGIC
-    headers["size"] = sizes + ENTRY_HEADER_SIZE
-    headers["index"] = index + np.arange(offsets.size)
-    headers["term"] = term
-    headers["pos"] = offsets - ENTRY_HEADER_SIZE
-    headers["body_length"] = sizes
-    return headers.tobytes()
+    return _usual_headers(offsets - ENTRY_HEADER_SIZE, sizes, index + np.arange(offsets.size), term).tobytes()
 
 
 def _row(kind: str, offset: int, size: int, data: bytes | None = None, **more: object) -> dict[str, Any]:

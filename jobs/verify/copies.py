@@ -1,16 +1,14 @@
 """Copies of records, in a compacted log, compared with the records themselves, which the queue leads to."""
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jobs.storage.model import Reader
 from jobs.store.queue_files import StoredQueue
 from jobs.store.store import Segment, Store
 from jobs.store.units import Units, is_gone, is_written, units_of
+from rmq_formats.arrays import slices
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_other_copies
 from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Bytes, Integers
@@ -40,11 +38,12 @@ def compare_copies(store: Store, queue: StoredQueue, file: Segment, copies: Unit
     chosen = copies[originals.numbers]
     places = chosen["physical_offset"].astype(np.int64) - file.base_offset
     sizes = chosen["size"].astype(np.int64)
+    # Copies are compared in runs whose records ascend within one window of one segment: one read serves each side.
     cuts = (np.diff(originals.segments) != 0) | (np.diff(originals.offsets) <= 0)
     cuts |= (np.diff(originals.offsets // _WINDOW) != 0) | (np.diff(places // _WINDOW) != 0)
     count, others = 0, list[int]()
     with store.open(file) as copied:
-        for some in _cut(places.size, cuts):
+        for some in slices(places.size, cuts):
             segment = store.segments[int(originals.segments[some.start])]
             at = originals.offsets[some] - segment.base_offset
             records = _read(store, segment, at, sizes[some])
@@ -66,7 +65,7 @@ def _originals(store: Store, queue: StoredQueue, copies: Units) -> _Originals:
     numbers = np.flatnonzero((copies["queue_offset"] >= queue.start) & (copies["queue_offset"] < queue.capacity))
     positions = copies["queue_offset"][numbers].astype(np.int64)
     offsets = np.full(positions.size, -1, np.int64)
-    for some in _cut(positions.size, np.diff(positions // _UNITS_AT_ONCE) != 0):
+    for some in slices(positions.size, np.diff(positions // _UNITS_AT_ONCE) != 0):
         start, stop = int(positions[some].min()), int(positions[some].max()) + 1
         units = units_of(queue, start, stop)[positions[some] - start]
         offsets[some] = np.where(is_written(units) & ~is_gone(units), units["physical_offset"], -1)
@@ -75,12 +74,6 @@ def _originals(store: Store, queue: StoredQueue, copies: Units) -> _Originals:
     segments = np.searchsorted(starts, offsets, "right") - 1
     is_there = (segments >= 0) & (offsets + copies["size"][numbers] <= ends[np.maximum(segments, 0)])
     return _Originals(numbers[is_there], offsets[is_there], segments[is_there])
-
-
-def _cut(size: int, cuts: NDArray[np.bool_]) -> Iterator[slice]:
-    """Yield the parts of so many things, cut after each one that is chosen."""
-    bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), size]
-    return (slice(start, stop) for start, stop in pairwise(bounds) if start < stop)
 
 
 def _read(store: Store, segment: Segment, positions: Integers, sizes: Integers) -> Bytes | None:

@@ -8,7 +8,7 @@ missing, is left over and goes to `unmatched`.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import StoredQueue
 from jobs.store.tag_extensions import stored_tags_codes
 from jobs.store.units import Units, units_of
+from rmq_formats.arrays import slices
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
@@ -156,6 +157,7 @@ class Matcher:
         limit = self._matching.light_to_offset
         if limit == EVERYTHING or not name.topic.startswith(LMQ_PREFIX):
             return place
+        # Units of a queue come in the order of the log, so what RocksDB has is the beginning of them.
         stop = place.start + int(np.searchsorted(units["physical_offset"][place], limit))
         self._matches.waiting += place.stop - stop
         self._matches.expected -= place.stop - stop
@@ -168,13 +170,8 @@ def _table(matched: Sequence[tuple[int, int, int]]) -> NDArray[np.int64]:
 
 def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield start and length of each run of positions that follow each other."""
-    return ((int(positions[some.start]), some.stop - some.start) for some in _slices(positions))
-
-
-def _slices(positions: NDArray[np.int64]) -> Iterator[slice]:
-    """Yield the parts of *positions* in which each one is the next one of that before it."""
-    bounds = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
-    return (slice(start, stop) for start, stop in pairwise(bounds) if start < stop)
+    some = slices(positions.size, np.diff(positions) != 1)
+    return ((int(positions[one.start]), one.stop - one.start) for one in some)
 
 
 def newer_runs(packed: PackedUnits) -> Iterator[NewerRun]:
@@ -182,9 +179,10 @@ def newer_runs(packed: PackedUnits) -> Iterator[NewerRun]:
     for name, place in packed.queues():
         units = packed.units[place]
         units = units[units["is_dispatched"] == 0]
-        for some in islice(_slices(units["queue_offset"]) if name.kind is QueueKind.PLAIN else (), _RUNS):
-            first = units[some.start]
-            yield NewerRun(name, int(first["physical_offset"]), int(first["queue_offset"]), some.stop - some.start)
+        if name.kind is QueueKind.PLAIN:
+            for some in islice(slices(units.size, np.diff(units["queue_offset"]) != 1), _RUNS):
+                first = units[some.start]
+                yield NewerRun(name, int(first["physical_offset"]), int(first["queue_offset"]), some.stop - some.start)
 
 
 class Found(NamedTuple):
