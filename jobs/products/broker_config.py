@@ -48,13 +48,11 @@ class StartedBrokerConfig(Started[None]):
             why = f"the broker's configuration is not compared with that of the run before: {self.unread}"
             return Finished(state=self.known.as_json() | {TO_OFFSET: to_offset}, notes=[why])
         finished = Finished(state=self.there.as_json() | {TO_OFFSET: to_offset})
-        output = self.run.output
         changes: dict[Table, Iterator[SettingChange | OffsetChange]] = {
             BROKER_CONFIG: setting_changes(self.settings, self.known),
             CONSUMER_OFFSETS: offset_changes(self.there, self.known),
         }
         for table, rows in changes.items():
-            with output.file(table, "config", to_offset=to_offset, run=output.naming.run) as file:
-                file.write_rows(change._asdict() for change in rows)
-                finished.add(table, file.close())
+            written = self.run.output.write_config(table, (change._asdict() for change in rows), to_offset)
+            finished.add(table, written)
         return finished

@@ -47,9 +47,5 @@ class StartedConfigFiles(Started[None]):
         deleted = sorted(self.known.keys() - digests.keys())
         rows += [{"name": name, "modified": None, "sha256": None, "bytes": None} for name in deleted]
         finished = Finished(state={FILES: digests, "to_offset": to_offset})
-        if rows:
-            output = self.run.output
-            with output.file(CONFIG_FILES, "config", to_offset=to_offset, run=output.naming.run) as file:
-                file.write_rows(rows)
-                finished.add(CONFIG_FILES, file.close())
+        finished.add(CONFIG_FILES, self.run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished

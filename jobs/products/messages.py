@@ -18,8 +18,7 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES, Table
 from jobs.products.damage import Damage, damage_rows
 from jobs.products.log_pieces import PieceCollector
-from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
-from jobs.store.chain import Outcome
+from jobs.products.product import Collector, Made, Output, Run, Started, State
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from rmq_formats.commitlog.columns import message_batch, record_crcs
@@ -35,20 +34,11 @@ _OF_MESSAGE = ("physical_offset", "store_timestamp", "born_host")
 _ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: tiny messages are many
 
 
-def start(run: Run, state: State | None) -> "StartedMessages":
+def start(run: Run, state: State | None) -> Started[None]:
     """Begin where the log's new part begins."""
     del state
     collector = partial(MessageCollector, run.output, run.writers.rules, run.selection, run.from_offset)
-    return StartedMessages(run, run.from_offset, collector)
-
-
-class StartedMessages(Started[None]):
-    """Messages in a run."""
-
-    def finish(self, outcomes: Sequence[Outcome[Made[None]]], to_offset: int) -> Finished:
-        """Add nothing: the ranges' tasks have written all of it."""
-        del outcomes, to_offset
-        return Finished()
+    return Started(run, run.from_offset, collector)
 
 
 class MessageCollector(Collector[None]):

@@ -47,6 +47,12 @@ class Output:
         whose: dict[str, str | int] = {"broker": self.broker, "store_id": self.naming.store_id}
         return TableFile(self.lake, table, self.naming.name(part), whose | constants)
 
+    def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> Action | None:
+        """Write a file of rows about the broker's configuration; None when there are none."""
+        with self.file(table, "config", to_offset=to_offset, run=self.naming.run) as file:
+            file.write_rows(rows)
+            return file.close()
+
     def write(self, table: Table, part: str, batches: Iterable[pa.RecordBatch]) -> Action | None:
         """Write a file of these rows; None when there are none."""
         return self.file(table, part).fill(batches)
@@ -136,20 +142,21 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Started(ABC, Generic[C]):
+class Started(Generic[C]):
     """A product in a run: from where it reads the log, and what makes the collector of a range."""
 
     run: Run
     from_offset: int
     collector: NewCollector[C]
 
-    @abstractmethod
     def finish(self, outcomes: Sequence[Outcome[Made[C]]], to_offset: int) -> Finished:
         """
-        Settle what no range's task could settle; *to_offset* is where the next run goes on.
+        Settle what no range's task could settle, if anything; *to_offset* is where the next run goes on.
 
         Each accepted range comes with what this product's collector made of it, and with the files of all products.
         """
+        del outcomes, to_offset
+        return Finished()
 
     def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:
         """Finish with result *number* of each range, which this product's own collector made."""

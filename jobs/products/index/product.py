@@ -136,8 +136,7 @@ class StartedIndex(Started[RangeKeys]):
             for rows in written
         ]
         with output.file(INDEX_FILES, "headers") as file:
-            if rows:
-                file.write_rows(rows)
+            file.write_rows(rows)
             return file.close()
 
     def _state(self, written: Sequence[EntryRows], to_offset: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Nothing is guessed where a guess would change bytes: then `UndecidedError` says 
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, tzinfo
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.products.index.eras import SWITCHES, rules_of_files
@@ -45,21 +45,12 @@ class Settings(NamedTuple):
 
     def describe(self) -> dict[str, object]:
         """Return the form that the manifest keeps."""
-        geometry, rules, zone = self.geometry, self.rules, self.zone
+        geometry, writers = self.geometry.value, self.rules.value
+        releases = [{"from_offset": since, "release": str(release)} for since, release in writers.rules]
         return {
-            "geometry": {
-                "hash_slots": geometry.value.hash_slots,
-                "index_num": geometry.value.index_num,
-                "origin": geometry.origin,
-                "evidence": geometry.reason,
-            },
-            "rules": {
-                "releases": [{"from_offset": since, "release": str(release)} for since, release in rules.value.rules],
-                "text": rules.value.text,
-                "origin": rules.origin,
-                "evidence": rules.reason,
-            },
-            "time_zone": {"zone": str(zone.value), "origin": zone.origin, "evidence": zone.reason},
+            "geometry": _described(self.geometry, hash_slots=geometry.hash_slots, index_num=geometry.index_num),
+            "rules": _described(self.rules, releases=releases, text=writers.text),
+            "time_zone": _described(self.zone, zone=str(self.zone.value)),
         }
 
     def lines(self) -> Iterator[str]:
@@ -67,6 +58,10 @@ class Settings(NamedTuple):
         yield f"  {self.geometry.value} ({self.geometry.how})"
         yield f"  rules of RocketMQ {self.rules.value} ({self.rules.how})"
         yield f"  names in {self.zone.value} ({self.zone.how})"
+
+
+def _described(known: Known[Any], **values: object) -> dict[str, object]:
+    return {**values, "origin": known.origin, "evidence": known.reason}
 
 
 def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:

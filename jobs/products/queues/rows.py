@@ -94,34 +94,22 @@ def batches_of(blocks: Sequence[RowBlock], tags: Sequence[str]) -> Iterator[pa.R
 
 def _batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
     counts = [block.queue_offset.size for block in blocks]
-    columns: dict[str, pa.Array] = {
-        "topic": _repeated([block.name.topic for block in blocks], counts, pa.string()),
-        "queue_id": pa.array(np.repeat([block.name.queue_id for block in blocks], counts), pa.int32()),
-        "is_pre_blank": pa.array(np.repeat([block.is_pre_blank for block in blocks], counts), pa.bool_()),
+    of_blocks = {
+        "topic": pa.array([block.name.topic for block in blocks], pa.string()),
+        "queue_id": pa.array([block.name.queue_id for block in blocks], pa.int32()),
+        "is_pre_blank": pa.array([block.is_pre_blank for block in blocks], pa.bool_()),
+        "status": pa.array([block.status.value for block in blocks], pa.string()),
+        "mismatch": pa.array([list(block.mismatch) or None for block in blocks], pa.list_(pa.string())),
+    }
+    numbers = pa.array(np.repeat(np.arange(len(blocks)), counts))
+    columns = {name: values.take(numbers) for name, values in of_blocks.items()} | {
         "batch_count": _optional([block.batch_count for block in blocks], counts, np.int16),
-        "status": _repeated([block.status.value for block in blocks], counts, pa.string()),
-        "mismatch": _mismatches(blocks, counts),
         "store_timestamp": _optional([block.store_timestamp for block in blocks], counts, np.int64),
         "tags": _tags([block.tag_numbers for block in blocks], counts, tags),
     }
     for name in ("queue_offset", "physical_offset", "size", "tags_code"):
         columns[name] = pa.array(np.concatenate([getattr(block, name) for block in blocks]), SCHEMA.field(name).type)
     return pa.RecordBatch.from_arrays([columns[name] for name in _NAMES], schema=SCHEMA)
-
-
-def _mismatches(blocks: Sequence[RowBlock], counts: Sequence[int]) -> pa.Array:
-    type_ = pa.list_(pa.string())
-    if not any(block.mismatch for block in blocks):
-        return pa.nulls(sum(counts), type_)
-    values = [list(block.mismatch) or None for block, count in zip(blocks, counts, strict=True) for _ in range(count)]
-    return pa.array(values, type_)
-
-
-def _repeated(values: Sequence[str], counts: Sequence[int], type_: pa.DataType) -> pa.Array:
-    distinct = list(dict.fromkeys(values))
-    numbers = {value: number for number, value in enumerate(distinct)}
-    indices = np.repeat(np.array([numbers[value] for value in values], np.int32), counts)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(distinct, type_)).cast(type_)
 
 
 def _optional(parts: Sequence[NDArray[Any] | None], counts: Sequence[int], type_: type[np.integer[Any]]) -> pa.Array:

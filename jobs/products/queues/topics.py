@@ -5,7 +5,6 @@ Which topics of a log the broker has deleted.
 as long as their segments live, and no broker makes their units again. That is no damage.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
@@ -36,9 +35,5 @@ def topic_table(store: Store) -> TopicTable:
     if not isinstance(table, dict) or not table:
         return TopicTable(None, with_queues)
     listed = frozenset(table)
-    is_old = any(topic not in listed for topic in _plain(with_queues))
+    is_old = any(topic not in listed and not topic.startswith(_SYSTEM) for topic in with_queues)
     return TopicTable(None if is_old else listed, with_queues)
-
-
-def _plain(topics: Iterable[str]) -> Iterable[str]:
-    return (topic for topic in topics if not topic.startswith(_SYSTEM))
