@@ -301,7 +301,7 @@ def _planned(row: KeyRow, store: Store, settings: Settings) -> _Plan:
 
 
 def _log(row: KeyRow) -> RowShape:
-    return RowShape(len(row), row.records, row.ends_without_keys, row.start_offset == 0)
+    return RowShape(len(row), row.ends_without_keys, row.start_offset == 0)
 
 
 def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch) -> _Plan:

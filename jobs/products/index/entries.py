@@ -28,7 +28,7 @@ from jobs.lake.tables import INDEX_ENTRIES
 from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file
 from jobs.products.index.kept_slots import OpenFile, keep, take
 from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
-from jobs.products.index.placement import Kind, RowShape, plan_all, plan_lost
+from jobs.products.index.placement import Kind, RowShape, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
 from jobs.products.product import Output
 from jobs.storage.local import write_all
@@ -148,13 +148,14 @@ class _Maker:
     def anchored(self, survivors: Sequence[Survivor]) -> Iterator[EntryWork]:
         """Follow the broker's own files; the newest one is continued to the log's end."""
         row, capacity = self._row, self._capacity
-        log = RowShape(len(row), row.records, ends_without_keys=False, is_whole=row.start_offset == 0)
+        log = RowShape(len(row), ends_without_keys=False, is_whole=row.start_offset == 0)
         anchors = [survivor.anchor(self._opening.geometry) for survivor in survivors]
         if anchors and not anchors[-1].is_full:
             end = completed_end(survivors[-1], self._opening.geometry, row)
             is_full = end - survivors[-1].end + survivors[-1].real.header.entry_count == capacity
             anchors[-1] = anchors[-1]._replace(end=end, is_full=is_full)
-        planned = plan_lost(log, capacity, anchors) if anchors else plan_all(log, capacity)
+        planned = plan_lost(log, capacity, anchors)
+        # In the order of the files: each survivor (0) before the planned ones that come after it (1).
         places = sorted(
             [(plan.after, 1, plan.start, plan.end, None) for plan in planned if plan.kind is not Kind.OPEN or plan.end]
             + [(number, 0, anchor.start, anchor.end, survivors[number]) for number, anchor in enumerate(anchors)],

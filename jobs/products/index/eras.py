@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.products.index.file_builder import RealFile
+from jobs.products.index.file_builder import RealFile, slots_in_use
 from jobs.store.known import DETECTED, Known
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
@@ -164,9 +164,8 @@ class _Look:
         return np.frombuffer(data.ljust(size, b"\0"), _ENTRY)
 
     def _count_slots(self) -> int:
-        size = self._geometry.entries_position - self._geometry.slot_position(0)
-        data = self._store.read(self._file, self._geometry.slot_position(0), size)
-        return int(np.count_nonzero(np.frombuffer(data.ljust(size, b"\0"), ">i4")))
+        with self._store.open(self._file) as file:
+            return slots_in_use(file, self._geometry)
 
     def _matching(self, rules: Rules, entries: _Entries) -> int:
         """Return how many of *entries*, the file's first, are what the log gives under *rules*."""

@@ -205,6 +205,7 @@ class Attempt:
         os.ftruncate(self._descriptor, self._size)
         self._sha256 = sha256_of(self._path)
         os.fsync(self._descriptor)
+        # After the last write: whoever sees the same size and time of change later need not read the file again.
         self._place = _place(os.fstat(self._descriptor))
         self._close()
 
@@ -277,13 +278,14 @@ def compare_file(recipe: IndexRecipe) -> Compared:
             comparison.counts,
             comparison.bits,
             comparison.zeroed,
-            _slots_in_use(file, recipe.geometry),
+            slots_in_use(file, recipe.geometry),
             _not_zero(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size),
             bytes(file.read(0, HEADER.size)) != HEADER.pack(*real.header),
         )
 
 
-def _slots_in_use(file: Reader, geometry: Geometry) -> int:
+def slots_in_use(file: Reader, geometry: Geometry) -> int:
+    """Count the slots of an index file that have entries."""
     blocks = _blocks(file, geometry.slot_position(0), geometry.entries_position)
     return sum(int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4"))) for data in blocks)
 

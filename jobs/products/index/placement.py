@@ -53,14 +53,8 @@ class RowShape(NamedTuple):
     """The row as a whole."""
 
     keys: int
-    records: int
     ends_without_keys: bool  # the newest message has none
     is_whole: bool  # it begins where the broker began
-
-    @property
-    def opens_empty_file(self) -> bool:
-        """Whether a message asked for a file after the last key; it matters only where the last file is full."""
-        return self.records > 0 and self.ends_without_keys
 
 
 RESTART = "a restart may have cut the file elsewhere"
@@ -93,8 +87,8 @@ def _cut(start: int, log: RowShape, capacity: int, after: int) -> Iterator[Plann
     while log.keys - start >= capacity:
         yield Planned(start, start + capacity, Kind.FULL, after)
         start += capacity
-    # A message asks for a file before anyone looks at its keys.
-    if start < log.keys or (start == log.keys and log.opens_empty_file):
+    # A message asks for a file before anyone looks at its keys; it matters only where the last file is full.
+    if start < log.keys or (start == log.keys and log.ends_without_keys):
         yield Planned(start, log.keys, Kind.OPEN, after)
 
 

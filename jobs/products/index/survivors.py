@@ -229,10 +229,6 @@ class _Lost(NamedTuple):
     keys: int
 
 
-# Told by identity from None, which is a candidate, too: a file that no other one was before.
-NOTHING_FITS = IndexHeader()
-
-
 class Placing:
     """Finds the place of one file after the other."""
 
@@ -329,6 +325,8 @@ class Placing:
 
     def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Seam, ...]:
         """Return the jumps to other places in the log inside of the file; none if jumps explain nothing."""
+        # From gap to gap of the log, and to its end as one without entries: before a gap they follow the keys, but for
+        # jumps; then come the gap's own entries, a seam of lost ones; after them keys go on, found by the first few.
         seams: list[Seam] = []
         count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
         for gap in [*lost, _Lost(count + 1, 0, len(self._row), 0)]:
@@ -395,13 +393,9 @@ class Placing:
         if not entries or not keys:
             return replace(found, previous=candidates[0])
         time = keys[0].store_timestamp
-        fits = (
-            header for header in candidates
-            if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s
-        )  # fmt: skip
-        previous = next(fits, NOTHING_FITS)
-        if previous is not NOTHING_FITS:
-            return replace(found, previous=previous)
+        for header in candidates:
+            if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s:
+                return replace(found, previous=header)
         if self._has_lost_before(found.start) and found.start < len(self._row):
             begins = [Seam(1, found.start, is_lost=True), Seam(2, found.start + 1)]
             return replace(found, seams=(*begins, *found.seams))

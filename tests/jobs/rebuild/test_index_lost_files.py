@@ -34,8 +34,8 @@ FEW = 10  # from which on not every subset is tried
 RANDOM = 24
 
 
-def a_log(keys: int, records: int = 3, *, without_keys: bool = False, is_whole: bool = True) -> RowShape:
-    return RowShape(keys, records, without_keys, is_whole)
+def a_log(keys: int, *, without_keys: bool = False, is_whole: bool = True) -> RowShape:
+    return RowShape(keys, without_keys, is_whole)
 
 
 def settings_of(name: str) -> Settings:
@@ -120,7 +120,7 @@ def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_p
 
 
 def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:
-    assert plan_all(a_log(0, 0), 5) == []
+    assert plan_all(a_log(0), 5) == []
     assert plan_all(a_log(0, without_keys=True), 5) == [Planned(0, 0, Kind.OPEN)]
     assert plan_all(a_log(10), 5) == [Planned(0, 5, Kind.FULL), Planned(5, 10, Kind.FULL)]
     assert plan_all(a_log(10, without_keys=True), 5)[2:] == [Planned(10, 10, Kind.OPEN)]
