@@ -20,8 +20,7 @@ from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.records import may_be_other_tags
-from jobs.products.queues.classification import BAD_PLACES
-from jobs.products.queues.differences import NOT_OF_QUEUES, Difference, DifferenceKind
+from jobs.products.queues.differences import BAD_PLACES, NOT_OF_QUEUES, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
 from jobs.products.queues.settings import QueueSettings
 from jobs.products.queues.topics import topic_table

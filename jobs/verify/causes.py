@@ -23,7 +23,7 @@ from jobs.lake.findings import (
     TAKEN_BACK_UNITS,
     Finding,
 )
-from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues.differences import OVERWRITTEN, WITHOUT_UNIT, DifferenceKind
 from jobs.store.epochs import Promotion
 from jobs.store.store import Store
 from jobs.verify.findings import PartReport, place_of
@@ -33,18 +33,6 @@ _ZEROS = "magic 00000000 "
 _NEVER_WRITTEN = "undecided: zeroed, or never written, and what is behind it is of another log"
 _OF_PROMOTION = frozenset({TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
 _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
-_NOTHING_THERE = frozenset(
-    {
-        DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
-        MISSING_INDEX_ENTRIES,
-    }
-)  # fmt: skip
-_OTHER_RECORD_THERE = frozenset(
-    {
-        DifferenceKind.WRONG_SIZE, DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.WRONG_BATCH_FIELD,
-        DifferenceKind.FOREIGN, DifferenceKind.HIDDEN_RECORD, DifferenceKind.DUPLICATE, DifferenceKind.OUT_OF_ORDER,
-    }
-)  # fmt: skip
 
 
 class LostRanges:
@@ -104,9 +92,9 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
 
 def _other_reason(one: Finding) -> str | None:
     """Return the reason of a finding when no segment is foreign; None where a foreign one does not explain it."""
-    if one.kind in _NOTHING_THERE:
+    if one.kind in {*WITHOUT_UNIT, MISSING_INDEX_ENTRIES}:
         return "units, entries or files were lost"
-    if one.kind in _OTHER_RECORD_THERE:
+    if one.kind in OVERWRITTEN:
         return "the unit was overwritten"
     return one.cause if one.kind in _AFTER_LOG else None
 

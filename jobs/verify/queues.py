@@ -16,7 +16,7 @@ from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRONG_FILE_SIZE, Finding
-from jobs.products.queues.differences import Difference, DifferenceKind
+from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
 from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.broker_config import CONSUMERS_FILE, Progress, ReaderKind, broker_config
@@ -80,7 +80,6 @@ _CAUSES = {
     DifferenceKind.DROPPED: "the broker dropped the record silently, for its queue offset is below the queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
 }
-_LACKING = frozenset({DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.DROPPED})
 _ALL_LOST = (
     "the folders of all queues were deleted; a broker of 4.7.1 or later makes them again from the log when it starts"
 )
@@ -123,7 +122,7 @@ def compare_queues(
     double = compare_double_write(store, queues)
     left_out = frozenset(unwritten_light_queues(double, joined.without_queue))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, topic_table(store), left_out)]
-    units = [_attributed(one, doubted) if one.times == 1 and one.kind in _LACKING else one for one in units]
+    units = [_attributed(one, doubted) if one.times == 1 and one.kind in WITHOUT_UNIT else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
     deleted = [finding for finding in (*missing, *units) if finding.kind == DELETED_TOPIC]
     report = PartReport(

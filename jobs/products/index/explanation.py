@@ -8,9 +8,9 @@ that way demands, and equality is the proof. Only what has no name is a contradi
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from enum import StrEnum, unique
+from enum import Enum, StrEnum, auto, unique
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
@@ -37,27 +37,43 @@ _LARGEST_OVERWRITTEN = 1 << 24  # of a file that fills within a millisecond
 _DEEPEST = 4  # files over each other
 
 
+class Nature(Enum):
+    """The kinds of verdicts."""
+
+    EXPLAINED = auto()  # the file is what some broker wrote, proven by recomputing it
+    DAMAGE = auto()  # it was right once, or is cut short: then it counts as lost
+    WRONG = auto()
+
+
 @unique
 class Verdict(StrEnum):
     """The verdict on a file."""
 
-    EQUAL = "equal"
-    RESTARTED = "indexed again after a start"
-    HISTORY = "history before the first segment"
-    AHEAD = "copied while live: ahead of the log"
-    GROWING = "written to while it was read"
-    SKIPPED = "keys left out"
-    LOST_IN_LOG = "messages that the log has lost"
-    TAKEN_BACK = "messages that a promotion took back"
-    OVERWRITTEN = "two rolls in one millisecond: one file over another"
+    nature: Nature
+
+    def __new__(cls, value: str, nature: Nature = Nature.WRONG) -> Self:
+        """Return the verdict that is *value* in words."""
+        verdict = str.__new__(cls, value)
+        verdict._value_, verdict.nature = value, nature
+        return verdict
+
+    EQUAL = "equal", Nature.EXPLAINED
+    RESTARTED = "indexed again after a start", Nature.EXPLAINED
+    HISTORY = "history before the first segment", Nature.EXPLAINED
+    AHEAD = "copied while live: ahead of the log", Nature.EXPLAINED
+    GROWING = "written to while it was read", Nature.EXPLAINED
+    SKIPPED = "keys left out", Nature.EXPLAINED
+    LOST_IN_LOG = "messages that the log has lost", Nature.EXPLAINED
+    TAKEN_BACK = "messages that a promotion took back", Nature.EXPLAINED
+    OVERWRITTEN = "two rolls in one millisecond: one file over another", Nature.EXPLAINED
     OTHER_RULE = "other release's rule"
-    TRUNCATED = "truncated"
+    TRUNCATED = "truncated", Nature.DAMAGE
     WRONG_GEOMETRY = "wrong geometry"
-    ZEROED = "zeroed"
-    HALF_WRITTEN = "half written"
-    BIT_DAMAGE = "bit damage"
-    HEADER_DAMAGE = "header damaged"
-    MISNAMED = "under the name of another file"
+    ZEROED = "zeroed", Nature.DAMAGE
+    HALF_WRITTEN = "half written", Nature.DAMAGE
+    BIT_DAMAGE = "bit damage", Nature.DAMAGE
+    HEADER_DAMAGE = "header damaged", Nature.DAMAGE
+    MISNAMED = "under the name of another file", Nature.DAMAGE
     OUT_OF_ORDER = "in another order than their messages"
     REPEATED = "a copy of a file before it"
     FOREIGN = "foreign file"
@@ -65,38 +81,13 @@ class Verdict(StrEnum):
 
     @property
     def is_explained(self) -> bool:
-        """Whether the file is what some broker wrote, proven by recomputing it."""
-        return self in _EXPLAINED
+        """Whether the file is what some broker wrote."""
+        return self.nature is Nature.EXPLAINED
 
     @property
     def is_damage(self) -> bool:
-        """Whether the file was right once, or is cut short: then it counts as lost."""
-        return self in _DAMAGE
-
-
-_EXPLAINED = frozenset(
-    {
-        Verdict.EQUAL,
-        Verdict.RESTARTED,
-        Verdict.HISTORY,
-        Verdict.AHEAD,
-        Verdict.GROWING,
-        Verdict.SKIPPED,
-        Verdict.LOST_IN_LOG,
-        Verdict.TAKEN_BACK,
-        Verdict.OVERWRITTEN,
-    }
-)
-_DAMAGE = frozenset(
-    {
-        Verdict.TRUNCATED,
-        Verdict.ZEROED,
-        Verdict.HALF_WRITTEN,
-        Verdict.BIT_DAMAGE,
-        Verdict.HEADER_DAMAGE,
-        Verdict.MISNAMED,
-    }
-)
+        """Whether the file counts as lost."""
+        return self.nature is Nature.DAMAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +175,14 @@ def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str | None]
     """
     zone = detect_zone((one.real.name, one.real.header.begin_timestamp) for one in explained)
     in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].real.header.begin_physical_offset)
+    # Of the files up to `number`, in the order of their messages, none has the name of a later one as soon as
+    # `last_named` is no greater: they can have been exchanged among themselves alone, and are judged as one block.
     first = 0
     last_named = 0
     for number, (named, _) in enumerate(in_order):
         last_named = max(last_named, named)
         if last_named > number:
-            continue  # one of the files up to here has the name of a later one
+            continue
         block = [one for _, one in in_order[first : number + 1]]
         before = [one for _, one in in_order[max(first - 1, 0) : first]]
         if len(block) > 1 and not _overlap((*before, *block)):

@@ -14,22 +14,6 @@ from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
-BAD_PLACES = frozenset(
-    {
-        DifferenceKind.DANGLING,
-        DifferenceKind.LOST_RECORD,
-        DifferenceKind.DAMAGED_RECORD,
-        DifferenceKind.BEHIND_LOG,
-        DifferenceKind.FOREIGN,
-        DifferenceKind.HIDDEN_RECORD,
-        DifferenceKind.DUPLICATE,
-        DifferenceKind.CORRUPT,
-        DifferenceKind.BLANK_INSIDE,
-        DifferenceKind.BLANK_OF_LOST,
-        DifferenceKind.HOLE,
-        DifferenceKind.MISSING_FILE,
-    }
-)
 _SHOWN = 4
 
 

@@ -2,59 +2,70 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum, unique
+from enum import Flag, StrEnum, auto, unique
+from typing import Self
 
 from rmq_formats.consumequeue.unit import QueueName
 
 
+class Trait(Flag):
+    """Properties that classes of differences share."""
+
+    BAD_PLACE = auto()  # the place holds no unit of the record that should have it
+    NO_FAULT = auto()  # of a queue or its file: the record is lost in the log, or its topic was deleted
+    NO_UNIT = auto()  # a record has none
+    OVERWRITTEN = auto()  # a unit leads to a record, and is not what that record demands
+    # A unit leads to a record that says otherwise; where few units say so, one changed bit of the record explains it.
+    AGAINST_RECORD = auto()
+    NONE = 0
+
+
+_LOST = Trait.BAD_PLACE | Trait.NO_FAULT
+_OTHER = Trait.BAD_PLACE | Trait.OVERWRITTEN | Trait.AGAINST_RECORD
+
+
 @unique
 class DifferenceKind(StrEnum):
-    """The classes; scripts branch on these."""
+    """The classes, each with its traits; scripts branch on these."""
 
-    DANGLING = "dangling_unit"
-    LOST_RECORD = "unit_of_lost_record"
-    DAMAGED_RECORD = "unit_of_damaged_record"
-    BEHIND_LOG = "unit_behind_log"
-    WRONG_SIZE = "wrong_size"
-    WRONG_TAGS_CODE = "wrong_tags_code"
-    WRONG_BATCH_FIELD = "wrong_batch_field"
-    FOREIGN = "unit_of_other_queue"
-    HIDDEN_RECORD = "unit_of_hidden_record"
-    DUPLICATE = "duplicate_unit"
-    OUT_OF_ORDER = "out_of_order"
-    MISPLACED = "misplaced_unit"
-    MISSING = "missing_unit"
-    MISSING_FILE = "missing_file"
-    MISSING_QUEUE = "missing_queue"
-    HOLE = "hole"
-    BLANK_INSIDE = "blank_inside"
-    BLANK_OF_LOST = "blank_of_lost_record"  # a repair leaves out what the log has lost
-    CORRUPT = "corrupt_unit"
-    RESTARTED = "queue_restarted"
-    DROPPED = "dropped_record"
-    DELETED_TOPIC = "deleted_topic"  # no fault: messages of a topic that was deleted and created again
+    traits: Trait
+
+    def __new__(cls, value: str, traits: Trait = Trait.NONE) -> Self:
+        """Return the class that scripts know by *value*."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind.traits = value, traits
+        return kind
+
+    DANGLING = "dangling_unit", Trait.BAD_PLACE
+    LOST_RECORD = "unit_of_lost_record", _LOST
+    DAMAGED_RECORD = "unit_of_damaged_record", _LOST
+    BEHIND_LOG = "unit_behind_log", Trait.BAD_PLACE
+    WRONG_SIZE = "wrong_size", Trait.OVERWRITTEN
+    WRONG_TAGS_CODE = "wrong_tags_code", Trait.OVERWRITTEN | Trait.AGAINST_RECORD
+    WRONG_BATCH_FIELD = "wrong_batch_field", Trait.OVERWRITTEN
+    FOREIGN = "unit_of_other_queue", _OTHER
+    HIDDEN_RECORD = "unit_of_hidden_record", _OTHER
+    DUPLICATE = "duplicate_unit", _OTHER
+    OUT_OF_ORDER = "out_of_order", Trait.OVERWRITTEN
+    MISPLACED = "misplaced_unit", Trait.AGAINST_RECORD
+    MISSING = "missing_unit", Trait.NO_UNIT
+    MISSING_FILE = "missing_file", Trait.BAD_PLACE | Trait.NO_UNIT
+    MISSING_QUEUE = "missing_queue", Trait.NO_UNIT
+    HOLE = "hole", Trait.BAD_PLACE
+    BLANK_INSIDE = "blank_inside", Trait.BAD_PLACE
+    BLANK_OF_LOST = "blank_of_lost_record", _LOST  # a repair leaves out what the log has lost
+    CORRUPT = "corrupt_unit", Trait.BAD_PLACE
+    RESTARTED = "queue_restarted", Trait.AGAINST_RECORD
+    DROPPED = "dropped_record", Trait.NO_UNIT
+    DELETED_TOPIC = "deleted_topic", Trait.NO_FAULT  # messages of a topic that was deleted and created again
 
 
-# No fault of a queue or its file: the record is lost in the log, or its topic was deleted.
-NOT_OF_QUEUES = frozenset(
-    {
-        DifferenceKind.LOST_RECORD,
-        DifferenceKind.DAMAGED_RECORD,
-        DifferenceKind.BLANK_OF_LOST,
-        DifferenceKind.DELETED_TOPIC,
-    }
-)
-# A unit leads to a record that says otherwise; where few units say so, one changed bit of the record explains it, too.
-_AGAINST_A_RECORD = frozenset(
-    {
-        DifferenceKind.FOREIGN,
-        DifferenceKind.HIDDEN_RECORD,
-        DifferenceKind.DUPLICATE,
-        DifferenceKind.MISPLACED,
-        DifferenceKind.RESTARTED,
-        DifferenceKind.WRONG_TAGS_CODE,
-    }
-)
+def _with(trait: Trait) -> frozenset[DifferenceKind]:
+    return frozenset(kind for kind in DifferenceKind if trait in kind.traits)
+
+
+BAD_PLACES, NOT_OF_QUEUES = _with(Trait.BAD_PLACE), _with(Trait.NO_FAULT)
+WITHOUT_UNIT, OVERWRITTEN = _with(Trait.NO_UNIT), _with(Trait.OVERWRITTEN)
 _FEW = 2
 
 
@@ -75,7 +86,7 @@ class Difference:
     @property
     def may_be_of_a_record(self) -> bool:
         """Whether one record, not the unit, may have changed where no checksum covers it."""
-        return self.kind in _AGAINST_A_RECORD and self.times <= _FEW and self.log_offset is not None
+        return Trait.AGAINST_RECORD in self.kind.traits and self.times <= _FEW and self.log_offset is not None
 
     def joined(self, other: "Difference") -> "Difference | None":
         """Return both as one, if *other* goes on where this ends."""

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.queues import classification
-from jobs.products.queues.classification import BAD_PLACES, Answer, OddUnit
-from jobs.products.queues.differences import Difference, DifferenceKind, merged
+from jobs.products.queues.classification import Answer, OddUnit
+from jobs.products.queues.differences import BAD_PLACES, Difference, DifferenceKind, merged
 from jobs.products.queues.range_matcher import runs
 from jobs.products.queues.records_at import RecordAt, Resolved
 from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows

@@ -3,7 +3,6 @@
 import pytest
 
 from jobs.products.queues.classification import (
-    Answer,
     OddUnit,
     by_record,
     displaced_runs,
@@ -118,12 +117,6 @@ def test_a_unit_of_a_record_that_has_its_own(
     assert (answer.kind, answer.wrong) == (kind, wrong)
 
 
-def test_the_text_of_a_foreign_unit_names_whose_it_is() -> None:
-    assert by_record(unit(), T1, record(expected(T2, 5))) == Answer(
-        DifferenceKind.FOREIGN, "offset 500, size 100, tags code 7: a record of T2 3", ("topic", "queue_id")
-    )
-
-
 @pytest.mark.parametrize(
     ("offset", "beginning", "has_file", "is_free", "kind"),
     [
@@ -143,11 +136,6 @@ def test_a_record_without_unit(
 def test_displaced_units_are_cut_into_runs() -> None:
     assert list(displaced_runs([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
     assert list(displaced_runs([])) == []
-
-
-def test_exchanged_units_are_one_difference() -> None:
-    (difference,) = of_displaced(T1, [(3, 4), (4, 3)])
-    assert (difference.kind, difference.position, difference.times) == (DifferenceKind.OUT_OF_ORDER, 3, 2)
 
 
 def test_shifted_units_say_by_how_much() -> None:
