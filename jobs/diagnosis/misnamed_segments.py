@@ -1,6 +1,5 @@
 """Segments of the log under a name that is not theirs: their records belong where the log has no file."""
 
-from functools import cached_property
 from typing import NamedTuple
 
 from jobs.store.queue_files import queues_of_files
@@ -34,14 +33,8 @@ class WrongNames:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-
-    @cached_property
-    def _missing(self) -> frozenset[int]:
-        return frozenset(hole.start for hole in holes(self._store.segments))
-
-    @cached_property
-    def _size(self) -> int:
-        return usual_size(self._store.segments)
+        self._missing = frozenset(hole.start for hole in holes(store.segments))
+        self._size = usual_size(store.segments)
 
     def of(self, segment: Segment, read: Read) -> Misnamed | None:
         """

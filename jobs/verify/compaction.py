@@ -262,18 +262,8 @@ def _compared_units(work: _Work, units: Units, made: Units, *, is_closed: bool) 
     elif not places.size:
         cause = "the log lost records, or the unit changed after the broker wrote it"
     place = work.store.below(work.file.units and work.file.units.location), at * UNITS[QueueKind.BATCH].itemsize
-    return [
-        Finding(
-            QUEUES,
-            OTHER_UNIT,
-            *place,
-            f"unit {at}",
-            found or "no unit",
-            expected or "no record",
-            cause,
-            times or lacking,
-        )
-    ], 0
+    values = f"unit {at}", found or "no unit", expected or "no record"
+    return [Finding(QUEUES, OTHER_UNIT, *place, *values, cause, times or lacking)], 0
 
 
 def _other_copies(work: _Work, log: Segment, made: Units) -> tuple[int, list[Finding]]:

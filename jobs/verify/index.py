@@ -120,26 +120,16 @@ def _is_finding(explained: Explained) -> bool:
 
 
 def _finding(explained: Explained) -> Finding:
-    differences = explained.compared.differences if explained.compared else ()
-    cause = _CAUSES[explained.verdict]
-    if not differences:
-        return Finding(
-            INDEX, explained.verdict.name.lower(), f"index/{explained.real.name}", None, "", explained.detail, "", cause
-        )
-    first = differences[0]
+    compared, cause = explained.compared, _CAUSES[explained.verdict]
+    kind, file = explained.verdict.name.lower(), f"index/{explained.real.name}"
+    if compared is None or not compared.differences:
+        return Finding(INDEX, kind, file, None, "", explained.detail, "", cause)
+    first = compared.differences[0]
     place = first.part if first.part is Part.HEADER else f"{first.part} {first.number}"
     more = explained.detail.removeprefix(str(first)).removeprefix("; ")  # the finding itself says the first difference
-    return Finding(
-        INDEX,
-        explained.verdict.name.lower(),
-        f"index/{explained.real.name}",
-        first.position,
-        f"{place} {first.field}",
-        str(first.found),
-        str(first.expected),
-        f"{cause} ({more})" if more else cause,
-        sum(explained.compared.counts.values()) if explained.compared else 1,
-    )
+    cause = f"{cause} ({more})" if more else cause
+    values = f"{place} {first.field}", str(first.found), str(first.expected)
+    return Finding(INDEX, kind, file, first.position, *values, cause, sum(compared.counts.values()))
 
 
 def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[Finding]:

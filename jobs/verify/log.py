@@ -183,8 +183,7 @@ def _gap(hole: Hole, store: Store) -> Finding:
     cause = "a segment is missing: it was deleted, or not copied"
     if position is not None:
         cause = "the file was cut short: a copy that broke off, a full disk, or fsck"
-    found = f"{hole.start} to {hole.end}"
-    return Finding(LOG, GAP, store.below(location), position, "offsets", found, "records", cause, log_offset=hole.start)
+    return _of_offsets(GAP, (store.below(location), position), (hole.start, hole.end), cause)
 
 
 def _misnamed(one: Misnamed, store: Store) -> Finding:
@@ -195,53 +194,51 @@ def _misnamed(one: Misnamed, store: Store) -> Finding:
 
 def _damaged(piece: Piece, store: Store) -> Finding:
     file, position = place_of(piece.offset, store)
-    is_unreadable = piece.reason == IO_ERROR
-    cause = "these bytes are no record: overwritten, zeroed, or bits changed"
-    if is_unreadable:
-        cause = "the disk returns an error for these bytes"
+    kind, cause = DAMAGED_RANGE, "these bytes are no record: overwritten, zeroed, or bits changed"
+    if piece.reason == IO_ERROR:
+        kind, cause = UNREADABLE_RANGE, "the disk returns an error for these bytes"
     elif not position and piece.reason.startswith(_ELSEWHERE):
         cause = "these records are of another place: the file is of another log, or has a wrong name"
     reason = f" ({piece.reason})" if piece.reason else ""
-    return Finding(
-        LOG,
-        UNREADABLE_RANGE if is_unreadable else DAMAGED_RANGE,
-        file,
-        position,
-        "offsets",
-        f"{piece.offset} to {piece.end}",
-        "records",
-        f"{cause}{reason}",
-        log_offset=piece.offset,
-    )
+    return _of_offsets(kind, (file, position), (piece.offset, piece.end), f"{cause}{reason}")
 
 
-_CHANGES = {
-    WRONG_BODY: "the body, or its CRC, changed after the broker wrote it; consumers refuse the message",
-    WRONG_RECORD: "a field, a property, or the CRC over the full record changed after the broker wrote it",
-    ZEROED_PROPERTIES: "the end of the record was lost, or never written: no broker ends properties in zeros",
-}
-_EXPECTED = {
-    WRONG_BODY: ("body", "a body of the stored CRC"),
-    WRONG_RECORD: ("record", "the record as the broker wrote it"),
-    ZEROED_PROPERTIES: ("properties", "properties that do not end in zeros"),
+def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, int | str], cause: str) -> Finding:
+    """Return the finding that the log has no records from one offset to another."""
+    start, end = offsets
+    return Finding(LOG, kind, *place, "offsets", f"{start} to {end}", "records", cause, log_offset=start)
+
+
+_CHANGES = {  # of a record: the field, what it should be, the cause
+    WRONG_BODY: (
+        "body",
+        "a body of the stored CRC",
+        "the body, or its CRC, changed after the broker wrote it; consumers refuse the message",
+    ),
+    WRONG_RECORD: (
+        "record",
+        "the record as the broker wrote it",
+        "a field, a property, or the CRC over the full record changed after the broker wrote it",
+    ),
+    ZEROED_PROPERTIES: (
+        "properties",
+        "properties that do not end in zeros",
+        "the end of the record was lost, or never written: no broker ends properties in zeros",
+    ),
 }
 
 
 def _changed(record: ChangedRecord, store: Store) -> Finding:
-    file, position = place_of(record.offset, store)
-    field, expected = _EXPECTED[record.kind]
-    found, cause = f"record at {record.offset}, {record.size} bytes", _CHANGES[record.kind]
-    return Finding(LOG, record.kind, file, position, field, found, expected, cause, log_offset=record.offset)
+    field, expected, cause = _CHANGES[record.kind]
+    found = f"record at {record.offset}, {record.size} bytes"
+    place = place_of(record.offset, store)
+    return Finding(LOG, record.kind, *place, field, found, expected, cause, log_offset=record.offset)
 
 
 def doubted_by_broker(offset: int, store: Store) -> Finding:
     """Return the finding of bytes that are nothing wrong to us, and the end of the log to the broker."""
-    file, position = place_of(offset, store)
-    return Finding(
-        LOG, DAMAGED_RANGE, file, position, "offsets", f"{offset} to {offset + BLANK.size}", "records",
-        "the end of the file states more bytes than are left: its broker takes that for the end of the log",
-        log_offset=offset,
-    )  # fmt: skip
+    cause = "the end of the file states more bytes than are left: its broker takes that for the end of the log"
+    return _of_offsets(DAMAGED_RANGE, place_of(offset, store), (offset, offset + BLANK.size), cause)
 
 
 def _doubtful_end(store: Store, log_end: int) -> Iterator[str]:
@@ -266,13 +263,10 @@ def doubted_end(store: Store, log_end: int) -> int | None:
 
 def lost_end(log_end: int, ahead: int, store: Store) -> Finding:
     """Return the finding that the log ends before a record that queues or index files lead to."""
-    file, position = place_of(log_end, store)
     cause = (
         "the broker was shut down in order, and its queues or index files lead to records after the log's end: the "
         "newest segment was cut short, or the last ones are missing"
     )
     if not store.segments:
         cause = "there is no segment: the log lies elsewhere (--commitlog, --broker-conf), or all of it was deleted"
-    return Finding(
-        LOG, LOST_END, file, position, "offsets", f"{log_end} to {ahead} or later", "records", cause, log_offset=log_end
-    )
+    return _of_offsets(LOST_END, place_of(log_end, store), (log_end, f"{ahead} or later"), cause)

@@ -154,20 +154,10 @@ def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, 
 
 def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, times: int) -> Finding:
     file = stored.file_at(number)
-    position = number * stored.unit_size - (file.base_offset if file else 0)
+    place = file.location if file else "", number * stored.unit_size - (file.base_offset if file else 0)
     found, wanted = (", ".join(f"{name} {one[name]}" for name in _FIELDS) for one in (unit, made))
     cause = "the unit, or the record, changed after the broker wrote it"
     if not made["size"]:
         wanted, cause = "a record", "the log of the tier lost this record, or the unit is of another log"
-    return Finding(
-        QUEUES,
-        TIER_UNIT,
-        file.location if file else "",
-        position,
-        f"unit {number}",
-        found,
-        wanted,
-        cause,
-        times,
-        int(unit["physical_offset"]),
-    )
+    log_offset = int(unit["physical_offset"])
+    return Finding(QUEUES, TIER_UNIT, *place, f"unit {number}", found, wanted, cause, times, log_offset)

@@ -154,6 +154,9 @@ class _Comparison:
     """Entries of one broker's index files, each with the key that it is of."""
 
     def __init__(self, files: Sequence[_File], queues: Sequence[IndexedQueue]) -> None:
+        # Entries of all files lie in one array, keys of all queues in another. `_file` and `_queue` say whose each of
+        # them is; `_key` leads from an entry to its key (-1: no message that is there has it), `_is_indexed` says of a
+        # key whether an entry leads to it. Both are one where queue id, hash and offset are: the topic is in the hash.
         self._files = [(file, file.content) for file in files if file.content is not None]
         self._has_expired = bool(files) and files[0].segment.base_offset > 0
         self._queues = queues
@@ -178,6 +181,7 @@ class _Comparison:
         """Return the number of each topic: that of most of its entries."""
         matched = np.flatnonzero(self._key >= 0)
         queues, ids = self._queue[self._key[matched]], self._entries["topic_id"][matched].astype(np.int64)
+        # A queue and an id of 32 bits, which may be negative, as one number: pairs would be sorted much more slowly.
         pairs, times = np.unique(queues * _MOST_IDS + ids % _MOST_IDS, return_counts=True)
         topics: dict[str, Counter[int]] = {}
         for pair, count in zip(pairs.tolist(), times.tolist(), strict=True):
@@ -244,7 +248,7 @@ class _Comparison:
         """Return which keys have no entry, and should, or will."""
         missing: Mask = ~self._is_indexed & (self._keys["key_hash"] != _NEVER_PUT)
         if self._has_expired:
-            first = self._limit(np.minimum, np.flatnonzero(self._key >= 0), -1)
+            first = self._limit(np.minimum, np.flatnonzero(self._key >= 0))
             missing &= self._keys["physical_offset"] >= first[self._queue]
         return missing
 
@@ -255,21 +259,19 @@ class _Comparison:
         Messages of one queue are put by several threads: those of the newest file's time may be put after others.
         """
         matched = self._key >= 0
-        newest = self._limit(np.minimum, np.flatnonzero(matched & (self._file == len(self._files) - 1)), -1)
-        last = self._limit(np.maximum, np.flatnonzero(matched), -1)
+        newest = self._limit(np.minimum, np.flatnonzero(matched & (self._file == len(self._files) - 1)))
+        last = self._limit(np.maximum, np.flatnonzero(matched))
         since = np.where(newest >= 0, newest, last + 1)
         may: Mask = self._keys["physical_offset"] >= since[self._queue]
         return may
 
-    def _limit(self, limit: np.ufunc, entries: Integers, without: int) -> Integers:
-        """Return the least or the greatest offset that entries have in each queue; *without* any, that."""
+    def _limit(self, limit: np.ufunc, entries: Integers) -> Integers:
+        """Return the least or the greatest offset that entries have in each queue; -1 without any."""
         keys = self._key[entries]
-        queues, offsets = self._queue[keys], self._keys["physical_offset"][keys]
-        is_there = np.bincount(queues, minlength=len(self._queues)) > 0
-        start = np.iinfo(np.int64).max if limit is np.minimum else -1
-        found = np.full(len(self._queues), start, np.int64)
-        limit.at(found, queues, offsets)
-        return np.where(is_there, found, without)
+        none = np.iinfo(np.int64).max if limit is np.minimum else -1
+        found = np.full(len(self._queues), none, np.int64)
+        limit.at(found, self._queue[keys], self._keys["physical_offset"][keys])
+        return np.where(found == none, -1, found)
 
     def _of_no_message(self, lacks: Mask) -> Iterator[Finding]:
         """

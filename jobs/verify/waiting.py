@@ -106,16 +106,10 @@ def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
                 return None
 
         for one in waiting:
-            wrong = [
-                row for row in _live(one.rows, store) if not _leads_to(row, record_at(row.physical_offset), one.topic)
-            ]
+            live = (row for row in one.rows if row.physical_offset >= store.start_offset)  # the others are expired
+            wrong = [row for row in live if not _leads_to(row, record_at(row.physical_offset), one.topic)]
             if wrong:
                 yield _finding(one, wrong)
-
-
-def _live(rows: Iterable[_Row], store: Store) -> Iterator[_Row]:
-    """Yield the rows whose segments retention has not deleted."""
-    return (row for row in rows if row.physical_offset >= store.start_offset)
 
 
 def _leads_to(row: _Row, record: MessageRecord | None, topic: str) -> bool:
