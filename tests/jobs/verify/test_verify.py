@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -53,16 +54,46 @@ def the_cause(verdict: Verdict) -> tuple[str, str, str]:
     return group.cause.part, group.cause.kind, group.cause.found
 
 
-def test_a_body_with_a_wrong_crc_is_damage_of_the_log(store: Path) -> None:
+def change_a_body(store: Path) -> None:
     record = next(record for record, _ in records_of(segments_of(store)) if record.body)
-    data = segments(store)[0].read_bytes()
-    place = data.index(record.body, record.physical_offset)
+    place = segments(store)[0].read_bytes().index(record.body, record.physical_offset)
     overwrite(segments(store)[0], place, bytes([record.body[0] ^ 1]))
+
+
+def change_checkpoint(store: Path, position: int) -> None:
+    overwrite(store / "checkpoint", position, bytes([(store / "checkpoint").read_bytes()[position] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "kind", "words"),
+    [
+        (change_a_body, "log", "wrong_body_crc", "repair --lake"),
+        # Nothing of a store that was shut down in order can be newer than its log.
+        (lambda store: segments(store)[-1].unlink(), "log", "lost_end", "repair "),
+        (lambda store: os.truncate(segments(store)[-1], 5000), "log", "lost_end", "repair "),
+        # A broker deletes queue files and index files with the segment that they lead to.
+        (lambda store: segments(store)[0].unlink(), "log", "lost_start", f"physical_offset < {SEGMENT}"),
+        # Of log or queues: after a crash the broker would begin to recover too late.
+        (lambda store: change_checkpoint(store, 1), "log", "checkpoint_after_log", "after a crash only"),
+        (lambda store: change_checkpoint(store, 9), "log", "checkpoint_after_log", "after a crash only"),
+        (
+            lambda store: (store / "config" / "topics.json").write_text("{"),
+            "queues", "damaged_configuration", "put the file in `config` back",
+        ),
+    ],
+    ids=["body", "no end", "cut", "no start", "checkpoint of the log", "checkpoint of queues", "topics"],
+)  # fmt: skip
+def test_damage_has_one_cause_and_advice(
+    store: Path, change: Callable[[Path], object], part: str, kind: str, words: str
+) -> None:
+    change(store)
     verdict = verified(store)
 
-    assert the_cause(verdict)[:2] == ("log", "wrong_body_crc")
+    assert the_cause(verdict)[:2] == (part, kind)
+    assert {one.part for one in verdict.findings} == ({"log", "queues", "index"} if kind == "lost_end" else {part})
     assert verdict.exit_code is ExitCode.DAMAGE
-    assert verdict.parts["log"].numbers["wrong_bodies"] == 1
+    assert words in text_of(verdict)
+    assert verdict.parts["log"].numbers["wrong_bodies"] == (kind == "wrong_body_crc")
 
 
 def test_damage_of_the_log_is_the_cause_of_what_queues_and_index_files_say(store: Path) -> None:
@@ -106,20 +137,6 @@ def test_an_empty_newest_segment_is_no_damage(store: Path) -> None:
     (store / "commitlog" / f"{4 * SEGMENT:020d}").touch()
 
     assert verified(store).findings == []
-
-
-@pytest.mark.parametrize("size", [None, 5000])
-def test_a_log_that_lost_its_end_is_named_by_what_queues_and_index_files_know(store: Path, size: int | None) -> None:
-    """The broker had shut down in order, so nothing can be newer than the log."""
-    if size is None:
-        segments(store)[-1].unlink()
-    else:
-        os.truncate(segments(store)[-1], size)
-    verdict = verified(store)
-
-    assert the_cause(verdict)[:2] == ("log", "lost_end")
-    assert {finding.part for finding in verdict.findings} == {"log", "queues", "index"}
-    assert verdict.exit_code is ExitCode.DAMAGE
 
 
 def test_a_contradiction_outweighs_the_gap_beside_it(store: Path) -> None:
@@ -264,16 +281,6 @@ def test_a_returned_master_that_lost_its_end_is_said_to_have_lost_it(situation: 
     assert verdict.exit_code is ExitCode.DAMAGE
 
 
-def test_a_first_segment_that_retention_did_not_delete_is_a_lost_start(store: Path) -> None:
-    """A broker deletes queue files and index files that lead to it with it; verify said healthy."""
-    segments(store)[0].unlink()
-    verdict = verified(store)
-
-    assert the_cause(verdict)[:2] == ("log", "lost_start")
-    assert verdict.exit_code is ExitCode.DAMAGE
-    assert f"physical_offset < {SEGMENT}" in text_of(verdict)
-
-
 @pytest.mark.parametrize(("number", "name"), [(1, "16384000032768"), (1, "65536"), (0, "65536")])
 def test_a_segment_under_a_wrong_name_is_one_cause_and_the_command_that_mends_it(
     store: Path, number: int, name: str
@@ -320,17 +327,6 @@ def test_a_log_that_retention_cut_has_lost_nothing(golden: StoreOf, name: str) -
     assert verified(golden(name)).severity is Severity.HEALTHY
 
 
-@pytest.mark.parametrize("position", [1, 9])
-def test_a_checkpoint_of_times_after_the_log_is_damage(store: Path, position: int) -> None:
-    """Of log or queues: after a crash the broker would begin to recover too late."""
-    data = (store / "checkpoint").read_bytes()
-    overwrite(store / "checkpoint", position, bytes([data[position] ^ 1]))
-    verdict = verified(store)
-
-    assert the_cause(verdict)[:2] == ("log", "checkpoint_after_log")
-    assert verdict.exit_code is ExitCode.DAMAGE
-
-
 def test_a_store_without_a_checkpoint_is_not_said_to_be_healthy(store: Path) -> None:
     (store / "checkpoint").unlink()
     verdict = verified(store)
@@ -344,14 +340,6 @@ def test_a_store_whose_log_lies_elsewhere_is_said_to_have_no_segment(store: Path
     shutil.rmtree(store / "commitlog")
 
     assert "there is no segment: the log lies elsewhere (--commitlog" in text_of(verified(store))
-
-
-def test_a_damaged_table_of_topics_is_damage_for_verify_too(store: Path) -> None:
-    (store / "config" / "topics.json").write_text("{")
-    verdict = verified(store)
-
-    assert the_cause(verdict)[:2] == ("queues", "damaged_configuration")
-    assert verdict.exit_code is ExitCode.DAMAGE
 
 
 def test_commands_to_paste_quote_a_path_with_a_space(golden: StoreOf, tmp_path: Path) -> None:
