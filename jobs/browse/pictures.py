@@ -125,7 +125,7 @@ def _short(file: str, text: str) -> str:
 
 
 def _class_of(severity: Severity) -> str:
-    return severity.value.replace(" ", "-")
+    return str(severity).replace(" ", "-")
 
 
 def histogram_marks(histogram: Histogram, path: str, asked: Iterable[tuple[str, str]]) -> list[Mark]:

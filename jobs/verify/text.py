@@ -56,7 +56,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
 
 
 def _headline(verdict: Verdict) -> str:
-    word = verdict.severity.value
+    word = str(verdict.severity)
     causes, findings = len(verdict.groups), len(verdict.findings)
     if not findings:
         return word

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -168,7 +168,7 @@ def expected(store: TinyStore) -> Result:
 
 def _log(content: bytes, base: int) -> SegmentBytes:
     plain = SegmentBytes.of(content, base)
-    return plain._replace(framing=framing_of(plain.read, plain.size, base))
+    return replace(plain, framing=framing_of(plain.read, plain.size, base))
 
 
 def found(root: Path, range_size: int, *, columns: bool = True) -> Result:

@@ -29,7 +29,7 @@ import pyarrow as pa
 from jobs.console.exit_codes import ExitCode
 from jobs.lake import commit, spark_writer, upkeep
 from jobs.lake.optimization import optimize
-from jobs.storage import priority
+from jobs.storage import local
 from jobs.store.workers import OneByOne
 from tests.support import lakes
 from tests.support.broker import some_records
@@ -253,7 +253,7 @@ def campaign(folder: Path, kills: int, features: Sequence[str]) -> dict[str, Any
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     with (
-        patch.multiple(priority, _NICENESS=0, _IOPRIO_SET={}),  # else a busy machine's disk is waited for
+        patch.multiple(local, _NICENESS=0, _IOPRIO_SET={}),  # else a busy machine's disk is waited for
         spark_of_tests(),
         patch.object(lakes, "table_of", _seen_by_duckdb),
         patch.object(upkeep, "MANY", MANY),
