@@ -31,6 +31,7 @@ from tests.support.killing import (
     new_store,
     rewritten_store,
     run,
+    told_by_fork,
 )
 from tests.support.lakes import rows_of
 
@@ -64,16 +65,12 @@ def fail_call(root: Path, failure: Failure, noted: int) -> None:
 
 
 def verdict(root: Path) -> dict[str, Any]:
-    found = root / "verdict.json"
-
-    def work() -> None:
+    def look() -> dict[str, Any]:
         code = run(root)
         read = [row for row in rows_of(root / "lake", "quarantine") if row["reason"] == "io_error"]
-        found.write_text(json.dumps({"code": code, "unread": len(read), **judge(root)}))
+        return {"code": code, "unread": len(read), **judge(root)}
 
-    assert ended(forked(work)) == 0
-    result: dict[str, Any] = json.loads(found.read_text())
-    return result
+    return told_by_fork(root, look)
 
 
 def faults_of(result: dict[str, Any]) -> list[str]:

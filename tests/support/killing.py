@@ -23,7 +23,7 @@ from random import Random
 from shutil import copytree, rmtree
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import DEFAULT, Mock, patch
 
 import deltalake
@@ -53,6 +53,8 @@ from tests.support.broker import KEYS, Broker, some_records
 from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of
 from tests.support.stores import records_of, segments_of
 from tests.support.tiers import said, taken
+
+T = TypeVar("T")
 
 MANY = 5  # small files that a run lets lie
 CRASHES = 0.1  # of bursts
@@ -95,8 +97,24 @@ def ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def run(root: Path, range_size: int = 4096) -> int:
-    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=range_size)
+def in_fork(work: Callable[[], object]) -> None:
+    assert ended(forked(work)) == 0
+
+
+def told_by_fork(root: Path, work: Callable[[], T]) -> T:
+    """Do what touches a lake in a fork, and return its answer, which JSON can write."""
+    answer = root / "answer.json"
+
+    def write() -> None:
+        answer.write_text(json.dumps(work()))
+
+    in_fork(write)
+    found: T = json.loads(answer.read_text())
+    return found
+
+
+def run(root: Path) -> int:
+    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
     try:
         return int(ingest(request, OneByOne()).exit_code)
     except CutBackError:
@@ -133,11 +151,6 @@ def counted_effects(
         for owner, name in effects:
             stack.enter_context(patch.object(owner, name, stepped(name, getattr(owner, name))))
         yield seen
-
-
-def signalled_at(effect: int, send: int, root: Path) -> int:
-    with counted_effects(EFFECTS, effect, send):
-        return run(root)
 
 
 FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
@@ -209,24 +222,27 @@ def wrong_traces(lake: Path) -> int:
 
 
 def run_and_judge(root: Path) -> dict[str, Any]:
-    verdict = root / "verdict.json"
-
-    def work() -> None:
-        code = run(root)
-        verdict.write_text(json.dumps({"code": code, **judge(root)}))
-
-    assert ended(forked(work)) == 0
-    result: dict[str, Any] = json.loads(verdict.read_text())
-    return result
+    return told_by_fork(root, lambda: {"code": run(root), **judge(root)})
 
 
-def every_effect(
-    prepare: Callable[[Path], object], folder: Path, stride: int, *, send: int = signal.SIGKILL
+def wrong_after_a_run(root: Path) -> dict[str, Any]:
+    verdict = run_and_judge(root)
+    return verdict if any(verdict[fault] for fault in FAULTS) else {}
+
+
+def every_effect(  # noqa: PLR0913 - in what campaigns differ
+    prepare: Callable[[Path], object],
+    folder: Path,
+    stride: int,
+    *,
+    send: int = signal.SIGKILL,
+    command: Callable[[Path], object] = run,
+    finished: Callable[[Path], object] = wrong_after_a_run,
 ) -> dict[str, Any]:
     """
-    Kill or stop runs after each *stride*-th of their effects, run again, and judge; until a run has no more effects.
+    Kill or stop commands after each *stride*-th of their effects, have the next one finish; until all are done.
 
-    A run that is stopped is continued when another one has come and ended.
+    A command that is stopped is continued when another one has come and ended. What *finished* returns is wrong.
     """
     base = folder / "base"
     prepare(base)
@@ -234,18 +250,17 @@ def every_effect(
     for effect in count(stride, stride):
         root = folder / f"here-{effect}"  # Delta in a JVM remembers the tables of a place
         copytree(base, root)
-        pid = forked(partial(signalled_at, effect, send, root))
+        pid = forked(counted_effects(EFFECTS, effect, send)(partial(command, root)))
         status = os.waitpid(pid, os.WUNTRACED)[1]
         if os.WIFEXITED(status):
             break
         reached += 1
         if os.WIFSTOPPED(status):
-            others[str(ended(forked(partial(run, root))))] += 1
+            others[str(ended(forked(partial(command, root))))] += 1
             os.kill(pid, signal.SIGCONT)
             codes[str(ended(pid))] += 1
-        verdict = run_and_judge(root)
-        if any(verdict[fault] for fault in FAULTS):
-            bad.append({"effect": effect, **verdict})
+        if wrong := finished(root):
+            bad.append({"effect": effect, "wrong": wrong})
         rmtree(root)
     return {"reached": reached, "others": others, "codes": codes, "bad": bad}
 
@@ -270,7 +285,7 @@ def new_store(root: Path) -> Broker:
 
 
 def run_in_fork(root: Path) -> None:
-    assert ended(forked(partial(run, root))) == 0
+    in_fork(partial(run, root))
 
 
 def growing_store(root: Path, ingests: Callable[[Path], object] = run_in_fork) -> Broker:
@@ -300,7 +315,7 @@ def featured_store(root: Path) -> None:
                 jvm_of_tests("").session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.{feature}' = 'true')")
         jvm_of_tests("").session.sql(f"ALTER TABLE delta.`{root}/lake/messages` CLUSTER BY (topic)")
 
-    assert ended(forked(turn_on)) == 0
+    in_fork(turn_on)
 
 
 @contextmanager
@@ -363,7 +378,7 @@ def vacuumed_store(root: Path, table: str) -> None:
         with vacuumed_before_commit(table), suppress(CutShortError):
             run(root)
 
-    assert ended(forked(cut_short)) == 0
+    in_fork(cut_short)
 
 
 def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float = 0.2, kept: int = 6) -> None:
@@ -500,14 +515,12 @@ def many_stores(folder: Path, stores: int) -> dict[str, Any]:
 
     codes = sorted(ended(pid) for pid in [forked(partial(work, n % stores)) for n in range(2 * stores)])
     expected = sorted(raw for root in roots for _, raw in records_of(segments_of(root / "history")))
-    verdict = folder / "verdict.json"
 
-    def look() -> None:
+    def look() -> dict[str, Any]:
         rows = sorted(raw for _, raw in raw_rows(folder / "lake"))
-        verdict.write_text(json.dumps({"equal": rows == expected, "leftovers": leftovers(folder / "lake")}))
+        return {"equal": rows == expected, "leftovers": leftovers(folder / "lake")}
 
-    assert ended(forked(look)) == 0
-    return {"codes": codes, **json.loads(verdict.read_text())}
+    return {"codes": codes, **told_by_fork(folder, look)}
 
 
 class NoTable:

@@ -14,10 +14,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 from random import Random
-from shutil import copytree, rmtree
 from typing import Any
 
 from jobs.lake.lake import Lake
@@ -26,7 +24,7 @@ from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.killing import EFFECTS, counted_effects, ended, forked
+from tests.support.killing import ended, every_effect, forked, told_by_fork
 from tests.support.killing import run as ingest
 from tests.support.lakes import rows_of
 
@@ -65,8 +63,8 @@ def _body(number: int) -> bytes:
     return b'{"id": %d%b}' % (number, b', "at": %d' % number if number % 3 == 0 else b"")
 
 
-def _prepare(root: Path) -> None:
-    """Make a lake that was typed once, and has new, superseded and retyped messages since."""
+def _prepare(root: Path) -> int:
+    """Make a lake that was typed once, and has new, superseded and retyped messages since; return the log's end."""
     broker = Broker(root / "store")
     _write(broker, 0, 40)
     at = broker.offset
@@ -76,16 +74,11 @@ def _prepare(root: Path) -> None:
     broker.truncate(at)
     _write(broker, 200, 60)
     ingest(root)
-    (root / "offset.json").write_text(json.dumps(broker.offset))
+    return broker.offset
 
 
-def _killed_at(effect: int, root: Path) -> None:
-    with counted_effects(EFFECTS, effect, signal.SIGKILL):
-        _run(root)
-
-
-def _judged(root: Path) -> None:
-    """Write down what is wrong with a lake."""
+def _judged(root: Path) -> list[str]:
+    """Return what is wrong with a lake."""
     wrong = []
     for topic, table in _TABLES.items():
         messages = {row["physical_offset"]: row["body"] for row in rows_of(root / "lake") if row["topic"] == topic}
@@ -97,39 +90,27 @@ def _judged(root: Path) -> None:
     for table in (*_TABLES.values(), "dead_letters", "typings"):
         log = "".join(path.read_text() for path in (root / "lake" / table / "_delta_log").glob("*.json"))
         wrong += [path.name for path in (root / "lake" / table).glob("*.parquet") if path.name not in log]
-    (root / "wrong.json").write_text(json.dumps(wrong))
+    return wrong
 
 
 def effects(folder: Path, stride: int) -> dict[str, Any]:
-    base, root = folder / "base", folder / "here"
-    base.mkdir(parents=True, exist_ok=True)
-    assert ended(forked(partial(_prepare, base))) == 0
-    reached, bad = 0, []
-    for effect in count(stride, stride):
-        rmtree(root, ignore_errors=True)
-        copytree(base, root)
-        code = ended(forked(partial(_killed_at, effect, root)))
-        if code != -signal.SIGKILL:
-            break
-        reached += 1
-        bad += _finished(root)
-    return {"reached": reached, "bad": bad}
+    def prepare(base: Path) -> None:
+        told_by_fork(base, partial(_prepare, base))
+
+    return every_effect(prepare, folder, stride, command=_run, finished=_finished)
 
 
 def _finished(root: Path) -> list[str]:
     """Type to the end; return what is wrong with the lake then."""
     code = ended(forked(partial(_run, root)))
-    assert ended(forked(partial(_judged, root))) == 0
-    wrong: list[str] = json.loads((root / "wrong.json").read_text())
-    return [f"exit code {code}"] * (code != 0) + wrong
+    return [f"exit code {code}"] * (code != 0) + told_by_fork(root, partial(_judged, root))
 
 
 def moments(folder: Path, kills: int) -> dict[str, Any]:
     """Kill typings at any moment, each beside an ingest; now and then the broker has taken back some of its log."""
     random = Random(int(os.environ.get("SEED", "1000")))
     folder.mkdir(parents=True, exist_ok=True)
-    assert ended(forked(partial(_prepare, folder))) == 0
-    broker = Broker(folder / "store", offset=json.loads((folder / "offset.json").read_text()))
+    broker = Broker(folder / "store", offset=told_by_fork(folder, partial(_prepare, folder)))
     number, longest, killed, took_back, bad, ends = 1000, 1.0, 0, 0, [], [broker.offset]
     while killed < kills:
         if random.random() < _TAKES_BACK:
