@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,11 +14,24 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.oracle import broker_starts
-from tests.oracle.broker_starts import GEOMETRY, RELEASES, Case, Facts, Row, case_of, mixtures, single_cases
-from tests.oracle.drawn_starts import drawn_case
+from tests.oracle.broker_starts import (
+    GEOMETRY,
+    KILLED,
+    RELEASES,
+    STALE,
+    Case,
+    Damage,
+    Facts,
+    Row,
+    case_of,
+    mixtures,
+    single_cases,
+)
 from tests.oracle.process import DriverProcess, running
+from tests.support.fault_draws import KINDS, NO_PLACE, Target, drawn, golden
 
 DRAWS = range(81_000_000, 81_000_060)
+_DONOR = "b514-base"  # of foreign files
 _SAMPLE = {
     "4.9.8": (
         "page of zeros in the third last segment",
@@ -132,8 +147,22 @@ def test_every_start_goes_as_verify_says(broker: _Broker, tmp_path: Path) -> Non
     broker_starts.record(broker.rows)
 
 
+def _drawn_case(seed: int) -> Case:
+    """Draw one to four faults, in a store that was closed or killed."""
+    faults = [Damage(f"{kind}:{own}", _planted(kind, own)) for kind, own in drawn(seed).faults]
+    return Case((*faults, *Random(seed).choice(((), (KILLED,), (STALE,)))))
+
+
+def _planted(kind: str, seed: int) -> broker_starts.Plant:
+    def plant(store: Path, _: Facts) -> None:
+        with suppress(*NO_PLACE):
+            KINDS[kind](Target(store, Random(seed), golden(_DONOR)))
+
+    return plant
+
+
 @pytest.mark.campaign
 def test_starts_on_drawn_mixtures_go_as_verify_says(broker: _Broker, tmp_path: Path) -> None:
     """One to four random faults of each part of a store."""
-    assert [] == list(broker.surprises([drawn_case(seed) for seed in DRAWS], tmp_path))
+    assert [] == list(broker.surprises([_drawn_case(seed) for seed in DRAWS], tmp_path))
     broker_starts.record(broker.rows)

@@ -16,7 +16,7 @@ import struct
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -149,14 +149,118 @@ class Target:
 LOG, QUEUE, INDEX = "commitlog/*", "consumequeue/*/*/*", "index/*"
 _TIMER = "timerlog/*"
 
+Plant = Callable[[Target], object]
+Change = Callable[[Target, Path], object]
 
-def _part_of(name: str) -> Callable[[Target], None]:
+
+def _in(pattern: str, change: Change) -> Plant:
+    """Return the fault that changes one file of a kind."""
+    return lambda target: change(target, target.one(pattern))
+
+
+# --- faults of any file
+
+
+def _cut(target: Target, path: Path) -> None:
+    os.truncate(path, target.random.randrange(path.stat().st_size))
+
+
+def _lengthen(target: Target, path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(target.random.choice((1, 20, 4096))))
+
+
+def _break_off(target: Target, path: Path) -> None:
+    """Cut a file short and give it the name of an unfinished copy of rsync."""
+    _cut(target, path)
+    path.rename(path.with_name(f".{path.name}.Xq3fZa"))
+
+
+def _shift(target: Target, path: Path) -> None:
+    """Put some bytes into a file, whose length stays."""
+    data, at = path.read_bytes(), target.random.randrange(path.stat().st_size)
+    new = target.random.randbytes(target.random.choice((1, 4, 20)))
+    path.write_bytes((data[:at] + new + data[at:])[: len(data)])
+
+
+def _empty(target: Target, path: Path) -> None:
+    """Leave nothing of a file but its name, or its name and its length."""
+    path.write_bytes(bytes(target.random.choice((0, path.stat().st_size))))
+
+
+def _misdirect(target: Target, path: Path) -> None:
+    """Write a page of a file over another one, as a disk does that misses the place."""
+    page, data = target.random.choice((512, 4096)), path.read_bytes()
+    source, place = target.random.sample(range(0, len(data), page), 2)
+    target.write(path, place, data[source : source + page][: len(data) - place])
+
+
+def _zero_page_of(target: Target, path: Path) -> None:
+    """Zero one page, none that is all zeros already."""
+    page, data = target.random.choice((512, 4096)), path.read_bytes()
+    at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
+    target.write(path, at, bytes(min(page, len(data) - at)))
+
+
+def _random_page_of(target: Target, path: Path) -> None:
+    page, size = target.random.choice((512, 4096)), path.stat().st_size
+    at = target.random.randrange(0, size, page)
+    target.write(path, at, target.random.randbytes(min(page, size - at)))
+
+
+def _free_name(target: Target, path: Path, steps: Sequence[int]) -> Path:
+    """Return a path beside a file, some steps after it in its kind; there is no place where that file exists."""
+    free = path.with_name(str(int(path.name) + target.random.choice(steps)).zfill(len(path.name)))
+    if free.exists():
+        raise IndexError
+    return free
+
+
+def _rename(*steps: int) -> Change:
+    return lambda target, path: path.rename(_free_name(target, path, steps))
+
+
+def _copy(target: Target, path: Path) -> None:
+    """Leave a second copy of a file, under another name of its kind."""
+    if not any(path.read_bytes()):
+        raise IndexError
+    size = 1 if path.parent.name == "index" else path.stat().st_size
+    shutil.copyfile(path, _free_name(target, path, (size, 2 * size)))
+
+
+_OF_ANY_FILE: dict[str, Change] = {
+    "cut": _cut, "lengthen": _lengthen, "break-off": _break_off, "shift": _shift, "empty": _empty, "copy": _copy,
+    "delete": lambda _, path: path.unlink(),
+}  # fmt: skip
+
+
+def _swap(pattern: str) -> Plant:
+    return lambda target: target.swap(*target.random.sample(target.files(pattern), 2))
+
+
+def _foreign(pattern: str) -> Plant:
+    return _in(pattern, lambda target, path: target.foreign(path, pattern))
+
+
+def _other_timer(target: Target, path: Path) -> None:
+    target.foreign(path, _TIMER, golden(_TIMER_DONOR))
+
+
+def _delete_folder(pattern: str) -> Plant:
+    """Return the fault that deletes one folder; a database lies among those of queues."""
+    return lambda target: shutil.rmtree(
+        target.random.choice(sorted(path for path in target.root.glob(pattern) if path.is_dir()))
+    )
+
+
+# --- faults of records
+
+
+def _part_of(name: str) -> Plant:
     """Return what flips a bit in one part of a record."""
 
     def plant(target: Target) -> None:
         path, at, record = target.random.choice(target.records())
-        places = _places(record)
-        start, size = places[name]
+        start, size = _places(record)[name]
         target.flip(path, at + start + target.random.randrange(size))
 
     return plant
@@ -199,14 +303,6 @@ def _lose_property_crc(target: Target) -> None:
     target.write(path, at + record.total_size - CRC_SIZE, bytes(CRC_SIZE))
 
 
-def _rename_segment(target: Target) -> None:
-    path = target.one(LOG)
-    free = path.with_name(f"{int(path.name) + target.random.choice((1, 7, 10**9)) * _SEGMENT:020d}")
-    if free.exists():
-        raise IndexError
-    path.rename(free)
-
-
 def _random_tail(target: Target) -> None:
     path, at, record = target.records()[-1]
     room = path.stat().st_size - at - record.total_size - 8
@@ -214,47 +310,9 @@ def _random_tail(target: Target) -> None:
     target.write(path, at + record.total_size, stale)
 
 
-def _cut(pattern: str) -> Callable[[Target], None]:
-    def plant(target: Target) -> None:
-        path = target.one(pattern)
-        os.truncate(path, target.random.randrange(path.stat().st_size))
-
-    return plant
-
-
-def _lengthen(pattern: str) -> Callable[[Target], None]:
-    def plant(target: Target) -> None:
-        path = target.one(pattern)
-        path.write_bytes(path.read_bytes() + bytes(target.random.choice((1, 20, 4096))))
-
-    return plant
-
-
 def _zero_newest(target: Target) -> None:
     path, at, _ = target.records()[-target.random.randrange(1, 6)]
     target.write(path, at, bytes(path.stat().st_size - at))
-
-
-def _swap_queues(target: Target) -> None:
-    first = target.one(QUEUE)
-    others = [one for one in target.files(f"consumequeue/*/*/{first.name}") if one.read_bytes() != first.read_bytes()]
-    target.swap(first, target.random.choice(others))
-
-
-def _swap(pattern: str) -> Callable[[Target], None]:
-    return lambda target: target.swap(*target.random.sample(target.files(pattern), 2))
-
-
-def _zero_page_of(pattern: str) -> Callable[[Target], None]:
-    """Return a fault that zeros one page, none that is all zeros already."""
-
-    def plant(target: Target) -> None:
-        path, page = target.one(pattern), target.random.choice((512, 4096))
-        data = path.read_bytes()
-        at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
-        target.write(path, at, bytes(min(page, len(data) - at)))
-
-    return plant
 
 
 def _random_newest(target: Target) -> None:
@@ -268,139 +326,28 @@ def _older_segment(target: Target) -> None:
     target.write(path, at, bytes(path.stat().st_size - at))
 
 
-def _older_queue(target: Target) -> None:
+# --- faults of units and of index entries
+
+
+def _swap_queues(target: Target) -> None:
+    first = target.one(QUEUE)
+    others = [one for one in target.files(f"consumequeue/*/*/{first.name}") if one.read_bytes() != first.read_bytes()]
+    target.swap(first, target.random.choice(others))
+
+
+def _older_queue(target: Target, path: Path) -> None:
     """Bring a queue file back as it was when fewer units were in it."""
-    path = target.one(QUEUE)
     data = path.read_bytes()
     count = len(data.rstrip(b"\0")) // UNIT.size + 1
     target.write(path, (at := target.random.randrange(count) * UNIT.size), bytes(len(data) - at))
 
 
-def _rename(pattern: str, step: int) -> Callable[[Target], None]:
-    def plant(target: Target) -> None:
-        path = target.one(pattern)
-        free = path.with_name(str(int(path.name) + target.random.choice((1, 2, 6)) * step).zfill(len(path.name)))
-        if free.exists():
-            raise IndexError
-        path.rename(free)
-
-    return plant
+def _unit_bit(target: Target, path: Path) -> None:
+    units = [number for number, unit in enumerate(_units(path.read_bytes())) if any(unit)]
+    target.flip(path, target.random.choice(units) * UNIT.size + target.random.randrange(UNIT.size))
 
 
-def _broken_off(pattern: str) -> Callable[[Target], None]:
-    """Return a fault that cuts a file short and gives it the name of an unfinished copy of rsync."""
-
-    def plant(target: Target) -> None:
-        path = target.one(pattern)
-        os.truncate(path, target.random.randrange(path.stat().st_size))
-        path.rename(path.with_name(f".{path.name}.Xq3fZa"))
-
-    return plant
-
-
-def _unit_bit(target: Target) -> None:
-    path = target.one(QUEUE)
-    units = [at for at in range(0, path.stat().st_size, UNIT.size) if any(path.read_bytes()[at : at + UNIT.size])]
-    target.flip(path, target.random.choice(units) + target.random.randrange(UNIT.size))
-
-
-def _unit_high_bit(target: Target) -> None:
-    path = target.one(QUEUE)
-    target.flip(path, 0, 7)
-
-
-def _index_bit(target: Target) -> None:
-    path = target.one(INDEX)
-    count = struct.unpack_from(">i", path.read_bytes(), HEADER.size - 4)[0]
-    place = HEADER.size if count < 2 or target.random.random() < 0.3 else 0
-    at = target.random.randrange(HEADER.size) if place else (
-        GEOMETRY.entry_position(target.random.randrange(1, count)) + target.random.randrange(ENTRY.size)
-    )  # fmt: skip
-    target.flip(path, at)
-
-
-def _delete(pattern: str) -> Callable[[Target], None]:
-    return lambda target: target.one(pattern).unlink()
-
-
-def _foreign(pattern: str) -> Callable[[Target], None]:
-    return lambda target: target.foreign(target.one(pattern), pattern)
-
-
-def _other_timer(target: Target) -> None:
-    target.foreign(target.one(_TIMER), _TIMER, golden(_TIMER_DONOR))
-
-
-def _misdirected(pattern: str) -> Callable[[Target], None]:
-    """Return a fault that writes a page of a file over another one, as a disk does that misses the place."""
-
-    def plant(target: Target) -> None:
-        path, page = target.one(pattern), target.random.choice((512, 4096))
-        data = path.read_bytes()
-        source, place = target.random.sample(range(0, len(data), page), 2)
-        target.write(path, place, data[source : source + page][: len(data) - place])
-
-    return plant
-
-
-def _random_page_of(pattern: str) -> Callable[[Target], None]:
-    def plant(target: Target) -> None:
-        path, page = target.one(pattern), target.random.choice((512, 4096))
-        size = path.stat().st_size
-        at = target.random.randrange(0, size, page)
-        target.write(path, at, target.random.randbytes(min(page, size - at)))
-
-    return plant
-
-
-def _shifted(pattern: str) -> Callable[[Target], None]:
-    """Return a fault that puts some bytes into a file, whose length stays."""
-
-    def plant(target: Target) -> None:
-        path = target.one(pattern)
-        data, at = path.read_bytes(), target.random.randrange(path.stat().st_size)
-        new = target.random.randbytes(target.random.choice((1, 4, 20)))
-        path.write_bytes((data[:at] + new + data[at:])[: len(data)])
-
-    return plant
-
-
-def _emptied(pattern: str) -> Callable[[Target], None]:
-    """Return a fault that leaves nothing of a file but its name, or its name and its length."""
-
-    def plant(target: Target) -> None:
-        path = target.one(pattern)
-        path.write_bytes(bytes(target.random.choice((0, path.stat().st_size))))
-
-    return plant
-
-
-def _copied(pattern: str, step: int) -> Callable[[Target], None]:
-    """Return a fault that leaves a second copy of a file, under another name of its kind."""
-
-    def plant(target: Target) -> None:
-        path = target.one(pattern)
-        size = path.stat().st_size if step == 0 else step
-        if not any(path.read_bytes()):
-            raise IndexError
-        free = path.with_name(str(int(path.name) + target.random.choice((1, 2)) * size).zfill(len(path.name)))
-        if free.exists():
-            raise IndexError
-        shutil.copyfile(path, free)
-
-    return plant
-
-
-def _delete_folder(pattern: str) -> Callable[[Target], None]:
-    return lambda target: shutil.rmtree(target.random.choice(sorted(target.root.glob(pattern))))
-
-
-def _slot_bit(target: Target) -> None:
-    target.flip(target.one(INDEX), HEADER.size + target.random.randrange(GEOMETRY.hash_slots * 4))
-
-
-def _double_unit(target: Target) -> None:
-    path = target.one(QUEUE)
+def _double_unit(target: Target, path: Path) -> None:
     data = path.read_bytes()
     end = -(-len(data.rstrip(b"\0")) // UNIT.size) * UNIT.size
     if not UNIT.size <= end < len(data):
@@ -408,40 +355,53 @@ def _double_unit(target: Target) -> None:
     target.write(path, end, data[end - UNIT.size : end])
 
 
+def _index_bit(target: Target, path: Path) -> None:
+    count = struct.unpack_from(">i", path.read_bytes(), HEADER.size - 4)[0]
+    if count < 2 or target.random.random() < 0.3:
+        target.flip(path, target.random.randrange(HEADER.size))
+    else:
+        entry = GEOMETRY.entry_position(target.random.randrange(1, count))
+        target.flip(path, entry + target.random.randrange(ENTRY.size))
+
+
+def _slot_bit(target: Target, path: Path) -> None:
+    target.flip(path, HEADER.size + target.random.randrange(GEOMETRY.hash_slots * 4))
+
+
 def _break_positions(target: Target) -> None:
     path = target.one(target.random.choice(("config/consumerOffset.json", "config/topics.json")))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-KINDS: dict[str, Callable[[Target], None]] = {
-    "zero-page": _zero_page, "bit-body": _part_of("body"), "bit-topic": _part_of("topic"),
-    "bit-keys": _part_of("KEYS"), "bit-unique-key": _part_of("UNIQ_KEY"), "bit-tags": _part_of("TAGS"),
-    "bit-properties": _part_of("properties"), "bit-queue-offset": _part_of("queue_offset"),
-    "bit-queue-id": _part_of("queue_id"), "bit-head": _part_of("head"), "zero-properties": _zero_properties,
-    "lose-property-crc": _lose_property_crc, "delete-segment": _delete(LOG), "rename-segment": _rename_segment,
-    "cut-segment": _cut(LOG), "lengthen-segment": _lengthen(LOG), "foreign-segment": _foreign(LOG),
-    "random-tail": _random_tail, "zero-newest": _zero_newest, "delete-queue": _delete(QUEUE), "cut-queue": _cut(QUEUE),
-    "lengthen-queue": _lengthen(QUEUE), "swap-queues": _swap_queues, "unit-bit": _unit_bit,
-    "unit-high-bit": _unit_high_bit, "foreign-queue": _foreign(QUEUE), "delete-index": _delete(INDEX),
-    "cut-index": _cut(INDEX), "lengthen-index": _lengthen(INDEX), "swap-index": _swap(INDEX), "index-bit": _index_bit,
-    "foreign-index": _foreign(INDEX), "cut-checkpoint": _cut("checkpoint"),
-    "bit-checkpoint": lambda target: target.flip(target.one("checkpoint"), target.random.randrange(24)),
+KINDS: dict[str, Plant] = {
+    **{
+        f"{name}-{part}": _in(pattern, change)
+        for name, change in _OF_ANY_FILE.items()
+        for part, pattern in (("segment", LOG), ("queue", QUEUE), ("index", INDEX))
+    },
+    **{f"bit-{name.lower().replace('_', '-')}": _part_of(name) for name in
+       ("body", "topic", "KEYS", "TAGS", "properties", "queue_offset", "queue_id", "head")},
+    "bit-unique-key": _part_of("UNIQ_KEY"), "zero-page": _zero_page, "zero-properties": _zero_properties,
+    "lose-property-crc": _lose_property_crc, "random-tail": _random_tail, "zero-newest": _zero_newest,
+    "random-newest": _random_newest, "older-segment": _older_segment, "foreign-segment": _foreign(LOG),
+    "foreign-queue": _foreign(QUEUE), "foreign-index": _foreign(INDEX), "swap-segments": _swap(LOG),
+    "swap-queues": _swap_queues, "swap-index": _swap(INDEX), "older-queue": _in(QUEUE, _older_queue),
+    "rename-segment": _in(LOG, _rename(_SEGMENT, 7 * _SEGMENT, 10**9 * _SEGMENT)),
+    "rename-queue": _in(QUEUE, _rename(100, 200, 600)), "rename-index": _in(INDEX, _rename(10, 20, 60)),
+    "unit-bit": _in(QUEUE, _unit_bit), "double-unit": _in(QUEUE, _double_unit),
+    "unit-high-bit": _in(QUEUE, lambda target, path: target.flip(path, 0, 7)), "index-bit": _in(INDEX, _index_bit),
+    "slot-bit": _in(INDEX, _slot_bit), "zero-queue-page": _in(QUEUE, _zero_page_of),
+    "zero-index-page": _in(INDEX, _zero_page_of), "random-page": _in(LOG, _random_page_of),
+    "random-queue-page": _in(QUEUE, _random_page_of), "random-index-page": _in(INDEX, _random_page_of),
+    "misdirected-log": _in(LOG, _misdirect), "misdirected-queue": _in(QUEUE, _misdirect),
+    "misdirected-index": _in(INDEX, _misdirect), "cut-checkpoint": _in("checkpoint", _cut),
+    "bit-checkpoint": _in("checkpoint", lambda target, path: target.flip(path, target.random.randrange(24))),
     "foreign-checkpoint": _foreign("checkpoint"), "break-positions": _break_positions,
-    "timer-bit": lambda target: target.flip(target.one(_TIMER), target.random.randrange(52)),
-    "foreign-timer": _other_timer, "swap-segments": _swap(LOG), "random-newest": _random_newest,
-    "older-segment": _older_segment, "older-queue": _older_queue, "zero-queue-page": _zero_page_of(QUEUE),
-    "zero-index-page": _zero_page_of(INDEX), "rename-queue": _rename(QUEUE, 100), "rename-index": _rename(INDEX, 10),
-    "break-off-segment": _broken_off(LOG), "break-off-queue": _broken_off(QUEUE), "break-off-index": _broken_off(INDEX),
-    "abort": lambda target: (target.root / "abort").touch(),
-    "misdirected-log": _misdirected(LOG), "misdirected-queue": _misdirected(QUEUE),
-    "misdirected-index": _misdirected(INDEX), "random-page": _random_page_of(LOG),
-    "random-queue-page": _random_page_of(QUEUE), "random-index-page": _random_page_of(INDEX),
-    "shift-segment": _shifted(LOG), "shift-queue": _shifted(QUEUE), "shift-index": _shifted(INDEX),
-    "empty-segment": _emptied(LOG), "empty-queue": _emptied(QUEUE), "empty-index": _emptied(INDEX),
-    "copy-segment": _copied(LOG, 0), "copy-queue": _copied(QUEUE, 0), "copy-index": _copied(INDEX, 1),
+    "timer-bit": _in(_TIMER, lambda target, path: target.flip(path, target.random.randrange(52))),
+    "foreign-timer": _in(_TIMER, _other_timer),
+    "abort": lambda target: (target.root / "abort").touch(), "delete-queues": _delete_folder("consumequeue"),
     "delete-queue-folder": _delete_folder("consumequeue/*/*"), "delete-topic": _delete_folder("consumequeue/*"),
-    "delete-queues": _delete_folder("consumequeue"), "delete-indexes": _delete_folder("index"),
-    "slot-bit": _slot_bit, "double-unit": _double_unit,
+    "delete-indexes": _delete_folder("index"),
 }  # fmt: skip
 
 # What no witness contradicts where it is planted: a free field without a checksum, bytes after the log's end, a name
@@ -558,14 +518,15 @@ def _violations(one: Planted) -> Iterator[Violation]:
         taken = ingest_store(store, one.root.parent / "lake").severity
         if taken.is_alarm and not found.severity.is_alarm:
             yield Violation("ingest is red and verify green", taken.value)
-    request = RepairRequest(store, one.root.parent / "repair", apply=True)
     try:
         plan = repair(RepairRequest(store, one.root.parent / "plan"), OneByOne())
         if content_of(one.root) != one.damaged:
             yield Violation("a plan changes the store", "")
-        done = repair(request, OneByOne())
-    except (NotRepairableError, RefusedError, UndecidedError) as error:
-        yield from _of_refusal(error)
+        done = repair(RepairRequest(store, one.root.parent / "repair", apply=True), OneByOne())
+    except UndecidedError:
+        return
+    except (NotRepairableError, RefusedError) as error:
+        yield Violation("refused", f"{type(error).__name__}: {error}")
         return
     if plan.found.severity is not found.severity:
         yield Violation("repair finds something else", f"{plan.found.severity.value}, not {found.severity.value}")
@@ -574,11 +535,14 @@ def _violations(one: Planted) -> Iterator[Violation]:
     if done.exit_code > found.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {found.severity.value}")
     if done.files:
-        undo(store, request.out)
-        if content_of(one.root) != one.damaged:
-            yield Violation(
-                "undo does not bring back", ", ".join(sorted(_different(content_of(one.root), one.damaged)))
-            )
+        yield from undone(one)
+
+
+def undone(one: Planted) -> Iterator[Violation]:
+    undo(str(one.root), one.root.parent / "repair")
+    now = content_of(one.root)
+    if different := sorted(name for name in {*now, *one.damaged} if now.get(name) != one.damaged.get(name)):
+        yield Violation("undo does not bring back", ", ".join(different))
 
 
 def _of_problems(one: Planted, problems: Problems) -> Iterator[Violation]:
@@ -586,11 +550,6 @@ def _of_problems(one: Planted, problems: Problems) -> Iterator[Violation]:
         name = os.path.relpath(problem.file, one.root)
         if problem.severity is Severity.DAMAGE and name in one.pristine and not one.is_changed(name):
             yield Violation("inspect accuses a right file", f"{name}: {problem.text}")
-
-
-def _of_refusal(error: Exception) -> Iterator[Violation]:
-    if not isinstance(error, UndecidedError):
-        yield Violation("refused", f"{type(error).__name__}: {error}")
 
 
 def _unseen(one: Planted) -> frozenset[str]:
@@ -812,10 +771,6 @@ def _entries(data: bytes) -> set[bytes]:
     count = struct.unpack_from(">i", data, HEADER.size - 4)[0] if len(data) >= HEADER.size else 0
     starts = (GEOMETRY.entry_position(number) for number in range(1, max(min(count, GEOMETRY.index_num), 1)))
     return {data[at : at + 12] for at in starts}
-
-
-def _different(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> set[str]:
-    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
 
 
 class _Shrinkable(Protocol):

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from enum import Enum
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.log import UNCHECKED_FIELDS
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.layout import HEAD
+from rmq_formats.commitlog.layout import RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import decode_unit
@@ -119,13 +120,8 @@ def _of_log(healthy: Path) -> Iterator[Fault]:
         yield Fault(Part.LOG, f"{place} segment cut short", _cut(file, 5000), file)
     record = hit_record(healthy)
     base = record.physical_offset % SEGMENT
-    no_checksum = NO_CHECKSUM
-    for field in HEAD.fields:
-        unseen = no_checksum if field.name in _FREE_FIELDS else ""
-        at = base + HEAD.offset(field.name) + _size_of(field.code) - 1
-        yield Fault(Part.LOG, f"record: {field.name}", _flip(files[1], at), files[1], unseen)
-    for name, at in record_places(record).items():
-        unseen = no_checksum if name in _FREE_FIELDS else ""
+    for name, at in _places_of(record).items():
+        unseen = NO_CHECKSUM if name in _FREE_FIELDS else ""
         yield Fault(Part.LOG, f"record: {name}", _flip(files[1], base + at), files[1], unseen)
     yield Fault(Part.LOG, "access denied", _deny(files[1]), files[1])
 
@@ -179,25 +175,16 @@ def hit_record(store: Path) -> MessageRecord:
     return decode_record(segment, physical_offset % SEGMENT, physical_offset)
 
 
-def record_places(record: MessageRecord) -> dict[str, int]:
-    """Return where the parts of a record are that have no fixed place; hosts are IPv4."""
-    born_host = HEAD.size
-    store_timestamp = born_host + 8
-    store_host = store_timestamp + 8
-    reconsume_times = store_host + 8
-    prepared = reconsume_times + 4
-    body_length = prepared + 8
-    body = body_length + 4
-    topic_length = body + len(record.body)
+def _places_of(record: MessageRecord) -> dict[str, int]:
+    """Return where a bit of each part of a record is changed: in a number's last byte, in the first one of a host."""
+    layout = RECORD[0]  # hosts are IPv4
+    hosts = {f"{name}_host": layout.offset(f"{name}_host_address") for name in ("born", "store")}
+    numbers = [field for field in layout.fields if "_host_" not in field.name]
+    topic_length = layout.size + len(record.body)
     properties_length = topic_length + 1 + len(record.topic.encode())
-    return {
-        "born_host": born_host,
-        "store_timestamp": store_timestamp + 7,
-        "store_host": store_host,
-        "reconsume_times": reconsume_times + 3,
-        "prepared_transaction_offset": prepared + 7,
-        "body_length": body_length + 3,
-        "body": body,
+    places = hosts | {field.name: layout.offset(field.name) + _size_of(field.code) - 1 for field in numbers}
+    return dict(sorted(places.items(), key=itemgetter(1))) | {
+        "body": layout.size,
         "topic_length": topic_length,
         "topic": topic_length + 1,
         "properties_length": properties_length + 1,

@@ -10,8 +10,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -175,39 +176,38 @@ def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
     store = list_store(str(root))
     ranges = plan_ranges(store, store.start_offset, range_size)
     outcomes = chained(
-        ranges, lambda some: [run_range(range_, _collect if columns else _collect_raw) for range_ in some]
+        ranges, lambda some: [run_range(range_, partial(_collected, _rows if columns else _raw)) for range_ in some]
     )
     rows = [row for outcome in outcomes for row in outcome.payload[0]]
     damage = [place for outcome in outcomes for place in outcome.payload[1]]
     return Result(rows, sorted(damage), watermark(outcomes, store.start_offset))
 
 
-def _collect(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
+def _collected(
+    of_records: Callable[[Records], tuple[Rows, Damage]], _: Range, pieces: Iterator[Records | Piece]
+) -> tuple[Rows, Damage]:
     rows: Rows = []
     damage: Damage = []
     for item in pieces:
         if isinstance(item, Piece):
             damage += [(item.offset, item.size)] if item.kind is PieceKind.DAMAGE else []
-            continue
-        batch, bad = message_batch(item, PropertyParser.SCAN)
-        rows += [(row["physical_offset"], encode_record(record_of_row(row))) for row in batch.to_pylist()]
-        damage += bad
+        else:
+            good, bad = of_records(item)
+            rows += good
+            damage += bad
     return rows, damage
 
 
-def _collect_raw(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
-    rows: Rows = []
-    damage: Damage = []
-    for item in pieces:
-        if isinstance(item, Piece):
-            damage += [(item.offset, item.size)] if item.kind is PieceKind.DAMAGE else []
-            continue
-        for at, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True):
-            if kernels.has_right_crc(item.buffer, at):
-                rows.append((item.base_offset + at, bytes(item.buffer[at : at + size])))
-            else:
-                damage.append((item.base_offset + at, size))
-    return rows, damage
+def _rows(records: Records) -> tuple[Rows, Damage]:
+    batch, bad = message_batch(records, PropertyParser.SCAN)
+    return [(row["physical_offset"], encode_record(record_of_row(row))) for row in batch.to_pylist()], bad
+
+
+def _raw(records: Records) -> tuple[Rows, Damage]:
+    places = [*zip(records.positions.tolist(), records.sizes.tolist(), strict=True)]
+    good = [(at, size) for at, size in places if kernels.has_right_crc(records.buffer, at)]
+    bad = [(records.base_offset + at, size) for at, size in places if (at, size) not in good]
+    return [(records.base_offset + at, bytes(records.buffer[at : at + size])) for at, size in good], bad
 
 
 def lost(store: TinyStore, result: Result) -> list[int]:
