@@ -6,7 +6,6 @@ taken at the widths of a desk, a tablet and a phone; the desk's is taken dark, t
 """
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,12 +22,11 @@ from jobs.report.output import write_report
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import unpack
-from tests.support.browser import chromium
+from tests.support.browser import browser
 from tests.support.stores import flip
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 WIDTHS = (1280, 768, 390)
-_TALLEST = 1200  # pixels of a page that a picture shows
 _LOG_BYTE = 21_000  # of a record's body, in the second segment
 
 
@@ -48,35 +46,23 @@ def reports(folder: Path) -> Iterator[Report]:
     yield of_rebuild_index.report_of(result, result.result(1.5))
 
 
-def photograph(page: Path, picture: Path, width: int, *, dark: bool = False, height: int = _TALLEST) -> None:
-    # A window is never narrower than some 500 pixels: a frame is.
-    frame = page.with_name(f"frame-{width}.html")
-    frame.write_text(
-        f'<body style="margin:0"><iframe src="{page.name}" style="border:0;width:{width}px;height:{height}px"></iframe>'
-    )
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [
-                chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                "--disable-background-networking", "--hide-scrollbars", f"--user-data-dir={profile}",
-                f"--window-size={width},{height}", f"--screenshot={picture}",
-                *["--blink-settings=preferredColorScheme=0"] * dark, frame.as_uri(),
-            ],
-            check=True, capture_output=True, timeout=120,
-        )  # fmt: skip
-
-
 def main(pictures: Path) -> None:
-    with tempfile.TemporaryDirectory() as name, patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh"):
+    with (
+        tempfile.TemporaryDirectory() as name,
+        browser() as shown,
+        patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh"),
+    ):
         folder = Path(name) / "data"
         for report in reports(folder):
             write_report(folder / report.verb, report)
             page = folder / report.verb / "report.html"
             page.write_text(page.read_text(encoding="utf-8").replace(str(folder), "/data"), encoding="utf-8")
-            for width in WIDTHS:
-                photograph(page, pictures / f"report-{report.verb}-{width}.png", width)
-            if report.verb == "verify":
-                photograph(page, pictures / f"report-{report.verb}-dark.png", WIDTHS[0], dark=True)
+            shots = {str(width): width for width in WIDTHS} | ({"dark": WIDTHS[0]} if report.verb == "verify" else {})
+            for shot, width in shots.items():
+                shown.resize(width, dark=shot == "dark")
+                shown.open(page.as_uri())
+                picture = pictures / f"report-{report.verb}-{shot}.png"
+                picture.write_bytes(shown.look(width, dark=shot == "dark"))
 
 
 if __name__ == "__main__":

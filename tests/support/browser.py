@@ -59,6 +59,8 @@ class Browser:
                 self.requests.append(message["params"]["request"]["url"])
             case "Log.entryAdded":
                 self.errors.append(message["params"]["entry"]["text"])
+            case "Runtime.consoleAPICalled" | "Runtime.exceptionThrown":
+                self.errors.append(str(message["params"]))
             case None:
                 return message
         self._events.append(message)
@@ -136,17 +138,13 @@ async def _connected(address: str) -> WebSocketClientConnection:
     return await websocket_connect(address, max_message_size=1 << 28)
 
 
-def chromium() -> str:
-    if _CHROMIUM is None:
-        raise FileNotFoundError(_NONE)
-    return _CHROMIUM
-
-
 @contextmanager
 def browser() -> Iterator[Browser]:
+    if _CHROMIUM is None:
+        raise FileNotFoundError(_NONE)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [
-            chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions",
+            _CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions",
             "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
             f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank",
         ]  # fmt: skip
