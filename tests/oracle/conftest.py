@@ -20,7 +20,6 @@ from tests.oracle.process import running
 from tests.oracle.releases import MATRIX, in_every_run, version_of
 from tests.oracle.scenarios import SCENARIOS
 from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_broker, open_store
-from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.oracle.stage import Stage
 
 Opened_co = TypeVar("Opened_co", bound=RealStore, covariant=True)
@@ -76,10 +75,10 @@ def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
 
 
 class Opens(Protocol[Opened_co]):
-    """Opens a store, with a whole broker or without one, for the length of a `with` block."""
+    """Opens a store, with a whole broker or without one, for the length of a `with` block; nothing outlives that."""
 
     def __call__(
-        self, release: str, store: Path, geometry: Geometry = ..., settings: dict[str, str] | None = ...
+        self, release: str, store: Path, settings: dict[str, str] | None = ...
     ) -> AbstractContextManager[Opened_co]:
         """Open *store* with *release*."""
 
@@ -90,14 +89,12 @@ StoreFactory: TypeAlias = Opens[RealStore]
 
 @pytest.fixture
 def real_broker(tmp_path: Path) -> BrokerFactory:
-    """Open stores with a real broker, name server and clients; nothing of them outlives the `with` block."""
+    """Open stores with a real broker, name server and clients."""
 
     @contextmanager
-    def start(
-        release: str, store: Path, geometry: Geometry = SMALL_GEOMETRY, settings: dict[str, str] | None = None
-    ) -> Iterator[RealBroker]:
+    def start(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealBroker]:
         home = tmp_path / "home"
-        with running(release) as driver, open_broker(driver, store, geometry, settings, home=home) as broker:
+        with running(release) as driver, open_broker(driver, store, settings=settings, home=home) as broker:
             yield broker
 
     return start
@@ -105,13 +102,11 @@ def real_broker(tmp_path: Path) -> BrokerFactory:
 
 @pytest.fixture
 def real_store() -> StoreFactory:
-    """Open stores with the store classes of a release; nothing of them outlives the `with` block."""
+    """Open stores with the store classes of a release."""
 
     @contextmanager
-    def start(
-        release: str, store: Path, geometry: Geometry = SMALL_GEOMETRY, settings: dict[str, str] | None = None
-    ) -> Iterator[RealStore]:
-        with running(release) as driver, open_store(driver, store, geometry, settings) as opened:
+    def start(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealStore]:
+        with running(release) as driver, open_store(driver, store, settings=settings) as opened:
             yield opened
 
     return start
@@ -127,7 +122,7 @@ class Kills(Protocol):
 @pytest.fixture
 def kills(tmp_path: Path) -> Kills:
     def kill(release: str, store: Path, messages: Iterable[DirectMessage], *, after: int) -> None:
-        stage = Stage(release, store, SMALL_GEOMETRY, tmp_path)
+        stage = Stage(release, store, tmp_path)
         if store.exists():
             stage.remove_empty_files()
         with stage, stage.store(stage.thorough_recovery) as opened:

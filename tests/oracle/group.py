@@ -6,7 +6,6 @@ from typing import Final, NamedTuple, Self
 
 from tests.oracle.process import DriverProcess
 from tests.oracle.sessions import RealBroker, open_broker
-from tests.oracle.settings import Geometry
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -25,10 +24,9 @@ class Role(NamedTuple):
 class Group:
     """Members by name; `store_of` says where each has its store."""
 
-    def __init__(self, release: str, directory: Path, geometry: Geometry) -> None:
+    def __init__(self, release: str, directory: Path) -> None:
         self._release = release
         self._directory = directory
-        self._geometry = geometry
         self._peers = ";".join(f"{name}-127.0.0.1:{free_port()}" for name in MEMBERS)
         self._running: dict[str, tuple[DriverProcess, RealBroker, ExitStack]] = {}
 
@@ -42,7 +40,7 @@ class Group:
             stack = ExitStack()
             driver = stack.enter_context(DriverProcess(self._release, place))
             own = settings | {"dLegerSelfId": name}
-            opened = open_broker(driver, self.store_of(name), self._geometry, own, home=place / "home")
+            opened = open_broker(driver, self.store_of(name), settings=own, home=place / "home")
             self._running[name] = driver, stack.enter_context(opened), stack
 
     def kill(self, *names: str) -> None:

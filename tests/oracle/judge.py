@@ -38,7 +38,7 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexH
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import is_index_name, name_of_offset
-from tests.oracle.settings import Geometry
+from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.rmq_formats.builders import into, reading
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
 from tests.support.stores import segments_of
@@ -56,7 +56,7 @@ class Writer:
     """Who wrote a store, and what decided about its queues and index files."""
 
     releases: tuple[tuple[int, str], ...]
-    geometry: Geometry
+    geometry: Geometry = SMALL_GEOMETRY
     settings: dict[str, str] = field(default_factory=dict)
     batch_topics: frozenset[str] = frozenset()
 

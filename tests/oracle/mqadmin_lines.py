@@ -14,7 +14,6 @@ from random import Random
 from typing import Final
 
 from tests.oracle.sessions import ClientMessage
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Line, Stage, StageBroker
 
 # `AaAa`, `BBBB`, `AaBB` have one hash in Java, and so have the topics, and a topic with a key after it.
@@ -178,8 +177,7 @@ def _time(milliseconds: int, random: Random) -> str:
 def stage_of(release: str, folder: Path, seed: int, count: int) -> Stage:
     """Let *release* store messages and mqadmin answer *count* lines about them; its processes are ended."""
     random = Random(seed)
-    place = Stage(release, folder / "store", SMALL_GEOMETRY, folder / "scratch")
-    with place as stage, stage.broker() as broker:
+    with Stage(release, folder / "store", folder / "scratch") as stage, stage.broker() as broker:
         played = play(stage, broker, random)
         asked: Sequence[Line] = lines(stage, played, random, count)
         stage.ask(broker.real, asked)

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage
-from tests.oracle.settings import SMALL_GEOMETRY, Geometry, group_of_one
+from tests.oracle.settings import group_of_one
 from tests.oracle.stage import Stage, StageBroker, StageStore
 from tests.support.waiting import wait_until
 
@@ -40,13 +40,12 @@ class Scenario:
     why: str
     play: Callable[[Stage], None]
     since: str
-    geometry: Geometry
 
     def runs_on(self, release: str) -> bool:
         return version_of(release) >= version_of(self.since)
 
     def on(self, release: str, store: Path, scratch: Path) -> Stage:
-        with Stage(release, store, self.geometry, scratch) as stage:
+        with Stage(release, store, scratch) as stage:
             self.play(stage)
         return stage
 
@@ -57,7 +56,7 @@ SCENARIOS: dict[str, Scenario] = {}
 def scenario(*, since: str = "4.0.0") -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
     def add(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
         name = play.__name__.replace("_", "-")
-        SCENARIOS[name] = Scenario(name, (play.__doc__ or "").strip(), play, since, SMALL_GEOMETRY)
+        SCENARIOS[name] = Scenario(name, (play.__doc__ or "").strip(), play, since)
         return play
 
     return add
@@ -156,7 +155,7 @@ def edges(stage: Stage) -> None:
         unique_keys = _unique_keys()
         for label, message in _edge_messages(stage, unique_keys):
             store.put(label, message)
-        _put_to_the_last_byte(store, stage.geometry)
+        _put_to_the_last_byte(store, stage.geometry.commit_log_file_size)
         store.put("last", DirectMessage("D1", properties=_text(UNIQ_KEY=next(unique_keys), KEYS="last")))
 
 
@@ -238,14 +237,14 @@ _PROPERTY_TEXTS: Final = {
 }
 
 
-def _put_to_the_last_byte(store: StageStore, geometry: Geometry) -> None:
+def _put_to_the_last_byte(store: StageStore, file_size: int) -> None:
     """Fill one file to the last byte that a record may take, and miss that by one in the next."""
     for number in range(6):
         store.put(f"fill-{number}", DirectMessage("D1", body=_noise(2500, number), properties=_text(KEYS="fill")))
     for label, left in (("leaves-8", 8), ("would-leave-7", 7)):
         probe = store.put("probe", DirectMessage("D1", body=_noise(10, 1), properties=_text(KEYS="edgekey0")))
         overhead = probe.size - 10
-        while (room := -store.next_offset % geometry.commit_log_file_size) < 2 * overhead:
+        while (room := -store.next_offset % file_size) < 2 * overhead:
             store.put("probe", DirectMessage("D1", body=_noise(10, 1), properties=_text(KEYS="edgekey0")))
         body = _noise(room - left - overhead, left)
         store.put(label, DirectMessage("D1", body=body, properties=_text(KEYS="edgekey0")))
@@ -411,7 +410,7 @@ def upgraded(*releases: str) -> Scenario:
                 next_offset = store.next_offset
 
     why = "Files that two releases wrote: each message follows the rules of the release that dispatched it."
-    return Scenario("-".join(("upgraded", *releases)), why, play, releases[0], SMALL_GEOMETRY)
+    return Scenario("-".join(("upgraded", *releases)), why, play, releases[0])
 
 
 UPGRADES: Final = (
@@ -478,5 +477,5 @@ def _orders(stage: Stage) -> None:
             broker.send(f"order-{number}", ClientMessage("Orders", body, keys=f"order{number}"))
 
 
-ORDERS: Final = Scenario("orders", (_orders.__doc__ or "").strip(), _orders, "5.5.1", SMALL_GEOMETRY)
+ORDERS: Final = Scenario("orders", (_orders.__doc__ or "").strip(), _orders, "5.5.1")
 """What the demo bundles beside `b551-base`; no part of the matrix."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tests.oracle.process import AT_FULL_SPEED, Answer, DriverProcess, Value, list_fields, running, text_field
-from tests.oracle.settings import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, Geometry, store_settings
+from tests.oracle.settings import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, SMALL_GEOMETRY, Geometry, store_settings
 from tests.support.ports import free_port
 
 
@@ -274,7 +274,7 @@ class RealBroker(RealStore):
 
 @contextmanager
 def open_store(
-    driver: DriverProcess, store: Path, geometry: Geometry, settings: dict[str, str] | None = None
+    driver: DriverProcess, store: Path, geometry: Geometry = SMALL_GEOMETRY, settings: dict[str, str] | None = None
 ) -> Iterator[RealStore]:
     answer = driver.ask("open-store", _store_values(store, geometry, settings))
     _check_known(driver, answer)
@@ -314,7 +314,12 @@ def _store_values(store: Path, geometry: Geometry, settings: dict[str, str] | No
 
 @contextmanager
 def open_broker(
-    driver: DriverProcess, store: Path, geometry: Geometry, settings: dict[str, str] | None = None, *, home: Path
+    driver: DriverProcess,
+    store: Path,
+    geometry: Geometry = SMALL_GEOMETRY,
+    settings: dict[str, str] | None = None,
+    *,
+    home: Path,
 ) -> Iterator[RealBroker]:
     """
     Open a name server and a broker in *driver*; after the block both are stopped, unless killed.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jobs.products.index.settings import Wanted
 from tests.support.ports import free_port
 
 _BATCH_UNIT_SIZE: Final = 46
@@ -41,6 +42,10 @@ class Geometry:
     @property
     def consume_queue_file_size(self) -> int:
         return self.consume_queue_units * _QUEUE_UNIT_SIZE
+
+    def wanted(self, release: str) -> Wanted:
+        """Return what verbs are told of index files of these sizes that *release* wrote."""
+        return Wanted(self.hash_slots, self.index_entries, release)
 
 
 SMALL_GEOMETRY: Final = Geometry()

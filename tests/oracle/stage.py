@@ -24,7 +24,7 @@ from tests.oracle.sessions import (
     open_broker,
     open_store,
 )
-from tests.oracle.settings import Geometry
+from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 
 _OLD: Final = 100 * 3600
 _ATTEMPTS: Final = 5
@@ -45,7 +45,7 @@ class Asked:
 class Stage:
     """A store directory and the release at work on it."""
 
-    def __init__(self, release: str, store: Path, geometry: Geometry, scratch: Path) -> None:
+    def __init__(self, release: str, store: Path, scratch: Path, geometry: Geometry = SMALL_GEOMETRY) -> None:
         self.release = release
         self.store_directory = store
         self.geometry = geometry

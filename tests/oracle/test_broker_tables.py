@@ -8,7 +8,6 @@ import pytest
 
 from tests.oracle.answers import differing_answers, on_releases
 from tests.oracle.sessions import ClientMessage
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Line, Stage
 
 _RELEASES = ("4.9.8", "5.0.0", "5.1.0", "5.1.4", "5.3.3", "5.5.0")
@@ -61,7 +60,7 @@ def test_a_brokers_tables_are_printed_as_a_live_broker_prints_them(
     version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Columns, order and fields of the release; what mqadmin cannot answer is empty here, too."""
-    with Stage(version, tmp_path / "store", SMALL_GEOMETRY, tmp_path / "scratch") as stage:
+    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         _play(stage)
     differing = differing_answers(stage, capfdbinary, comparable=_comparable)
 

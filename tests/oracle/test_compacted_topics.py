@@ -9,7 +9,6 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.oracle.answers import on_releases
 from tests.oracle.sessions import ClientMessage
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Stage, StageBroker
 from tests.support.waiting import wait_until
 
@@ -46,7 +45,7 @@ def _play(stage: Stage, *, is_killed: bool) -> None:
 @pytest.mark.parametrize("is_killed", [False, True], ids=["clean stop", "killed"])
 def test_copies_are_those_that_the_broker_serves(version: str, tmp_path: Path, *, is_killed: bool) -> None:
     """Each has its unit, and is the record of the log; a broker that starts again serves as many."""
-    with Stage(version, tmp_path / "store", SMALL_GEOMETRY, tmp_path / "scratch") as stage:
+    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         _play(stage, is_killed=is_killed)
         verdict = verify(VerifyRequest(str(stage.store_directory)), OneByOne())
         with stage.broker(_SETTINGS | _NEVER_AGAIN) as broker:

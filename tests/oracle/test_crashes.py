@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobs.lake.findings import Finding
-from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.consumequeue.layout import UNIT
@@ -37,7 +36,7 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
     """
     random = Random(release)
     store = tmp_path / "store"
-    writer = Writer(((0, release),), SMALL_GEOMETRY)
+    writer = Writer(((0, release),))
     seen: set[str] = set()
     for life in range(_LIVES):
         messages = some_messages(f"life{life}") if times == "running" else _at_standing_times(life)
@@ -56,7 +55,7 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
 
 def _found_by_verify(store: Path, release: str, explained: list[str]) -> list[Finding]:
     """List what `verify` finds, but for the file that the kill left half made, and what the checkpoint was not told."""
-    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release, ZoneInfo("UTC"))
+    wanted = SMALL_GEOMETRY.wanted(release)._replace(zone=ZoneInfo("UTC"))
     files = zip(list_index_files(store), explained, strict=True)
     half_made = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
     torn = {f"index/{file.name}" for file, word in files if word == "torn"}

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.products.index.settings import Wanted
 from jobs.query.lake_source import open_lake
 from jobs.query.message import Message
 from jobs.query.story import timeline
@@ -57,7 +56,7 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
     record that it had: units after then stand one place too low, also in a log whose next leader that is. A member of
     5.2.0 that comes back has forgotten its queues: they begin again where they ended.
     """
-    with Group(writer, tmp_path, SMALL_GEOMETRY) as group:
+    with Group(writer, tmp_path) as group:
         group.start(*MEMBERS)
         old = group.leader()
         others = [name for name in MEMBERS if name != old]
@@ -105,7 +104,7 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
 
 def _judge(store: Path, writer: str, taken_back: Sequence[MessageRecord], *, led: bool) -> None:
     """Compare a member's files with its log; one that *led* may have files with what was taken back from it."""
-    rules = Writer(((0, writer),), SMALL_GEOMETRY)
+    rules = Writer(((0, writer),))
     log = records(store)
     made = by_scalar(log, rules).queues
     _, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
@@ -196,7 +195,7 @@ def _indexed(store: Path) -> set[int]:
 
 
 def _findings(store: Path, release: str) -> set[str]:
-    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
+    wanted = SMALL_GEOMETRY.wanted(release)
     return {
         finding.kind for finding in verify.verify(verify.VerifyRequest(str(store), wanted=wanted), OneByOne()).findings
     }

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from jobs.products.index.settings import Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.rebuild.install import broker_kept_out, install, plan_index
 from jobs.store.workers import OneByOne
@@ -35,7 +34,7 @@ def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(
     with real_store(release, store) as opened:
         assert _not_found(opened, records(store)) == []
         _put(opened, islice(some_messages("second"), 60))
-    writer = Writer(((0, release),), SMALL_GEOMETRY)
+    writer = Writer(((0, release),))
     assert on_disk(store).index_files == by_scalar(records(store), writer).index_files
 
 
@@ -75,7 +74,7 @@ def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory,
 
 
 def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkpoint: bool = False) -> Result:
-    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
+    wanted = SMALL_GEOMETRY.wanted(release)
     made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), OneByOne())
     assert not made.contradictions
     with broker_kept_out(str(store)):

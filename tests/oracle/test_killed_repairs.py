@@ -11,7 +11,6 @@ from tests.golden import StoreOf
 from tests.oracle.judge import records
 from tests.oracle.process import DriverProcess, running
 from tests.oracle.sessions import DirectMessage, RealStore, open_store
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.faults import QUEUE_FILE, STORE
 from tests.support.killed_repairs import Scene, scene_of
 from tests.support.stores import content_of, flip
@@ -45,7 +44,7 @@ def test_a_broker_goes_on_after_a_killed_repair_and_no_message_is_lost(golden: S
                 with suppress(NotRepairableError):  # the broker wrote into a new file
                     undo(str(scene.store), scene.request.out)
                 repair(scene.request, OneByOne())
-                with open_store(driver, scene.store, SMALL_GEOMETRY, _KEEP) as opened:
+                with open_store(driver, scene.store, settings=_KEEP) as opened:
                     served = _served(opened, scene.store)
                 assert sorted(expected) == sorted(served), number
     assert len(known) > 3  # each part
@@ -53,7 +52,7 @@ def test_a_broker_goes_on_after_a_killed_repair_and_no_message_is_lost(golden: S
 
 def _written(driver: DriverProcess, scene: Scene, number: int) -> set[int]:
     """Let the broker start and take messages; return their offsets."""
-    with open_store(driver, scene.store, SMALL_GEOMETRY, _KEEP) as opened:
+    with open_store(driver, scene.store, settings=_KEEP) as opened:
         messages = [DirectMessage(_TOPIC, 0, b"more", f"KEYS\1more-{number}-{n}\2") for n in range(_MORE)]
         opened.put_all(messages)
         opened.drain()

@@ -42,7 +42,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
     request = IngestRequest(str(store), str(lake), broker="b0", release=writer)
     sent: list[tuple[DirectMessage, Stored]] = []
     runs = Progress()
-    stage = Stage(writer, store, _GEOMETRY, tmp_path)
+    stage = Stage(writer, store, tmp_path, _GEOMETRY)
     with running(writer) as driver, open_store(driver, store, _GEOMETRY, {"fileReservedTime": "72"}) as opened:
         producer = threading.Thread(target=_produce, args=(opened, sent, runs))
         producer.start()

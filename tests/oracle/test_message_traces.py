@@ -9,7 +9,6 @@ import pytest
 from rmq_formats.trace import TRACE_TOPIC
 from tests.oracle.answers import differing_answers, on_releases
 from tests.oracle.sessions import ClientMessage, Consumption, RealBroker
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Asked, Line, Stage
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.waiting import wait_until
@@ -109,7 +108,7 @@ def test_traces_are_printed_as_a_live_mqadmin_prints_them(
     version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Columns, order of groups, and nothing where its decoder fails; real clients' traces are among them."""
-    with Stage(version, tmp_path / "store", SMALL_GEOMETRY, tmp_path / "scratch") as stage:
+    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         _play(stage)
     lake = tmp_path / "lake"
     ingest_store(stage.snapshot, lake, "b0", release=version)

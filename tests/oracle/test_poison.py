@@ -22,7 +22,7 @@ def test_behind_a_delay_that_is_no_number_a_broker_passes_over_messages_up_to_th
     with real_store(release, store) as opened:
         stored = list(opened.put_each(poison if number == 5 else _message(number) for number in range(30)))
     log = records(store)
-    made = by_scalar(log, Writer(((0, release),), SMALL_GEOMETRY)).queues
+    made = by_scalar(log, Writer(((0, release),))).queues
     end_of_file = SMALL_GEOMETRY.commit_log_file_size
     behind = {one.physical_offset for one in stored[6:] if one.physical_offset < end_of_file}
 

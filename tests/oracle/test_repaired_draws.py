@@ -42,7 +42,7 @@ class _Served(NamedTuple):
 
 def _started(driver: DriverProcess, store: Path) -> _Served | None:
     try:
-        with open_store(driver, store, SMALL_GEOMETRY, _KEEP) as opened:
+        with open_store(driver, store, settings=_KEEP) as opened:
             queues = [
                 (topic.name, int(queue.name))
                 for topic in (store / "consumequeue").glob("[A-Z]*") for queue in topic.iterdir()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import OneByOne
 from tests.oracle.conftest import BrokerFactory
@@ -33,7 +32,7 @@ def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(
         pulled = sorted(broker.pull(_TOPIC))
     min((store / "consumequeue").glob("MANIFEST-*")).unlink()
     sorted((store / "index").iterdir())[2].unlink()
-    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
+    wanted = SMALL_GEOMETRY.wanted(release)
     summary = repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True), OneByOne())
     (note,) = summary.notes
     subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)

@@ -141,7 +141,7 @@ def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(
     """Load, read every queue, look up keys, append: afterwards all files are again those that the log gives."""
     stage, store = played.stage, played.copy(tmp_path)
     install_ours(store, played.log, played.writer)
-    with real_store(stage.release, store, stage.geometry, stage.settings) as opened:
+    with real_store(stage.release, store, stage.settings) as opened:
         served = {queue: opened.read_queue(*queue) for queue in _queues(played)}
         found = _found(opened, played)
         opened.put_all(_MORE)
@@ -163,7 +163,7 @@ def test_consumers_and_mqadmin_are_served_from_our_files(
     install_ours(store, played.log, played.writer)
     # Old brokers announce a system topic at their second start only: its route decides then, not its files.
     asked = [line for line in stage.asked if line.arguments[:2] == _BY_KEY and line.arguments[2] in _TOPICS]
-    with real_broker(stage.release, store, stage.geometry, stage.settings) as broker:
+    with real_broker(stage.release, store, stage.settings) as broker:
         consumed = {
             (topic, row.queue_id, row.queue_offset, row.physical_offset)
             for topic in _TOPICS

@@ -17,7 +17,6 @@ from jobs.query.story.timeline import Consumed, Role, Story
 from jobs.store.store import list_store
 from rmq_formats.release import Release
 from tests.oracle.lives import GROUPS, Lives, Note
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Stage
 from tests.support.lakes import ingest_store
 
@@ -112,7 +111,7 @@ def _told(evidence: Evidence, note: Note) -> Story:
 )
 def test_each_story_is_what_its_driver_wrote_down(version: str, seed: int, count: int, tmp_path: Path) -> None:
     """Sent, in batches, delayed, timed, in transactions, retried, popped, dead, traced; half of them before a kill."""
-    with Stage(version, tmp_path / "store", SMALL_GEOMETRY, tmp_path / "scratch") as stage:
+    with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         notes = Lives(stage, seed, count).play()
     release, lake = Release.of(version), str(tmp_path / "lake")
     ingest_store(tmp_path / "store", lake)
