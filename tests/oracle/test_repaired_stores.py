@@ -1,6 +1,7 @@
 """The matrix of faults, repaired: a broker starts on each outcome and serves every message whose bytes are there."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,8 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.oracle.judge import records
-from tests.oracle.process import running
+from tests.oracle.process import DriverProcess, running
 from tests.oracle.sessions import Consumed, open_broker
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.faults import SEGMENT, STORE, WANTED, Fault, faults
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
@@ -25,8 +25,8 @@ _FEW = frozenset({"middle segment missing", "last segment cut short", "record: b
 class Judge:
     """Starts brokers on repaired stores, one for each outcome: stores with the same bytes are served alike."""
 
-    def __init__(self, healthy: Path, folder: Path) -> None:
-        self.healthy, self.folder = healthy, folder
+    def __init__(self, driver: DriverProcess, healthy: Path, folder: Path) -> None:
+        self.driver, self.healthy, self.folder = driver, healthy, folder
         self.lake = folder / "lake"
         ingest_store(healthy, self.lake, release=_RELEASE)
         self._topics = sorted(path.name for path in (healthy / "consumequeue").glob("T*"))  # those of clients
@@ -42,10 +42,7 @@ class Judge:
                 return served
         self._starts += 1
         started = Path(shutil.copytree(store, self.folder / f"started-{self._starts}"))
-        with (
-            running(_RELEASE) as driver,
-            open_broker(driver, started, SMALL_GEOMETRY, _KEEP, home=self.folder / "home") as broker,
-        ):
+        with open_broker(self.driver, started, settings=_KEEP, home=self.folder / "home") as broker:
             pulled = sorted(message for topic in self._topics for message in broker.pull(topic, at_once=1))
         served = [message for message in pulled if message.physical_offset in self._sizes]  # not what it adds itself
         self._known.append((content, served))
@@ -62,9 +59,10 @@ class Judge:
 
 
 @pytest.fixture(scope="module")
-def judge(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Judge:
-    """Give who starts brokers, and knows what the healthy store serves."""
-    return Judge(golden(STORE), tmp_path_factory.mktemp("repaired"))
+def judge(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    """Give who starts brokers, one after the other in one process, and knows what the healthy store serves."""
+    with running(_RELEASE) as driver:
+        yield Judge(driver, golden(STORE), tmp_path_factory.mktemp("repaired"))
 
 
 def _repaired(judge: Judge, fault: Fault, store: Path, *, with_lake: bool) -> Path:
