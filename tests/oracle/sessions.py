@@ -353,6 +353,8 @@ _BROKER = {
     "brokerIP1": "127.0.0.1",
     "brokerIP2": "127.0.0.1",
     "defaultTopicQueueNums": "2",
+    # A thread of brokers of 5.x spins until this time is over for the first time: three seconds, in 5.5.0 ten.
+    "transactionMetricFlushInterval": "500",
     **PATIENCE,
 }
 

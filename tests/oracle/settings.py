@@ -24,6 +24,7 @@ OPTIONAL_SETTINGS: Final = frozenset(
         "mappedFileSizeConsumeQueue",
         "mapperFileSizeBatchConsumeQueue",
         "timerWheelEnable",
+        "transactionMetricFlushInterval",
         *PATIENCE,
     }
 )
