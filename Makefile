@@ -8,8 +8,12 @@ VERDICTS := build/verdicts.jsonl
 WORKERS := --numprocesses $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
 # Left out of `make test`: what needs more than Python and Java, or minutes.
 SLOW := oracle or released or cluster or s3 or hdfs or browser or slow
+# Where these are: of nine thousand tests two hundred, and each worker looks at all that it is given.
+SLOW_FILES = tests/oracle tests/scale tests/released \
+	$(shell grep -rlE 'mark\.(released|browser|slow)\b' --include='test_*.py' tests/jobs tests/rmq_formats) \
+	$(shell grep -lE 'mark\.(released|browser|slow)\b' tests/test_*.py)
 
-WRITERS := tests/oracle/test_what_brokers_write.py
+WRITERS := tests/oracle/test_scenarios.py
 
 # What tests compiled code or runs verbs waits for the compiler, and tries hundreds of random logs; `make test` has it.
 COMPILED := $(wildcard $(patsubst %,tests/rmq_formats/test_%.py,assembly bounds bridge columns compiled crc *_build kernels scan trace warm_up)) \
@@ -42,8 +46,10 @@ test: environment ## Every test that this machine needs nothing for, on all core
 test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM
 	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)
 
+# Seconds of each campaign of random kills; by itself it takes thirty.
+test-slow: export LONGEST_S = 10
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
-	$(PYTHON) -m pytest $(WORKERS) --maxprocesses 3 -m "($(SLOW)) and not campaign" $(ARGS)
+	$(PYTHON) -m pytest $(WORKERS) --maxprocesses 3 -m "($(SLOW)) and not campaign" $(SLOW_FILES) $(ARGS)
 
 test-released: environment ## Every command, recipe and notebook cell that the pages show, in the environment that users get
 	$(PYTHON) -m pytest -m released $(ARGS)

@@ -7,9 +7,12 @@ A case that is named on the command line runs in any case: `pytest 'tests/…/te
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from typing import TypeVar
 
 import pytest
+from _pytest.mark import ParameterSet
 
+T = TypeVar("T")
 SEED = 1
 
 
@@ -31,6 +34,11 @@ def sample(
         chosen.add(case)
         seen.update(case.split("-"))
     return chosen
+
+
+def some_often(cases: Iterable[T], *often: T) -> list[ParameterSet]:
+    """Return the cases of a parameter, of which all but a few are left to `make test-campaign`."""
+    return [pytest.param(case, marks=[] if case in often else pytest.mark.campaign) for case in cases]
 
 
 def _commonness(case: str, seen: Counter[str]) -> float:

@@ -10,23 +10,12 @@ import pytest
 from benchmarks.__main__ import PROGRAMS
 from benchmarks.plots import RESULTS, parts
 from jobs.report.model import Grid
+from tests.sampling import some_often
 
 _ROOT = Path(__file__).parents[1]
 
-# A dozen whole commands, engines or brokers, however little they do.
-_LONG = (
-    "beside-broker",
-    "browse",
-    "costs",
-    "growth",
-    "ingest",
-    "killed-commands",
-    "queues",
-    "restore",
-    "small-run",
-    "stream",
-    "verbs",
-)
+# Of each kind one: a log that is read, a lake that is asked, runs that follow each other. All others are campaigns.
+_OFTEN = ("stages", "query-lake", "incremental-runs")
 
 
 def _answer(name: str, folder: Path) -> dict[str, object]:
@@ -40,13 +29,8 @@ def _answer(name: str, folder: Path) -> dict[str, object]:
 _MODULES = {program.module: name for name, program in reversed(PROGRAMS.items())}  # each once, by its first name
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.campaign if name in _LONG else pytest.mark.slow)
-        for name in _MODULES.values()
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", some_often(_MODULES.values(), *_OFTEN))
 def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
     answer = _answer(name, tmp_path)
 

@@ -61,6 +61,7 @@ def test_what_the_image_runs_while_it_is_made_runs_here() -> None:
 
 
 @pytest.mark.released
+@pytest.mark.campaign  # an environment of its own, and its first compilation: minutes; `make test-released` has it
 @pytest.mark.timeout(1800)
 def test_what_the_instructions_make_runs_without_a_network(tmp_path: Path) -> None:
     offline = without_network()

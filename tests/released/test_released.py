@@ -86,43 +86,30 @@ def _run(shown: Shown, world: World, user: Released) -> Ended:
     return user.run(["bash", "-c", shown.text], world.folder)
 
 
-def test_a_spark_submit_of_the_users_own_runs_a_verb(user: Released, tmp_path: Path) -> None:
+def test_a_spark_submit_of_the_users_own_runs_a_verb_and_the_next_one_needs_no_network(
+    user: Released, tmp_path: Path
+) -> None:
     """As Livy, EMR and operators of schedulers call it; the script's own folder has an `inspect`, and so has Python."""
     world = world_of(scenes()[0], tmp_path)
-    main = user.checkout / "jobs" / "main.py"
-    command: list[str | Path] = [
-        "spark-submit",
-        "--master",
-        "local[2]",
-        main,
-        "ingest",
-        world.store,
-        "--lake",
-        tmp_path / "lake",
-    ]
 
-    ended = user.run(command, tmp_path)
-
-    assert 0 == ended.code, ended.err
-    assert "65 messages" in ended.out
-    assert (tmp_path / "lake" / "messages" / "_delta_log").is_dir()
-
-
-def test_whoever_has_run_a_verb_once_needs_no_network(user: Released, tmp_path: Path) -> None:
-    world, offline = world_of(scenes()[0], tmp_path), without_network()
-
-    def ingest(lake: str, *prefix: str) -> Ended:
+    def ingest(lake: str, *launcher: str | Path) -> Ended:
         # With a JVM, which needs the JARs that Spark does not ship.
-        verb: list[str | Path] = [user.checkout / "spark-submit.sh", "--master", "local[2]", "ingest", world.store]
-        return user.run([*prefix, *verb, "--lake", tmp_path / lake], tmp_path)
+        verb: list[str | Path] = ["ingest", world.store, "--lake", tmp_path / lake]
+        return user.run([*launcher, *verb], tmp_path)
 
-    first, second = ingest("first"), ingest("second", *offline)
+    own = ingest("first", "spark-submit", "--master", "local[2]", user.checkout / "jobs" / "main.py")
 
-    assert (0, 0) == (first.code, second.code), first.err + second.err
-    assert "once …" not in second.err
-    assert (tmp_path / "second" / "messages" / "_delta_log").is_dir()
+    assert 0 == own.code, own.err
+    assert "65 messages" in own.out
+    offline = ingest("second", *without_network(), user.checkout / "spark-submit.sh", "--master", "local[2]")
+
+    assert 0 == offline.code, offline.err
+    assert "once …" not in offline.err
+    for lake in ("first", "second"):
+        assert (tmp_path / lake / "messages" / "_delta_log").is_dir()
 
 
+@pytest.mark.campaign
 def test_every_recipe_runs(reader: Released, tmp_path: Path) -> None:
     data = make_recipe_data(tmp_path)
     command: list[str | Path] = [reader.python, "-m", "tests.support.recipes", data]
@@ -134,6 +121,7 @@ def test_every_recipe_runs(reader: Released, tmp_path: Path) -> None:
     assert [] == [RECIPES[number].text for number, rows in enumerate(found) if not rows]
 
 
+@pytest.mark.campaign
 def test_the_notebook_runs_in_a_kernel(reader: Released, tmp_path: Path) -> None:
     """The kernel's interpreter is the released one; only the client that drives it is the development environment's."""
     command = [sys.executable, "-m", "tests.notebook", "--python", str(reader.python), "--work", str(tmp_path)]

@@ -6,6 +6,7 @@ import pytest
 
 from jobs.launch.places import cache
 from tests.golden import StoreOf
+from tests.sampling import some_often
 from tests.scale.commands import rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -57,7 +58,7 @@ def test_keys_from_each_place_open_a_store_without_a_jvm(place: str, s3: S3Serve
         assert ACCESS_KEY not in text
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", some_often(PLACES, "profile"))
 def test_keys_from_each_place_fill_a_lake_with_spark(place: str, s3: S3Server, store: str, tmp_path: Path) -> None:
     options, environment = given(place, s3, tmp_path)
     lake = s3.uri("secrets", place.replace(" ", "-"))

@@ -20,6 +20,7 @@ from jobs.lake.verifications import record_findings
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
+from tests.sampling import some_often
 from tests.scale.commands import expected_rows
 from tests.scale.flaky import KINDS, flaky, one_in
 from tests.scale.s3 import S3Server
@@ -34,7 +35,7 @@ OFFSETS = "SELECT physical_offset FROM {} ORDER BY physical_offset"
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_often(KINDS, "error", "cut off"))
 def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
     s3: S3Server, golden: StoreOf, kind: str
 ) -> None:

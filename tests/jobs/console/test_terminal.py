@@ -17,6 +17,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
+from tests.sampling import some_often
 from tests.support.lakes import table_of
 from tests.support.waiting import wait_until
 
@@ -124,7 +125,7 @@ def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> N
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [1.3, 2.3, 3.8])
+@pytest.mark.parametrize("seconds", some_often((1.3, 2.3, 3.8), 2.3))
 def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
     store: Path, tmp_path: Path, seconds: float
 ) -> None:

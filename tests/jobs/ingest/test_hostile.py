@@ -20,6 +20,7 @@ from rmq_formats.commitlog.record import encode_record
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import a_record
+from tests.sampling import some_often
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.fuzzing import a_store, campaign, expected, mutate
 from tests.support.lakes import ingest_beside, ingest_store, leftovers, raw, raw_rows, rows_of
@@ -34,6 +35,7 @@ HOSTILE = (
     "${x}",
 )
 BLOCK = 4096
+_ON_SPARK = 50  # stores, of two hundred in the campaign
 
 
 def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:
@@ -52,9 +54,10 @@ def test_mutated_stores_through_the_whole_pipeline(seed: int, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # of a busy machine
-def test_mutated_stores_through_spark(spark: SparkSession, tmp_path: Path) -> None:
-    for seed in range(200):
-        _through_the_pipeline(1000 + seed, tmp_path / str(seed), SparkWorkers(spark))
+@pytest.mark.parametrize("first", some_often(range(1000, 1200, _ON_SPARK), 1000))
+def test_mutated_stores_through_spark(spark: SparkSession, tmp_path: Path, first: int) -> None:
+    for seed in range(first, first + _ON_SPARK):
+        _through_the_pipeline(seed, tmp_path / str(seed), SparkWorkers(spark))
 
 
 def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:

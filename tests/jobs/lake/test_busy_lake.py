@@ -51,7 +51,7 @@ def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -
     assert leftovers(lake) == []
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)  # on a busy machine
 def test_a_lake_of_ten_thousand_files(broker: Broker, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))

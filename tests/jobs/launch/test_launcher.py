@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampling import some_often
 from tests.support.released import environment_of_a_stranger
 
 ROOT = Path(__file__).parents[3]
@@ -25,10 +26,9 @@ TELL = "import json, sys\nprint(json.dumps({'arguments': sys.argv[1:], 'python':
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def new_checkout(folder: Path) -> Path:
     """Copy the launcher to a directory with a difficult name; its `jobs.main` only tells how it was called."""
-    root = tmp_path / "a check'out $HOME"
+    root = folder / "a check'out $HOME"
     (root / "jobs" / "launch").mkdir(parents=True)
     shutil.copy(ROOT / "spark-submit.sh", root)
     (root / "jobs" / "__init__.py").touch()
@@ -37,6 +37,21 @@ def checkout(tmp_path: Path) -> Path:
     (root / "jobs" / "main.py").write_text(TELL)
     (root / "requirements.lock").write_text("# nothing\n")
     (root / "requirements-dev.lock").write_text("# nothing, for developers\n")
+    return root
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    return new_checkout(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a checkout whose environment is made: copy it before you change anything."""
+    root = new_checkout(tmp_path_factory.mktemp("prepared"))
+    first = launch(root / "spark-submit.sh")
+    assert "making .venv" in first.stderr
+    assert told(first)
     return root
 
 
@@ -52,24 +67,23 @@ def told(answer: "subprocess.CompletedProcess[str]") -> dict[str, list[str]]:
     return said
 
 
-def test_arguments_arrive_as_they_were_given(checkout: Path) -> None:
+def test_arguments_arrive_as_they_were_given(prepared: Path) -> None:
     expected = ["--conf", "a=b c", "", "*", "$HOME", "it's", '"x"']
 
-    assert expected == told(launch(checkout / "spark-submit.sh", *expected))["arguments"]
+    assert expected == told(launch(prepared / "spark-submit.sh", *expected))["arguments"]
 
 
-def test_the_second_start_makes_nothing(checkout: Path) -> None:
-    first = launch(checkout / "spark-submit.sh")
-    moved = checkout.rename(checkout.with_name("moved"))
+def test_the_second_start_makes_nothing(prepared: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(prepared, tmp_path / "moved", symlinks=True)
 
     second = launch(moved / "spark-submit.sh")
 
-    assert "making .venv" in first.stderr
     assert "" == second.stderr
     assert str(moved) in told(second)["path"]
 
 
-def test_links_lead_to_the_checkout_from_any_directory(checkout: Path, tmp_path: Path) -> None:
+def test_links_lead_to_the_checkout_from_any_directory(prepared: Path, tmp_path: Path) -> None:
+    checkout = shutil.copytree(prepared, tmp_path / prepared.name, symlinks=True)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "inner").symlink_to(Path("..") / checkout.name / "spark-submit.sh")
     (tmp_path / "bin" / "rmq").symlink_to("inner")
@@ -79,19 +93,18 @@ def test_links_lead_to_the_checkout_from_any_directory(checkout: Path, tmp_path:
     assert str(checkout) in [os.path.normpath(path) for path in told(answer)["path"]]
 
 
-def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(checkout: Path, tmp_path: Path) -> None:
+def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(prepared: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile"
     (hostile / "jobs").mkdir(parents=True)
     (hostile / "jobs" / "__init__.py").write_text("raise SystemExit('shadowed')")
 
-    answer = launch(checkout / "spark-submit.sh", cwd=hostile, PYTHONPATH=str(hostile), PYTHONHOME="/nowhere")
+    answer = launch(prepared / "spark-submit.sh", cwd=hostile, PYTHONPATH=str(hostile), PYTHONHOME="/nowhere")
 
     assert str(hostile) not in told(answer)["path"]
 
 
-def test_the_environment_has_a_console_script_that_moves_with_its_checkout(checkout: Path) -> None:
-    told(launch(checkout / "spark-submit.sh"))
-    moved = checkout.rename(checkout.with_name("moved"))
+def test_the_environment_has_a_console_script_that_moves_with_its_checkout(prepared: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(prepared, tmp_path / "moved", symlinks=True)
     (moved.parent / "rmq-lake").symlink_to(moved / ".venv" / "bin" / "rmq-lake")
 
     for script in (moved / ".venv" / "bin" / "rmq-lake", moved.parent / "rmq-lake"):
@@ -115,7 +128,7 @@ def test_two_at_once_make_one_environment(checkout: Path) -> None:
     assert 1 == sum("making .venv" in err for _, err, _ in ended)
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("seconds", some_often((0.1, 0.5, 1.0, 1.5), 0.5))
 def test_a_launcher_that_was_killed_leaves_nothing_that_looks_whole(checkout: Path, seconds: float) -> None:
     environment = environment_of_a_stranger(checkout / "home")
     first = subprocess.Popen([checkout / "spark-submit.sh"], env=environment, stderr=subprocess.PIPE, process_group=0)

@@ -18,6 +18,7 @@ import pytest
 
 from jobs.demo import extract
 from tests.golden import unpack
+from tests.sampling import some_often
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -32,6 +33,9 @@ def pythons() -> Iterator[Path]:
         found = shutil.which(name, path="/usr/local/bin:/usr/bin") or (installed[-1] if installed else None)
         if found and sys.version_info[1] != minor:
             yield Path(found)
+
+
+PYTHONS = [*pythons()]
 
 
 def ended(
@@ -145,7 +149,7 @@ def test_uvx_inspects_a_store_without_an_installation(built: Path, tmp_path: Pat
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("python", list(pythons()), ids=lambda python: python.name)
+@pytest.mark.parametrize("python", some_often(PYTHONS, PYTHONS[-1]), ids=lambda python: python.name)
 def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
