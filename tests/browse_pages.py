@@ -24,7 +24,6 @@ SHOTS = {
 
 
 def main(pictures: Path) -> None:
-    """Take all of them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = unpack("b551-base", folder).rename(folder / "store")

@@ -29,7 +29,6 @@ _RELEASES = ("4.7.1", "4.9.8", "5.1.4", "5.3.3", "5.5.0")
 
 
 def _surprises(note: Note, story: Story) -> Iterator[str]:
-    """Yield each difference between a story and what was written down."""
     copies = [copy for copy in story.copies if copy.role is not Role.RETRY_WAITING]
     first, expected = story.copies[0], _roles(note)
     record = first.message.record

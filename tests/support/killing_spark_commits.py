@@ -155,14 +155,12 @@ class Campaign:
     """Kills, and how they went."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin without any."""
         self.folder = folder
         self.kills, self.stages, self.codes = Counter[str](), Counter[str](), Counter[str]()
         self.bad: list[dict[str, Any]] = []
         self._spans: dict[tuple[str, bool, bool], float] = {}  # seconds from the first commit to the end
 
     def one(self, draw: Draw) -> None:
-        """Kill a command, do its work again, and judge."""
         number = self.codes.total()  # Delta in a JVM remembers a table's path
         root = self.folder / f"here-{number}"
         copytree(_base_of(self.folder, draw), root)
@@ -230,7 +228,6 @@ def wrong_promises(lake: Path) -> list[str]:
 
 
 def campaign(folder: Path, kills: int, features: Sequence[str]) -> dict[str, Any]:
-    """Draw so many kills, each cell of each feature as often as the others."""
     random, state = Random(34), Campaign(folder)
     waiting: list[tuple[str, str]] = []
     began = time.monotonic()

@@ -78,7 +78,6 @@ What a verb prints with `--json` has a JSON Schema: `docs/schemas/VERB.json`, wi
 
 
 def page() -> str:
-    """Return the whole page."""
     parts = [_verbs(), *_each_verb(), _exit_codes(), _variables(), _configuration(), _LOG, _metrics(), _report()]
     return "\n".join([_HEAD, *parts]).rstrip() + "\n"
 

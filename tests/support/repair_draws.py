@@ -64,7 +64,6 @@ class RepairDraw(NamedTuple):
         return cls(Draw.parsed(draw), frozenset(options.split(",")) & {*OPTIONS})
 
     def smaller(self) -> Iterator["RepairDraw"]:
-        """Yield the same with fewer faults, the fewest first."""
         yield from (self._replace(draw=smaller) for smaller in self.draw.smaller())
 
 

@@ -341,7 +341,6 @@ def _of_class(kind: type[Any]) -> Schema:
 
 
 def main(directory: Path) -> None:
-    """Write every schema."""
     directory.mkdir(parents=True, exist_ok=True)
     for verb, schema in schemas():
         (directory / f"{verb}.json").write_text(json.dumps(schema, indent=1) + "\n", encoding="utf-8")

@@ -30,7 +30,6 @@ names them beside the tables.
 
 
 def page() -> str:
-    """Return the documentation of all tables."""
     of_views = (f"| {view.name} | {view.row[len('One row is ') :]} | {', '.join(view.tables)} |" for view in views())
     tables = (*TABLES, typed_table("typed/TOPIC", ()))
     return "\n".join([_HEAD, *("\n".join(_section(table)) for table in tables), _TYPED, _VIEWS, *of_views, ""])
