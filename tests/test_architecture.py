@@ -1,6 +1,7 @@
 """Which way imports go: formats know no jobs, scalar modules no compiled ones, light commands load nothing heavy."""
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -117,6 +118,27 @@ def test_no_module_imports_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" → ".join(error.args[1]))
+
+
+def drawn_order() -> Mapping[str, int]:
+    """Return the line of the drawing in `docs/architecture.md` on which each package of `jobs` is."""
+    drawing = (ROOT / "docs" / "architecture.md").read_text().partition("\njobs ")[2].partition("```")[0]
+    found = (re.match(r"  ((?:\w+/ ?)+)", line) for line in drawing.splitlines())
+    return {name.strip("/"): row for row, names in enumerate(filter(None, found)) for name in names[1].split()}
+
+
+def test_packages_import_from_the_lines_above_their_own_and_in_no_circle() -> None:
+    order = drawn_order()
+    arrows: dict[str, set[str]] = {name: set() for name in order}
+    for name in of("jobs"):
+        package = name.split(".")[1:2]
+        if package and package[0] in order:
+            used = {module.split(".")[1] for module in imported(name, everywhere=True) if module.startswith("jobs.")}
+            arrows[package[0]] |= used - {package[0]}
+
+    assert {name for name in arrows if not arrows[name] <= {*order}} == set()
+    assert [(one, other) for one, others in arrows.items() for other in others if order[other] > order[one]] == []
+    TopologicalSorter(arrows).prepare()
 
 
 def test_light_commands_import_without_spark_and_numba() -> None:

@@ -15,12 +15,12 @@ from jobs.browse.asking import Asker, BusyError
 from jobs.browse.bodies import hex_lines, shown_body
 from jobs.browse.pictures import histogram_marks, store_picture
 from jobs.browse.templates import SCRIPT, STYLE, rendered, words_of
-from jobs.command.failures import failures, one_line
 from jobs.console.moments import GivenTime
 from jobs.dump.commitlog import record_fields
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import StoreReport
 from jobs.inspect.text import verdict
+from jobs.launch.failures import failures, one_line
 from jobs.query.json_text import line, message_object
 from jobs.query.listing.model import Deadline, Histogram, Listing, Page, Rows, Wanted
 from jobs.query.listing.of_lake import LakeListing

@@ -27,7 +27,6 @@ import click
 from jobs import __version__
 from jobs.command.answer import TYPED
 from jobs.command.configuration import name_variables
-from jobs.command.failures import failures, follows_interrupt, one_line
 from jobs.command.places import OUTPUT_FILE
 from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
@@ -38,6 +37,7 @@ from jobs.console.verbs import VERBS
 from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
 from jobs.launch.engine import has_session
 from jobs.launch.errors import NO_SPARK, SetupError
+from jobs.launch.failures import failures, follows_interrupt, one_line
 
 _EPILOG = """\
 \b

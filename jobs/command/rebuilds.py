@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from jobs.command.answer import Answer, typed
-from jobs.command.failures import shown_as_usage
 from jobs.command.options import bundled
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.program import program
 from jobs.console.result import Result, Step
+from jobs.launch.failures import shown_as_usage
 from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.diagnosis.checkpoint import checkpoint_of
-from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.index_files import header_of
 from jobs.store.log_ends import last_units
@@ -21,6 +20,7 @@ from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unw
 from jobs.store.ranges import newest_written, plan_ranges, told_size, written_size
 from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.release import Writers
+from jobs.store.segment_walk import walk
 from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (

@@ -16,7 +16,6 @@ from math import inf
 from posixpath import dirname
 from time import monotonic
 
-from jobs.command.failures import one_line
 from jobs.console.log import say
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import steps
@@ -26,6 +25,7 @@ from jobs.lake.runs import HeldByOtherError
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import expect_many_commits
 from jobs.launch.engine import death_of_jvm
+from jobs.launch.failures import one_line
 from jobs.products.index.kept_slots import kept_slots
 from jobs.storage import AnyStorage
 from jobs.storage.locations import join, normalise

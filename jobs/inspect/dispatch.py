@@ -99,7 +99,7 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
             f"no index file has the keys of messages from offset {found} {until}: a file is missing, or index was off"
         )
         beside = after or before
-        assert beside is not None  # noqa: S101 - there is a file
+        assert beside is not None  # there is a file
         problems.gap(beside.file, text, found)
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from jobs.diagnosis.misnamed_segments import Misnamed, WrongNames
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
-from jobs.inspect.segment_walk import WalkedPiece, walk
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
 from jobs.store.record_places import left_over_bytes, records_from
+from jobs.store.segment_walk import WalkedPiece, walk
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord

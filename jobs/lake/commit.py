@@ -323,7 +323,7 @@ def put_transaction(lake: Lake, table: Table, transaction: tuple[str, int]) -> N
 def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     """Write one commit on *snapshot*, durably; return the version that the table then has."""
     # What nothing was removed for would be in the table twice.
-    assert new.change.removed or not new.change.added  # noqa: S101 - an invariant of ours, whatever a lake holds
+    assert new.change.removed or not new.change.added  # an invariant of ours, whatever a lake holds
     _flush(snapshot.table_uri)
     if not new.change.removed:
         # `deltalake` puts it after commits of others that leave protocol and metadata as they are.

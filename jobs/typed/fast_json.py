@@ -62,7 +62,7 @@ class FastJson:
         if judged.size:  # rows of both readers, in the order of their bodies
             order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
             rows = [pa.concat_arrays(two).take(order) for two in zip(rows, exact.columns, strict=True)]
-        assert all(len(row) + len(refusals) == len(bodies) for row in rows)  # noqa: S101
+        assert all(len(row) + len(refusals) == len(bodies) for row in rows)
         return Typed(rows, refusals)
 
 

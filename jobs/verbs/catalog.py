@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
-from jobs.command.failures import shown_as_usage
 from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.places import LAKE
 from jobs.console.amounts import counted
@@ -16,6 +15,7 @@ from jobs.console.severity import Severity
 from jobs.console.terminal import printable_lines
 from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
+from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import normalise
 from rmq_formats.errors import NotAStore
 

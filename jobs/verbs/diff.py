@@ -4,10 +4,10 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.failures import shown_as_usage
 from jobs.command.options import StorePlace, label_option, limit_option, max_rate_option, store_options
 from jobs.command.places import LAKE
 from jobs.console.exit_codes import ExitCode
+from jobs.launch.failures import shown_as_usage
 from jobs.store.beside_broker import care_beside
 
 

@@ -12,7 +12,6 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_engine, workers_of
-from jobs.command.failures import held_by_other, shown_as_usage
 from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.options import (
     StorePlace,
@@ -32,6 +31,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine
+from jobs.launch.failures import held_by_other, shown_as_usage
 from jobs.products.registry import NAMES
 from jobs.storage.locations import is_local, normalise
 from jobs.store.beside_broker import care_beside

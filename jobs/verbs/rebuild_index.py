@@ -8,7 +8,6 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
@@ -22,6 +21,7 @@ from jobs.command.rebuilds import (
 )
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import is_local
 from jobs.store.beside_broker import broker_process, care_beside
 from jobs.store.known import UndecidedError

@@ -9,7 +9,6 @@ import click
 
 from jobs.command.answer import Answer, answer_options, typed
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, label_option, read_options, store_options
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
 from jobs.command.rebuilds import refuse_beside_broker
@@ -18,6 +17,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
 from jobs.console.result import Result, Step
 from jobs.console.severity import Severity
+from jobs.launch.failures import shown_as_usage
 from jobs.rebuild.install import RefusedError
 from jobs.repair.journal import JOURNAL
 from jobs.store.beside_broker import care_beside

@@ -7,11 +7,11 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, form_options
 from jobs.command.places import LAKE, NEW_STORE, refuse_used
 from jobs.command.times import LOG_PLACE, LogPlace
 from jobs.console.exit_codes import ExitCode
+from jobs.launch.failures import shown_as_usage
 from rmq_formats.broker_conf import BrokerConf
 
 _NO_TOPICS = (

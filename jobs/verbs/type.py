@@ -7,13 +7,13 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.failures import held_by_other, shown_as_usage
 from jobs.command.places import CHANGED_LAKE
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.result import Result
 from jobs.console.severity import Severity
+from jobs.launch.failures import held_by_other, shown_as_usage
 
 if TYPE_CHECKING:
     from jobs.typed.run import Summary

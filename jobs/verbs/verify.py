@@ -8,10 +8,10 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, limit_option, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
+from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import care_beside
 from jobs.store.known import UndecidedError

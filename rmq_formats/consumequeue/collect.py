@@ -171,7 +171,7 @@ class UnitCollector:
         places = starts[:-1].copy()
         for block in blocks:
             kernels.group(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
-        assert (places == starts[1:]).all()  # noqa: S101 - each queue has as many units as were counted
+        assert (places == starts[1:]).all()  # each queue has as many units as were counted
         return PackedUnits([names[number] for number in present], starts, units, tag_numbers, self._tags.texts())
 
 

@@ -54,7 +54,7 @@ def chain_divided(
 
     *write* gets the entries with their places in the block. *begin* is the time of the file's first entry.
     """
-    assert number > 1  # noqa: S101 - the first entry is none of these: it decides about their seconds
+    assert number > 1  # the first entry is none of these: it decides about their seconds
     threads, parts = division
     count = entries.size // _ENTRY_SIZE
     cuts = [count * part // parts for part in range(parts + 1)]

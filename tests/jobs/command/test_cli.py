@@ -17,12 +17,12 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JError
 
 from jobs.command import cli
-from jobs.command.failures import one_line
 from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import in_json
 from jobs.console.verbs import VERBS, Verb
 from jobs.launch.errors import SetupError
+from jobs.launch.failures import one_line
 from jobs.launch.session import pass_on
 from rmq_formats.errors import CorruptData
 from tests.support.query_stores import Sent, stored, write_store

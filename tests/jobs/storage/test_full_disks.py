@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.command.failures import one_line
 from jobs.export.export import Output, Source, export, plan
 from jobs.export.parts import Format
+from jobs.launch.failures import one_line
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index
 from jobs.store.workers import OneByOne

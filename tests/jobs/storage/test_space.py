@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command.failures import one_line
+from jobs.launch.failures import one_line
 from jobs.storage.space import room_for
 
 

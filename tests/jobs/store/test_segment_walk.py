@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.inspect import segment_walk as walking
+from jobs.store import segment_walk as walking
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes
 from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
 from tests.rmq_formats.strategies import FRAMINGS, mutations
