@@ -234,8 +234,8 @@ def name_variables(command: click.Command, *names: str) -> None:
     for group, one in leaves(command, names):
         for parameter in one.params:
             if parameter.name != "show_config":
-                parameter.envvar = [_variable(*group, key) for key in keys_of(parameter)]
-    prefix = _variable(*names, "")
+                parameter.envvar = [variable_of(*group, key) for key in keys_of(parameter)]
+    prefix = variable_of(*names, "")
     known = {variable for _, one in leaves(command, names) for parameter in one.params for variable in _read(parameter)}
     for unknown in sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
         raise click.UsageError(f"{unknown}: no such option{_meant(unknown, known)}")
@@ -246,12 +246,8 @@ def _read(parameter: click.Parameter) -> Sequence[str]:
     return [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ()
 
 
-def variable_of(parameter: click.Parameter, *names: str) -> str:
-    """Name the environment variable of a verb's parameter."""
-    return _variable(*names, key_of(parameter))
-
-
-def _variable(*words: str) -> str:
+def variable_of(*words: str) -> str:
+    """Return the name of the environment variable for a key, after the words of its command."""
     return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
 
 

@@ -70,7 +70,7 @@ def milliseconds_of(text: str) -> float:
 
 
 def seconds_until(text: str) -> float:
-    """Return how many seconds from now a moment is: `+2h`, or a time."""
+    """Return the seconds from now to a moment that is given as `+2h`, or as a time."""
     text = text.strip()
     if text.startswith("+"):
         return seconds_of(text[1:])

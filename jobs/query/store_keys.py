@@ -50,7 +50,7 @@ class _Wanted(NamedTuple):
         return self.begin <= message.record.store_timestamp <= self.end and self.has_key(message)
 
     def times_indexed(self, message: Message) -> int:
-        """Return how many entries a broker's index has for a message under the key."""
+        """Return the number of entries that a broker's index has for a message under the key."""
         return times_indexed(message, self.kind, self.topic, self.key)
 
 
@@ -306,14 +306,14 @@ def says(message: Message, kind: KeyKind, key: str) -> bool:
 
 
 def times_indexed(message: Message, kind: KeyKind, topic: str, key: str) -> int:
-    """Return how many entries a broker's index has for a message under a key; one where its release indexes no tags."""
+    """Return the number of entries for a message under a key in a broker's index; 1 for a tag where none is indexed."""
     if kind is KeyKind.TAG and not message.release.indexes_tags:
         return 1
     return index_keys(message.record, message.release).count(_hashed_text(kind, topic, key))
 
 
 def entries_under(message: Message, key_hash: int) -> int:
-    """Return how many entries a broker's index has for a message under a hash, whichever keys they are of."""
+    """Return the number of entries for a message under a hash in a broker's index, whichever keys they are of."""
     return sum(index_key_hash(key) == key_hash for key in index_keys(message.record, message.release))
 
 

@@ -99,7 +99,7 @@ class BuiltTables(NamedTuple):
 
 
 def table_options(*, with_filter: bool = True) -> "Options":
-    """Return how tables are written; who reads them once, from end to end, needs no filter."""
+    """Return the options that tables are written with; a reader of whole tables needs no filter."""
     from rocksdict import BlockBasedOptions, DataBlockIndexType, DBCompressionType, Options
 
     blocks = BlockBasedOptions()

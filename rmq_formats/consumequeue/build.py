@@ -93,7 +93,7 @@ class Losses:
         yield from np.split(units, np.flatnonzero(np.diff(losses)) + 1)
 
     def records_between(self, first: int, last: int) -> int:
-        """Return how many records the log can have lost between two offsets, at most."""
+        """Return the largest number of records that the log can have lost between two offsets."""
         starts = self._ranges[:, 0]
         lost = self._ranges[(starts > first) & (starts < last)]
         return int((lost[:, 1] - lost[:, 0]).sum()) // MIN_RECORD_SIZE

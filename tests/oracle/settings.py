@@ -45,7 +45,7 @@ class Geometry:
         return self.consume_queue_units * _QUEUE_UNIT_SIZE
 
     def wanted(self, release: str) -> Wanted:
-        """Return what verbs are told of index files of these sizes that *release* wrote."""
+        """Return the settings that verbs are given for index files of these sizes that *release* wrote."""
         return Wanted(self.hash_slots, self.index_entries, release)
 
 

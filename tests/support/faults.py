@@ -176,7 +176,7 @@ def hit_record(store: Path) -> MessageRecord:
 
 
 def _places_of(record: MessageRecord) -> dict[str, int]:
-    """Return where a bit of each part of a record is changed: in a number's last byte, in the first one of a host."""
+    """Return the position of the bit to change in each part of a record: a number's last byte, a host's first one."""
     layout = RECORD[0]  # hosts are IPv4
     hosts = {f"{name}_host": layout.offset(f"{name}_host_address") for name in ("born", "store")}
     numbers = [field for field in layout.fields if "_host_" not in field.name]
@@ -356,7 +356,7 @@ what to give where none does, is in `guarantees.md`.
 
 
 def matrix(folder: Path, every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
-    """Yield what each verb says of one in *every* so many faults."""
+    """Yield each verb's words about a fault, for one fault in *every*; the first is no fault."""
     healthy = unpack(STORE, folder)
     for fault in (NO_FAULT, *faults(healthy))[::every]:
         yield fault, {verb: said(verb, healthy, fault, folder) for verb in VERBS}

@@ -78,7 +78,7 @@ def _prepare(root: Path) -> int:
 
 
 def _judged(root: Path) -> list[str]:
-    """Return what is wrong with a lake."""
+    """Return the faults of a lake, in words."""
     wrong = []
     for topic, table in _TABLES.items():
         messages = {row["physical_offset"]: row["body"] for row in rows_of(root / "lake") if row["topic"] == topic}

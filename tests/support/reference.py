@@ -141,7 +141,7 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
 def _row(parameter: click.Parameter, names: tuple[str, ...], ctx: click.Context) -> tuple[str, ...]:
     has_file = any(other.name == "config" for other in ctx.command.params)
     key = f"`{key_of(parameter)}`" if has_file else ""
-    variable = f"`{variable_of(parameter, *names)}`"
+    variable = f"`{variable_of(*names, key_of(parameter))}`"
     if not isinstance(parameter, click.Option):
         return (f"`{parameter.make_metavar(ctx)}`", "", "required" if parameter.required else "", key, variable)
     metavar = "" if parameter.is_flag else f" {parameter.make_metavar(ctx)}"
