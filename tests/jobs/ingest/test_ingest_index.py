@@ -106,6 +106,29 @@ def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_r
     assert _real_entries(golden("b551-base")) == _entries(tmp_path / "lake")
 
 
+def test_files_follow_the_newest_one_that_is_full_once_it_is_continued(golden: StoreOf, tmp_path: Path) -> None:
+    """The broker's index is files behind its log: it had written a part of its second file."""
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    _, second, *later = sorted((store / "index").iterdir())
+    for path in later:
+        path.unlink()
+    content, at = second.read_bytes(), 40 + 4 * SLOTS
+    entries = [_ENTRY.unpack_from(content, at + 20 * number) for number in range(1, ENTRIES)]
+    some = next(n for n in range(len(entries) // 2, len(entries)) if entries[n - 1][1] != entries[n][1])
+    slots = {key_hash % SLOTS: number for number, (key_hash, *_) in enumerate(entries[:some], 1)}
+    end = next(record for record, _ in records_of(segments_of(store)) if record.physical_offset == entries[some - 1][1])
+    begin = struct.unpack_from(">q8xq", content)
+    second.write_bytes(
+        struct.pack(">4q2i", begin[0], end.store_timestamp, begin[1], end.physical_offset, len(slots), some + 1)
+        + struct.pack(f">{SLOTS}i", *(slots.get(slot, 0) for slot in range(SLOTS)))
+        + content[at : at + 20 * (some + 1)].ljust(len(content) - at, b"\0")
+    )
+
+    _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert _real_entries(golden("b551-base")) == _entries(tmp_path / "lake")
+
+
 def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: StoreOf, tmp_path: Path) -> None:
     """A record with a wrong body is no row, but the broker has indexed it: that it is missing is said."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
