@@ -53,6 +53,21 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
         verdict(release, "killed at random moments", f"explained: {', '.join(sorted(seen))}")
 
 
+def test_a_broker_killed_before_the_first_entry_of_a_file_indexes_all_messages_once_more(
+    kills: Kills, tmp_path: Path, release: str
+) -> None:
+    """Its next start takes the file of zeros for an index without messages; what it makes then are no copies."""
+    store = tmp_path / "store"
+    kills(release, store, islice(some_messages("life0"), 400), after=120)
+    newest = list_index_files(store)[-1]
+    newest.write_bytes(bytes(newest.stat().st_size))  # as if the broker had come no further
+    kills(release, store, islice(some_messages("life1"), 400), after=120)
+    explained = explain_index(store, records(store), Writer(((0, release),)))
+
+    assert "again" in explained
+    assert _found_by_verify(store, release, explained) == []
+
+
 def _found_by_verify(store: Path, release: str, explained: list[str]) -> list[Finding]:
     """List what `verify` finds, but for the file that the kill left half made, and what the checkpoint was not told."""
     wanted = SMALL_GEOMETRY.wanted(release)._replace(zone=ZoneInfo("UTC"))

@@ -9,11 +9,13 @@ happened between two files.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import tzinfo
 from enum import StrEnum, unique
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import RealFile
+from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
 from jobs.products.index.placement import Anchor
 from jobs.store.store import Store, StoredFile
@@ -239,29 +241,63 @@ class Placing:
 
     def place_all(self, files: Sequence[RealFile]) -> list[Survivor]:
         """Return the files with their places, in the order of their names."""
+        zone = detect_zone((file.name, file.header.begin_timestamp) for file in files)
         placed: list[Survivor] = []
         before: Survivor | None = None
-        for file in files:
+        started_over = 0  # files up to this number were made after a start that found the newest one empty
+        for number, file in enumerate(files):
             found = self._place(file, before)
-            if before is not None and self._is_repeated(found, before, placed):
-                found = replace(found, relation=Relation.REPEATED)
-            else:
+            if before is not None and number >= started_over and self._is_repeated(found, before, placed):
+                started_over = number + self._started_over(files[number:], found, before, zone)
+                if started_over == number:
+                    found = replace(found, relation=Relation.REPEATED)
+            if found.relation is not Relation.REPEATED:
                 before = found
             placed.append(found)
         return placed
 
     def _is_repeated(self, found: Survivor, before: Survivor, placed: Sequence[Survivor]) -> bool:
         """
-        Return whether an earlier file has all keys of a file: somebody has copied it.
+        Return whether an earlier file has all keys of a file: somebody has copied it, or a start found an empty file.
 
-        A start indexes no message again that is before the last one of the newest file: a broker skips what has a lower
-        offset than that file's end.
+        Any other start indexes no message again that is before the last one of the newest file: a broker skips what has
+        a lower offset than that file's end.
         """
         again = self._row.find(before.real.header.end_physical_offset)
         return found.relation is not Relation.BEFORE_LOG and found.start < min(found.end, again) and any(
             one.relation is not Relation.BEFORE_LOG and one.start <= found.start and found.end <= one.end
             for one in placed
         )  # fmt: skip
+
+    def _started_over(self, files: Sequence[RealFile], found: Survivor, before: Survivor, zone: tzinfo | None) -> int:
+        """
+        Return how many *files*, of which *found* is the first, a start made that found the newest one empty; or 0.
+
+        A broker that is killed before the first entry of a new file leaves zeros. These name no message that the index
+        ends with, so that the start skips none: it fills that file, and the next ones, with all messages that it walks
+        over, from the first one of a log file on. Files that somebody copied do not go on past the end of those that
+        were there, and may have names from before the message that filled the last of those.
+        """
+        ended = before.real.header
+        if not self._begins_log_file(found) or ended.index_count < self._geometry.index_num:
+            return 0
+        if zone is not None and found.real.name < name_of_time(ended.end_timestamp, zone):
+            return 0
+        last = found
+        for number, file in enumerate(files[1:], 1):
+            if last.end > before.end:
+                return number
+            following = self._place(file, last)
+            again = self._row.find(last.real.header.end_physical_offset)
+            if not again <= following.start <= last.end and not self._begins_log_file(following):
+                return 0
+            last = following
+        was_killed_again = last.real.header.index_count < self._geometry.index_num
+        return len(files) if last.end > before.end or was_killed_again else 0
+
+    def _begins_log_file(self, survivor: Survivor) -> bool:
+        segment = self._store.segment_at(survivor.real.header.begin_physical_offset)
+        return segment is not None and self._row.find(segment.base_offset) == survivor.start
 
     def _place(self, real: RealFile, before: Survivor | None) -> Survivor:
         with self._store.open(real) as file:

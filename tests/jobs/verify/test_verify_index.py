@@ -282,6 +282,30 @@ def test_files_that_a_start_made_again_beside_older_ones_are_not_misnamed(
     assert found == [f"index/{index_file(store, number).name}" for number in (0, 1)]
 
 
+@pytest.mark.parametrize("until", [10, None])
+def test_files_of_a_start_that_found_the_newest_one_empty_are_no_copies(
+    golden: StoreOf, tmp_path: Path, until: int | None
+) -> None:
+    """A broker killed before a new file's first entry leaves zeros: its next start indexes all messages once more."""
+    store = without_index(golden("b533-base"), tmp_path)
+    (store / "abort").touch()
+    log = [stored.record for stored in stored_records(store)]
+    first, second = (IndexWriter(TINY, rules_of((0, Release.of("5.3.3")))) for _ in range(2))
+    for record in log[:100]:
+        first.dispatch(record)
+    for record in log[:until]:  # of which the broker is killed again, or not
+        second.dispatch(record)
+    full = [file.encode(1) for file in first.files[:-1]]
+    again = [file.encode(1) for file in second.files]
+
+    write_files(store, full + again)
+    assert [finding for finding in checked(store, "5.3.3").findings if finding.kind != "checkpoint_index_time"] == []
+
+    write_files(store, [*full, again[0], *again[2:]])
+    copies = [finding.file for finding in checked(store, "5.3.3").findings if finding.kind == "repeated"]
+    assert copies[:1] == [f"index/{index_file(store, len(full)).name}"]
+
+
 def test_exchanged_files_are_told_from_a_renamed_one_by_their_times(store: Path) -> None:
     """No broker makes a file before its first message, so the name of one that was exchanged is too early for it."""
     first, second, after = (index_file(store, number) for number in (2, 3, 5))
