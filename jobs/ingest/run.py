@@ -25,6 +25,7 @@ from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed, thinned
+from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import Action
 from jobs.lake.tables import WRITTEN_BY_RUNS
@@ -71,6 +72,7 @@ def _spark_workers(request: IngestRequest) -> Workers:
     return SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
 
 
+@kept_snapshots()
 def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
     """Do one run; begin again if a broker cuts its log back meanwhile."""
     for number in range(_ATTEMPTS - 1):

@@ -9,6 +9,7 @@ from jobs.lake.inflation import WITH_BODIES, inflate, inflate_file
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.runs import commit_prepared, known_stores, unfinished
+from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action
 from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS, Table
 from jobs.lake.upkeep import spared_rows
@@ -21,6 +22,7 @@ class NotALake(FormatError):
     """There are no tables of ours."""
 
 
+@kept_snapshots()
 def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inflated: bool = False) -> list[Saved]:
     """
     Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table.

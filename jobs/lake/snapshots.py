@@ -73,8 +73,11 @@ class Snapshots:
     def own(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
         """Return a snapshot that its caller, alone, may change until the next one asks."""
         found = self._own.get(table)
-        is_kept = found is not None and found.is_of_table()
-        self._own[table] = found = found.updated() if found and is_kept else _Kept.of(table, opened())
+        if found is None or not found.is_of_table():
+            found = _Kept.of(table, opened())
+        elif not (found := _Kept.of(table, found.snapshot)).is_newest():
+            found = found.updated()
+        self._own[table] = found
         return found.snapshot
 
     def renew(self) -> None:
@@ -92,11 +95,14 @@ _kept: ContextVar[Snapshots | None] = ContextVar("kept", default=None)  # of thi
 
 @contextmanager
 def kept_snapshots() -> Iterator[Snapshots]:
-    """Keep the snapshots of tables that this thread opens until the block ends."""
-    snapshots = Snapshots()
-    before = _kept.set(snapshots)
+    """Keep the snapshots of tables that this thread opens until the block, and what it is part of, ends."""
+    kept = _kept.get()
+    if kept is not None:
+        yield kept
+        return
+    before = _kept.set(kept := Snapshots())
     try:
-        yield snapshots
+        yield kept
     finally:
         _kept.reset(before)
 

@@ -19,6 +19,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.optimization import NotALake
 from jobs.lake.snapshot_files import StoredFile, files
+from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action
 from jobs.lake.tables import DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.store.workers import Workers
@@ -88,6 +89,7 @@ class _Topic(NamedTuple):
         return FromOffset(self.type, {store: one.to_offset for store, one in self.state.stores.items()})
 
 
+@kept_snapshots()
 def type_lake(request: TypeRequest, workers: Workers) -> Summary:
     """Type the messages that are new since the last typing; finish first what an earlier one prepared."""
     lake = request.lake

@@ -1,10 +1,12 @@
 """Spark with Delta as another engine that writes to a lake, and what it sees of the lake's messages."""
 
+import atexit
 import re
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from shutil import copytree
 from typing import TYPE_CHECKING, Any, Self
 
 from deltalake import DeltaTable, QueryBuilder
@@ -25,22 +27,19 @@ NO_SHORT_RETENTION_CHECK = "SET spark.databricks.delta.retentionDurationCheck.en
 class SharedLake:
     """A lake that our runs fill from one broker's store, and that Spark's SQL writes to as well."""
 
-    def __init__(self, spark: "SparkSession", root: Path, runs: Sequence[int] = (10, 10, 10)) -> None:
+    def __init__(self, spark: "SparkSession", root: Path) -> None:
         self.spark = spark
         self.root = root
         self.path = root / "lake"
         self.lake = Lake(str(self.path))
         self.broker = Broker(root / "store")
-        self.runs = 0
-        for count in runs:
-            self.grow(count)
-            self.run()
 
     def copied(self, root: Path) -> Self:
         """Return the lake as it is now, with its store, in another folder; Spark has nothing to do for that."""
-        copy = type(self)(self.spark, root, runs=())
-        copytree(self.root, root, dirs_exist_ok=True)
-        copy.broker.offset = self.broker.offset
+        copy = type(self)(self.spark, root)
+        shutil.copytree(self.path, copy.path)
+        shutil.rmtree(copy.broker.root)
+        copy.broker = self.broker.copied(copy.broker.root)
         return copy
 
     def grow(self, count: int) -> list[int]:
@@ -90,3 +89,19 @@ class SharedLake:
 
     def files(self, table: str = "messages") -> int:
         return len(DeltaTable(self.path / table).file_uris())
+
+
+@cache
+def _filled(spark: "SparkSession", runs: tuple[int, ...]) -> SharedLake:
+    folder = tempfile.mkdtemp(prefix="shared-lake-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    lake = SharedLake(spark, Path(folder))
+    for count in runs:
+        lake.grow(count)
+        lake.run()
+    return lake
+
+
+def shared_lake(spark: "SparkSession", root: Path, runs: tuple[int, ...] = (10, 10, 10)) -> SharedLake:
+    """Return a lake of its own that runs of so many messages have filled: once in a process, then it is copied."""
+    return _filled(spark, runs).copied(root)

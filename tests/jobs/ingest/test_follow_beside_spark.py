@@ -64,7 +64,7 @@ def test_a_followed_lake_that_spark_looks_after_has_the_rows_of_the_log(spark: S
     """Another engine clusters, optimises and vacuums beside it; at no moment does a reader miss a row in the middle."""
     broker = Broker(tmp_path / "store", segment_size=1 << 22, history=tmp_path / "history", dispatches=True)
     broker.append(some_records(10, seed=0))
-    lake, done, ends = SharedLake(spark, tmp_path, runs=()), Counter[str](), Event()
+    lake, done, ends = SharedLake(spark, tmp_path), Counter[str](), Event()
     ingest_store(broker.root, lake.path, "b")
     lake.sql(NO_SHORT_RETENTION_CHECK)  # its RETAIN 0.1 HOURS would be none at all: it rounds
     for table in ("messages", "consume_queue"):

@@ -34,7 +34,7 @@ from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store, table_of
-from tests.support.other_engine import WITH_VECTORS, SharedLake
+from tests.support.other_engine import WITH_VECTORS, shared_lake
 
 HERE = Target("here", "rocketmq")
 EXTENSIONS = [
@@ -381,7 +381,7 @@ def test_old_snapshots_go_with_the_files_that_they_alone_need(grown: Grown, monk
 
 @pytest.mark.slow
 def test_rows_that_another_engine_deleted_are_never_shown(spark: SparkSession, tmp_path: Path) -> None:
-    shared = SharedLake(spark, tmp_path)
+    shared = shared_lake(spark, tmp_path)
     lake = Lake(str(shared.path))
     Registrar(HERE).register(lake)
     shared.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset % 3 = 0")

@@ -44,7 +44,7 @@ from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.meanwhile import followed, preceded
-from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake
+from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake, shared_lake
 from tests.support.stores import records_of, segments_of
 from tests.support.table_features import AGAIN, FEATURES
 
@@ -56,7 +56,7 @@ OTHERS = "physical_offset % 3 != 0"
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
-    return SharedLake(spark, tmp_path)
+    return shared_lake(spark, tmp_path)
 
 
 def merged(groups: Sequence[Group]) -> list[Action | None]:
@@ -121,7 +121,7 @@ def test_messages_deleted_just_before_the_place_of_a_rewritten_log_are_read_agai
 
 def test_the_open_index_file_goes_on_after_deleted_entries(lake: SharedLake) -> None:
     """What is deleted stays deleted; what comes next is chained to the entries as they were written."""
-    unharmed = SharedLake(lake.spark, lake.root / "unharmed")
+    unharmed = shared_lake(lake.spark, lake.root / "unharmed")
     lake.sql(WITH_VECTORS.replace("messages", "index_entries"), f"DELETE FROM {{index_entries}} WHERE {THIRD}")
     old_end = lake.broker.offset
     for grown in (lake, unharmed):

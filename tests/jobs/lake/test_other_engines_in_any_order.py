@@ -27,7 +27,7 @@ from jobs.lake.table_file import Action
 from jobs.store.workers import OneByOne
 from tests.support.broker import some_records
 from tests.support.lakes import DELTA_EXTENSION
-from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake
+from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake, shared_lake
 
 STEPS = 6
 DRAWS = 500
@@ -339,7 +339,7 @@ def _listed(offsets: list[int]) -> str:
 
 @pytest.fixture(scope="module")
 def first_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SharedLake:
-    return SharedLake(spark, tmp_path_factory.mktemp("first-runs"), runs=(12, 8))
+    return shared_lake(spark, tmp_path_factory.mktemp("first-runs"), runs=(12, 8))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tests.support.broker import some_records
 from tests.support.commands import state_of
 from tests.support.killing import GATEWAY
 from tests.support.lakes import DELTA_EXTENSION
-from tests.support.other_engine import SharedLake
+from tests.support.other_engine import SharedLake, shared_lake
 from tests.support.recorded import keep, result_of
 from tests.support.stores import records_of, segments_of
 from tests.support.table_features import CLUSTERED, FEATURES, WORKS, promised
@@ -63,7 +63,7 @@ REFUSED, NOT_THERE = "refused", "not to be had"
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
-    return SharedLake(spark, tmp_path)
+    return shared_lake(spark, tmp_path)
 
 
 def turn_on(lake: SharedLake, name: str) -> None:

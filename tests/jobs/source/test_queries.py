@@ -14,7 +14,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.support.broker import Broker, some_records
-from tests.support.other_engine import SharedLake
+from tests.support.other_engine import shared_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ def test_a_topic_arrives_once_in_a_table_of_the_users_own_whatever_is_cut_off(
 
 def test_lake_and_store_together_have_each_row_once_while_runs_go_on(spark: "SparkSession", tmp_path: Path) -> None:
     """The table's version and the place after it are pinned when the union is made."""
-    lake = SharedLake(spark, tmp_path)
+    lake = shared_lake(spark, tmp_path)
     register(spark)
     lake.grow(25)
     stored = spark.read.format("rocketmq-store").load(str(lake.broker.root))
@@ -103,7 +103,7 @@ def test_lake_and_store_together_have_each_row_once_while_runs_go_on(spark: "Spa
 def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rewritten_log(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    lake = SharedLake(spark, tmp_path)
+    lake = shared_lake(spark, tmp_path)
     lake.sql("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
     run_example(3, spark, tmp_path)["query"].awaitTermination()
     plain = spark.readStream.format("delta").load(str(lake.path / "messages")).writeStream.format("delta")
