@@ -28,10 +28,10 @@ COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campai
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
 # Whatever a test starts finds the tests and our modules compiled, also where the environment forbids to keep that.
-test test-fast test-slow test-released test-campaign test-matrix: export PYTHONDONTWRITEBYTECODE =
+compiled test test-fast test-slow test-released test-campaign test-matrix: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test test-fast test-slow test-released test-campaign test-matrix test-mutants matrix-writers matrix-others golden test-browser coverage check format site bench lock
+.PHONY: help environment compiled test test-fast test-slow test-released test-campaign test-matrix test-mutants matrix-writers matrix-others golden test-browser coverage check format site bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,8 +39,13 @@ help: ## Show this list
 environment: # .venv with everything that development needs
 	@$(ENVIRONMENT)
 
-test: environment ## Every test that this machine needs nothing for, on all cores
-	$(PYTHON) -m rmq_formats.warm_up
+# What is compiled is compiled once: our kernels, and, where no test ran yet, what pytest makes of the tests. Else each
+# worker does it, all of them at the same moment.
+compiled: environment
+	ls tests/*/__pycache__/*-pytest-*.pyc >/dev/null 2>&1 || $(PYTHON) -m pytest --collect-only -qq >/dev/null & \
+	$(PYTHON) -m rmq_formats.warm_up; wait
+
+test: compiled ## Every test that this machine needs nothing for, on all cores
 	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign)" $(ARGS)
 
 test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM
