@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.measuring import Measured
-from jobs.lake.table_file import writer_settings
+from jobs.lake.table_file import parquet_writer
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
@@ -91,9 +90,7 @@ def _write_share(share: Sequence[Range | None], folder: Path, as_is: Collection[
 def _write(batches: Sequence[pa.RecordBatch], path: Path, as_is: Collection[str]) -> Written:
     began, cpu = time.perf_counter(), time.process_time()
     if batches:  # a range of a file that is not written to its end may hold nothing
-        settings = writer_settings(MESSAGES, batches[0].num_rows, as_is)
-        settings["write_statistics"] = [name for name in settings["write_statistics"] if name in SCHEMA.names]
-        with pq.ParquetWriter(path, SCHEMA, **settings) as writer:
+        with parquet_writer(path, SCHEMA, MESSAGES, batches[0].num_rows, as_is) as writer:
             for batch in batches:
                 writer.write_batch(batch)
     return Written(began, time.perf_counter(), time.process_time() - cpu)

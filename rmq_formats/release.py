@@ -144,7 +144,7 @@ class Release:
         return str(self.version)
 
 
-SWITCHES: Mapping[str, Mapping[str, Any]] = {one.name: one.metadata for one in fields(Release) if one.metadata}
+SWITCHES: Mapping[str, Mapping[str, int | Enum]] = {one.name: one.metadata for one in fields(Release) if one.metadata}
 
 
 @cache
@@ -155,7 +155,7 @@ def _release(version: Version) -> Release:
 _step = cache(Version.parse)  # the same few, for every release
 
 
-def _value_at(steps: Mapping[str, Any], version: Version) -> Any:  # noqa: ANN401 - each switch has its own type
+def _value_at(steps: Mapping[str, int | Enum], version: Version) -> Any:  # noqa: ANN401 - each switch has its own type
     value = steps[""]
     for since, changed in steps.items():
         if since and _step(since) <= version:

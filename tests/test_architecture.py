@@ -158,8 +158,8 @@ def test_rows_of_a_lake_are_read_in_one_place() -> None:
     assert (may, set()) == (readers, sets)
 
 
-# What a reader of a call cannot name; what is left is JSON and rows of other hands, and what compiled functions return.
-LEFT = {"dict[str, Any]": 21, "tuples of three or more": 5}
+# What a reader of a call cannot name; left are rows of SQL and of other engines.
+LEFT = {"dict[str, Any]": 4}
 
 
 def annotations(package: str) -> Iterator[tuple[bool, ast.expr]]:

@@ -9,6 +9,7 @@ from uuid import uuid4
 from jobs.console.amounts import counted, size_text
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
+from jobs.lake.gaps import GapRow
 from jobs.products.registry import NAMES, Product
 from jobs.store.request import StoreRequest
 from jobs.store.selection import Selection
@@ -68,7 +69,7 @@ class Summary(Judged):
     index_entries: int = 0
     contradictions: int = 0  # of the queues: what is not as the log says
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
-    gaps: list[dict[str, int | str]] = field(default_factory=list)
+    gaps: list[GapRow] = field(default_factory=list)
     superseded: dict[str, int | str] | None = None
     release: str = ""  # who wrote the store, and how that is known
     notes: list[str] = field(default_factory=list)
@@ -123,7 +124,7 @@ class Summary(Judged):
         start, end = self.from_offset, self.to_offset
         if self.tier_queues is not None:  # then these are no offsets, but how much runs have read
             return end - start
-        missing = sum(max(min(int(gap["to"]), end) - max(int(gap["from"]), start), 0) for gap in self.gaps)
+        missing = sum(max(min(gap["to"], end) - max(gap["from"], start), 0) for gap in self.gaps)
         return max(end - start - missing, 0)
 
     @property

@@ -38,6 +38,7 @@ from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
+from jobs.store.selection import Selection, TopicChoices
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import ENDS
@@ -167,10 +168,8 @@ class _Run(NextRun):
         left_out = self.known.chosen.left_out()
         if newest is None or left_out is None:
             return
-        selection, before = request.selection, newest.selection
-        topics = [list(before.get(name) or ()) for name in ("topics", "exclude_topics")]
-        is_other = topics != [list(selection.topics), list(selection.exclude_topics)]
-        if is_other or selection.takes_or_all is None:
+        own = Selection(request.selection.topics, request.selection.exclude_topics)
+        if TopicChoices.of({}, newest.selection).choices != (own,):
             summary.notes.append(left_out)
 
     def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[Started[Any]]:

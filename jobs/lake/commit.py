@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ from pyarrow import fs
 
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
+from jobs.lake.plain import Row
 from jobs.lake.snapshot_files import Selection, StoredFile, files, select
 from jobs.lake.snapshots import Snapshots, open_delta, snapshot_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
@@ -430,15 +431,13 @@ def chosen(
     return persistently(lambda: select(lake, snapshot, filesystem, Selection(columns, where, deleted)))
 
 
-def rows(
-    lake: Lake, table: str, columns: list[str] | None = None, where: pc.Expression | None = None
-) -> list[dict[str, Any]]:
-    """Return the rows of a table that *where* takes; statistics in Delta's log leave few files to open."""
+def rows(lake: Lake, table: str, kind: type[Row], where: pc.Expression | None = None) -> list[Row]:
+    """Return the rows of a table that *where* takes, by the columns that *kind* names; few files are opened."""
     for _ in range(_ATTEMPTS):
         snapshot = open_table(lake, table)
         if snapshot is None:
             return []
         with suppress(FileNotFoundError):  # its files were merged and removed meanwhile
-            found: list[dict[str, Any]] = chosen(lake, snapshot, columns, where).to_pylist()
-            return found
+            found = chosen(lake, snapshot, [*kind._fields], where).to_pylist()
+            return [kind._make(row[name] for name in kind._fields) for row in found]
     raise OSError(f"{lake.locate(table)}: files that Delta's log names are missing")

@@ -40,6 +40,14 @@ class _Store(NamedTuple):
     manifest: str
 
 
+class _RunRow(NamedTuple):
+    store_id: str
+    run: int
+    state: str
+    manifest: str
+    detail: str
+
+
 def lost_transactions(lake: Lake) -> list[Lost]:
     """Return the transactions that tables have lost, in the order in which they are put back: `runs` last."""
     stores, registered = _stores(lake)
@@ -68,15 +76,15 @@ def _stores(lake: Lake) -> tuple[list[_Store], int]:
     """Return the stores that rows of `runs` know, and how many were registered."""
     found: dict[str, _Store] = {}
     registered = 0
-    for row in rows(lake, RUNS.name, ["store_id", "run", "state", "manifest", "detail"]):
-        store = found.get(row["store_id"], _Store(row["store_id"], 0, 0, ""))
-        if row["state"] == PREPARED and row["run"] > store.prepared:
-            store = store._replace(prepared=row["run"], manifest=row["manifest"])
-        if row["state"] == DONE:
-            store = store._replace(done=max(store.done, row["run"]))
-        if row["state"] == REGISTERED:
-            registered = max(registered + 1, json.loads(row["detail"]).get("registration", 0))
-        found[row["store_id"]] = store
+    for row in rows(lake, RUNS.name, _RunRow):
+        store = found.get(row.store_id, _Store(row.store_id, 0, 0, ""))
+        if row.state == PREPARED and row.run > store.prepared:
+            store = store._replace(prepared=row.run, manifest=row.manifest)
+        if row.state == DONE:
+            store = store._replace(done=max(store.done, row.run))
+        if row.state == REGISTERED:
+            registered = max(registered + 1, json.loads(row.detail).get("registration", 0))
+        found[row.store_id] = store
     return list(found.values()), registered
 
 

@@ -161,17 +161,23 @@ class _FirstRecords:
 
     def owners(self, lake: Lake) -> set[str]:
         """Return the ids of the stores that have a row for one of the records."""
-        wanted = {
-            record.physical_offset: tuple(getattr(record, name) for name in _IDENTITY) for _, record in self._records
-        }
-        where = ds.field("physical_offset").isin(list(wanted))
-        found = rows(lake, MESSAGES.name, ["store_id", "physical_offset", *_IDENTITY], where)
-        return {
-            row["store_id"] for row in found if wanted[row["physical_offset"]] == tuple(row[name] for name in _IDENTITY)
-        }
+        where = ds.field("physical_offset").isin([record.physical_offset for _, record in self._records])
+        found = rows(lake, MESSAGES.name, _IdentityRow, where)
+        wanted = {tuple(getattr(record, name) for name in _IdentityRow._fields[1:]) for _, record in self._records}
+        return {row.store_id for row in found if row[1:] in wanted}
 
 
-_IDENTITY = ("total_size", "body_crc", "queue_id", "queue_offset", "born_timestamp", "store_timestamp")
+class _IdentityRow(NamedTuple):
+    """A store, and what no two of its messages have in common."""
+
+    store_id: str
+    physical_offset: int
+    total_size: int
+    body_crc: int
+    queue_id: int
+    queue_offset: int
+    born_timestamp: int
+    store_timestamp: int
 
 
 def _first_records(store: Store) -> Iterator[tuple[Fingerprint, MessageRecord]]:

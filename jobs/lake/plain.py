@@ -1,8 +1,10 @@
 """Rows of Arrow as Python has them, without a detour: no import of pandas, which takes longer than a lookup."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
+
+Row = TypeVar("Row", bound=NamedTuple)
 
 
 class Stream(Protocol):

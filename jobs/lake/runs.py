@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 import pyarrow.dataset as ds
@@ -31,6 +31,7 @@ from jobs.lake.commit import (
     rows,
 )
 from jobs.lake.features import needs_spark
+from jobs.lake.gaps import GapRow
 from jobs.lake.lake import Lake
 from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
@@ -69,10 +70,10 @@ class Manifest:
     store_timestamp: int | None  # of the last record before to_offset
     fingerprints: tuple[Fingerprint, ...]
     tables: Mapping[str, tuple[Action, ...]]  # in the order of commits; one without files gets the run's number alone
-    selection: Mapping[str, Any] = field(default_factory=dict)
-    state: Mapping[str, Any] = field(default_factory=dict)  # where queues and index go on
+    selection: Mapping[str, object] = field(default_factory=dict)
+    state: Mapping[str, object] = field(default_factory=dict)  # where products go on, each under its own key
     counts: Mapping[str, int] = field(default_factory=dict)
-    gaps: tuple[Mapping[str, Any], ...] = ()
+    gaps: tuple[GapRow, ...] = ()
     superseded: Superseded | None = None  # rows of earlier runs that the log does not hold any more
     started: str = ""
     version: int = MANIFEST_VERSION
@@ -80,7 +81,7 @@ class Manifest:
     @property
     def tables_before(self) -> Mapping[str, int] | None:
         """The newest run of each table before this one; None in a lake of an older version, which does not tell."""
-        return self.state.get(TABLES_BEFORE)
+        return cast("Mapping[str, int] | None", self.state.get(TABLES_BEFORE))
 
     def to_json(self) -> bytes:
         """Return the stored form."""
@@ -136,22 +137,35 @@ class KnownStore:
         return self.newest.run + 1 if self.newest else 1
 
 
+class _RegistrationRow(NamedTuple):
+    store_id: str
+    broker: str
+    state: str
+    time: datetime
+    detail: str
+
+
+class _RunState(NamedTuple):
+    run: int
+    state: str
+
+
 def known_stores(lake: Lake) -> list[KnownStore]:
     """Return every store of the lake, in the order of their registration, each with its newest run."""
     found = []
-    for row in rows(lake, RUNS.name, ["store_id", "broker", "state", "time", "detail"], ds.field("run") == 0):
-        if row["state"] != REGISTERED:  # a row of another engine
+    for row in rows(lake, RUNS.name, _RegistrationRow, ds.field("run") == 0):
+        if row.state != REGISTERED:  # a row of another engine
             continue
-        if "/" in row["store_id"]:  # files are named after it
-            raise OSError(f"{lake.locate(RUNS.name)}: {row['store_id']!r} is no id of a store")
+        if "/" in row.store_id:  # files are named after it
+            raise OSError(f"{lake.locate(RUNS.name)}: {row.store_id!r} is no id of a store")
         try:
-            detail = json.loads(row["detail"])
+            detail = json.loads(row.detail)
             registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
             # A clock may be set back; a lake of an older version has nothing but the time.
-            order = detail.get("registration", 0), row["time"]
+            order = detail.get("registration", 0), row.time
         except _NOT_OURS as error:
-            raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {row['store_id']}: {error}") from error
-        found.append((order, KnownStore(row["store_id"], row["broker"], registered, tier=detail.get("tier"))))
+            raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {row.store_id}: {error}") from error
+        found.append((order, KnownStore(row.store_id, row.broker, registered, tier=detail.get("tier"))))
     return [refreshed(lake, store) for _, store in sorted(found, key=lambda item: item[0])]
 
 
@@ -167,8 +181,8 @@ def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
 
 def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
     """Raise `OSError` when rows know runs of a store and Delta's log knows none: every message would come twice."""
-    found = rows(lake, RUNS.name, ["run", "state"], ds.field("store_id") == store.store_id)
-    numbers = [row["run"] for row in found if row["state"] == PREPARED]
+    found = rows(lake, RUNS.name, _RunState, ds.field("store_id") == store.store_id)
+    numbers = [row.run for row in found if row.state == PREPARED]
     if numbers and not committed_transaction(lake, RUNS.name, store.store_id):
         raise OSError(
             f"{lake.locate(RUNS.name)}: has the rows of run {max(numbers)} of store {store.store_id}, and Delta's log "
@@ -205,6 +219,8 @@ class PreparedRow(NamedTuple):
     host: str
     to_offset: int
     manifest: str
+    store_id: str
+    state: str
 
 
 def prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow:
@@ -216,10 +232,8 @@ def prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow:
 
 
 def _prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow | None:
-    names = PreparedRow._fields
-    found = rows(lake, RUNS.name, ["store_id", "state", *names], ds.field("run") == run)
-    mine = (row for row in found if row["store_id"] == store_id and row["state"] == PREPARED)
-    return next((PreparedRow(*(row[name] for name in names)) for row in mine), None)
+    found = rows(lake, RUNS.name, PreparedRow, ds.field("run") == run)
+    return next((row for row in found if row.store_id == store_id and row.state == PREPARED), None)
 
 
 def known_logs(lake: Lake) -> list[KnownStore]:

@@ -8,7 +8,7 @@ file knows its deletion vector. So nobody can forget that another engine has del
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,8 +41,8 @@ class StoredFile(NamedTuple):
     path: str
     size: int
     rows: int
-    lowest: Mapping[str, Any]
-    highest: Mapping[str, Any]
+    lowest: Mapping[str, object]
+    highest: Mapping[str, object]
     vector: Vector | None = None  # of the rows that another engine has deleted
 
     @classmethod
@@ -56,18 +56,19 @@ class StoredFile(NamedTuple):
 
     def low(self, column: str, otherwise: T) -> T:
         """Return the least value of a column, or *otherwise* where the log does not say."""
-        value: T | None = self.lowest.get(column)
-        return otherwise if value is None else value
+        value = self.lowest.get(column)
+        return otherwise if value is None else cast("T", value)
 
     def high(self, column: str, otherwise: T) -> T:
         """Return the greatest value of a column, or *otherwise* where the log does not say."""
-        value: T | None = self.highest.get(column)
-        return otherwise if value is None else value
+        value = self.highest.get(column)
+        return otherwise if value is None else cast("T", value)
 
     def may_have(self, column: str, value: str | int) -> bool:
         """Return whether rows with this value in a column may be in the file; its limits have the column's type."""
-        low, high = self.lowest.get(column), self.highest.get(column)
-        return (low is None or bool(low <= value)) and (high is None or bool(value <= high))
+        low: Any = self.low(column, value)
+        high: Any = self.high(column, value)
+        return bool(low <= value <= high)
 
 
 def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[StoredFile]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
@@ -148,8 +148,7 @@ class TableFile:
             filesystem = arrow_filesystem(self._location, self._lake.options)
             self._sink = filesystem.open_output_stream(object_key(self._location))
         as_is = {_BODY} if _BODY in batch.schema.names and not is_compressible(batch.column(_BODY)) else set()
-        settings = writer_settings(self._table, batch.num_rows, as_is)
-        return pq.ParquetWriter(self._sink, self._schema, **settings)
+        return parquet_writer(self._sink, self._schema, self._table, batch.num_rows, as_is)
 
     def _start_flush(self) -> None:
         """Have the disk write what is there while the next rows are made: a flush at the end would wait for it all."""
@@ -171,7 +170,7 @@ class TableFile:
                 os.fsync(self._sink.fileno())
             self._sink.close()
         metadata = self._writer.writer.metadata
-        stats = statistics(metadata, self._table)
+        stats = _statistics(metadata, self._table)
         return Action(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)
 
     def discard(self) -> None:
@@ -195,22 +194,26 @@ def _written_as(field: pa.Field, constant: object) -> pa.Field:
     return field.with_type(_CONSTANT_TEXT) if isinstance(constant, str) and pa.types.is_string(field.type) else field
 
 
-def writer_settings(table: Table, rows: int, as_is: Container[str] = ()) -> dict[str, Any]:
+def parquet_writer(
+    place: Path | pa.NativeFile, schema: pa.Schema, table: Table, rows: int, as_is: Container[str] = ()
+) -> pq.ParquetWriter:
     """
-    Return how files of *table* with row groups of *rows* are encoded: see the ADR on Parquet settings.
+    Begin a file of *table* with row groups of *rows*: see the ADR on Parquet settings.
 
     The columns *as_is* are not compressed.
     """
     compressed = [leaf for field in table.schema if field.name not in as_is for leaf in _leaves(field.name, field.type)]
-    return {
-        "compression": dict.fromkeys(compressed, CODEC),
-        "compression_level": dict.fromkeys(compressed, COMPRESSION_LEVEL),
-        "write_statistics": list(table.limited),
-        "store_schema": False,
-        "use_dictionary": list(_repeated(table)),
-        "column_encoding": {name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
-        "bloom_filter_options": {name: {"ndv": rows, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},
-    }
+    return pq.ParquetWriter(
+        place,
+        schema,
+        compression=dict.fromkeys(compressed, CODEC),
+        compression_level=dict.fromkeys(compressed, COMPRESSION_LEVEL),
+        write_statistics=[name for name in table.limited if name in schema.names],
+        store_schema=False,
+        use_dictionary=list(_repeated(table)),
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
+        bloom_filter_options={name: {"ndv": rows, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},
+    )
 
 
 def is_compressible(bodies: pa.Array) -> bool:
@@ -248,7 +251,7 @@ def _repeated(table: Table) -> Iterator[str]:
             yield field.name
 
 
-def statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, Any]:
+def _statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
     """Return Delta's statistics of a file, from its own footer."""
     low: dict[str, object] = {}
     high: dict[str, object] = {}

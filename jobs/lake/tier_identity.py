@@ -7,7 +7,7 @@ other bytes where the earlier one had some.
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from jobs.lake.identity import Likeness, holds
 from jobs.lake.integrity import refuse_tables_without_runs
@@ -62,7 +62,7 @@ class QueueState(NamedTuple):
 
 def queue_states(known: KnownStore) -> dict[QueueName, QueueState]:
     """Return how far the lake has each queue of a tier."""
-    stored = known.newest.state.get(_STATE, ()) if known.newest else ()
+    stored = cast("Sequence[Sequence[Any]]", known.newest.state.get(_STATE, ()) if known.newest else ())
     return {state.name: state for state in map(QueueState.of_json, stored)}
 
 

@@ -11,6 +11,7 @@ from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS, Table
 from jobs.products.broker_state import (
     TO_OFFSET,
     BrokerState,
+    KeptState,
     OffsetChange,
     SettingChange,
     Settings,
@@ -20,12 +21,12 @@ from jobs.products.broker_state import (
     setting_changes,
     settings_of,
 )
-from jobs.products.product import Finished, Made, NothingToCollect, Run, Started, State
+from jobs.products.product import Finished, Made, NothingToCollect, Run, Started
 from jobs.store.broker_config import broker_config
 from jobs.store.chain import Outcome
 
 
-def start(run: Run, state: State | None) -> "StartedBrokerConfig":
+def start(run: Run, state: KeptState | None) -> "StartedBrokerConfig":
     """Read the configuration as it is now; nothing of the log is needed."""
     config, known = broker_config(run.store), kept_state(state)
     there, settings = new_state(config, known), settings_of(config)
@@ -46,8 +47,8 @@ class StartedBrokerConfig(Started[None]):
         del outcomes
         if self.unread is not None:
             why = f"the broker's configuration is not compared with that of the run before: {self.unread}"
-            return Finished(state=self.known.as_json() | {TO_OFFSET: to_offset}, notes=[why])
-        finished = Finished(state=self.there.as_json() | {TO_OFFSET: to_offset})
+            return Finished(state={**self.known.as_json(), TO_OFFSET: to_offset}, notes=[why])
+        finished = Finished(state={**self.there.as_json(), TO_OFFSET: to_offset})
         changes: dict[Table, Iterator[SettingChange | OffsetChange]] = {
             BROKER_CONFIG: setting_changes(self.settings, self.known),
             CONSUMER_OFFSETS: offset_changes(self.there, self.known),

@@ -1,16 +1,15 @@
 """Which settings and offsets of a broker have changed since a run: what its next run must know of them, as JSON."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from jobs.store.broker_config import BrokerConfig, broker_config, unpacked
 from jobs.store.store import Store
 
 TO_OFFSET = "to_offset"
-_SETTINGS, _OFFSETS = "settings", "offsets"
 _KINDS = ("topic", "group")
 
 
@@ -44,31 +43,38 @@ Settings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
 Offsets = Mapping[ReaderKey, Mapping[str, int]]  # of each queue the next one, as JSON has it: there may be a million
 
 
+class KeptState(TypedDict):
+    """The form that a manifest keeps a broker's state in."""
+
+    settings: Sequence[Sequence[str]]  # kind, name, digest
+    offsets: Sequence[Sequence[Any]]  # kind, group, topic, and of each queue the next offset
+
+
 class BrokerState(NamedTuple):
     """A broker's settings as a run has found them, to be compared with those of the next run."""
 
     digests: Mapping[tuple[str, str], str]  # (kind, name) → of the settings
     offsets: Offsets
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> KeptState:
         """Return the state as a manifest keeps it."""
         return {
-            _SETTINGS: [[*key, digest] for key, digest in sorted(self.digests.items())],
-            _OFFSETS: [[*key, queues] for key, queues in self.offsets.items()],
+            "settings": [[*key, digest] for key, digest in sorted(self.digests.items())],
+            "offsets": [[*key, queues] for key, queues in self.offsets.items()],
         }
 
 
-def kept_state(state: Mapping[str, Any] | None) -> BrokerState:
+def kept_state(state: KeptState | None) -> BrokerState:
     """Return the state that a manifest has kept; an empty one where it has none."""
-    kept = state or {_SETTINGS: [], _OFFSETS: []}
+    kept = state or {"settings": (), "offsets": ()}
     offsets: dict[ReaderKey, Mapping[str, int]] = {}
-    for kind, group, topic, *queues in kept[_OFFSETS]:
+    for kind, group, topic, *queues in kept["offsets"]:
         # Runs of earlier versions kept each queue by itself.
         _add(offsets, ReaderKey(kind, group, topic), queues[0] if len(queues) == 1 else {str(queues[0]): queues[1]})
-    return BrokerState({(kind, name): digest for kind, name, digest in kept[_SETTINGS]}, offsets)
+    return BrokerState({(kind, name): digest for kind, name, digest in kept["settings"]}, offsets)
 
 
-def has_changed(store: Store, state: Mapping[str, Any]) -> bool:
+def has_changed(store: Store, state: KeptState) -> bool:
     """Return whether a run would find a change; what cannot be read has not changed."""
     config, known = broker_config(store), kept_state(state)
     return config.unread is None and new_state(config, known) != known

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
@@ -16,8 +16,8 @@ _WRONG_CRC = "body_crc is not that of the body"
 class Damage(NamedTuple):
     """Bytes that are no message; their first ones, where they are at hand."""
 
-    offset: int
-    size: int
+    physical_offset: int
+    length: int
     reason: str
     sample: bytes | None = None
 
@@ -28,16 +28,8 @@ class Damage(NamedTuple):
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
 
 
-def damage_rows(range_: Range, damaged: list[Damage]) -> list[dict[str, Any]]:
-    """Return the damaged places of a range in their order; the list is emptied."""
-    return [
-        {"physical_offset": one.offset, "length": one.size, "reason": one.reason, "sample": one.sample}
-        for one in sorted(_sampled(range_, damaged))
-    ]
-
-
-def _sampled(range_: Range, damaged: list[Damage]) -> Iterator[Damage]:
-    """Yield each damaged place with its first bytes, where they can be read."""
+def with_samples(range_: Range, damaged: list[Damage]) -> Iterator[Damage]:
+    """Yield each damaged place of a range with its first bytes, where they can be read; the list is emptied."""
     with suppress(FileNotFoundError), range_.open() as file:
         while damaged:
             one = damaged.pop()
@@ -47,7 +39,7 @@ def _sampled(range_: Range, damaged: list[Damage]) -> Iterator[Damage]:
 
 def _read(file: Reader, damage: Damage, base_offset: int) -> bytes | None:
     try:
-        return bytes(file.read(damage.offset - base_offset, min(damage.size, SAMPLE_SIZE)))
+        return bytes(file.read(damage.physical_offset - base_offset, min(damage.length, SAMPLE_SIZE)))
     except OSError as error:
         if not is_unreadable(error):
             raise

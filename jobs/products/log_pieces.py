@@ -8,7 +8,7 @@ and the numbers of DLedger's entries. Entries follow each other: a run of them i
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,18 @@ _FIELDS = np.dtype(
         ("chain_crc", ">i4"), ("body_crc", ">i4"), ("body_length", ">i4"),
     ]
 )  # fmt: skip
+
+
+class LogPiece(NamedTuple):
+    """A row of `log_pieces`."""
+
+    kind: str
+    physical_offset: int
+    length: int
+    bytes: bytes | None
+    path: str | None = None
+    entry_index: int | None = None
+    entry_term: int | None = None
 
 
 class _Entries(NamedTuple):
@@ -75,32 +87,32 @@ class PieceCollector:
         if self._with_damage and offset + size > self._from_offset:
             self._kept.append((DAMAGE, offset, size))
 
-    def row_groups(self) -> Iterator[list[dict[str, Any]]]:
+    def row_groups(self) -> Iterator[list[LogPiece]]:
         """Yield the rows, some at a time."""
-        group: list[dict[str, Any]] = []
+        group: list[LogPiece] = []
         size = 0
         for row in self._rows():
             group.append(row)
-            size += len(row["bytes"] or b"")
+            size += len(row.bytes or b"")
             if size >= _GROUP_SIZE or len(group) >= _ROWS_AT_ONCE:
                 yield group
                 group, size = [], 0
         if group:
             yield group
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
+    def _rows(self) -> Iterator[LogPiece]:
         """Yield the rows, their bytes read once more, without those of files that are deleted by now."""
         range_ = self._range
         if range_.start == 0 and range_.base_offset >= self._from_offset:
-            yield _row(FILE, range_.base_offset, range_.segment_size, path=_path_below(range_.location))
+            yield LogPiece(FILE, range_.base_offset, range_.segment_size, None, path=_path_below(range_.location))
         for run in self._entries:
-            yield _row(ENTRIES, run.first, run.end - run.first, entry_index=run.number, entry_term=run.term)
+            yield LogPiece(ENTRIES, run.first, run.end - run.first, None, entry_index=run.number, entry_term=run.term)
         with suppress(OSError), range_.open() as file:
             for kind, offset, size in sorted(self._kept, key=lambda kept: kept[1:]):
                 yield from self._bytes(file, kind, offset, size)
 
-    def _bytes(self, file: Reader, kind: str, offset: int, size: int) -> Iterator[dict[str, Any]]:
-        yield _row(kind, offset, size)
+    def _bytes(self, file: Reader, kind: str, offset: int, size: int) -> Iterator[LogPiece]:
+        yield LogPiece(kind, offset, size, None)
         position, end = offset - self._range.base_offset, offset - self._range.base_offset + size
         while position < end:
             start = file.next_written(position) // _BLOCK * _BLOCK
@@ -112,7 +124,7 @@ class PieceCollector:
                 return
             if any(data):
                 kept = data.rstrip(b"\0")
-                yield _row(kind, self._range.base_offset + position, len(kept), kept)
+                yield LogPiece(kind, self._range.base_offset + position, len(kept), kept)
             position += len(data)
 
     def _is_framed(self) -> bool:
@@ -166,11 +178,6 @@ def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integ
 def entry_headers(offsets: Integers, sizes: Sizes, index: int, term: int) -> bytes:
     """Return the headers of entries that follow each other from *index* on; records have these offsets and sizes."""
     return _usual_headers(offsets - ENTRY_HEADER_SIZE, sizes, index + np.arange(offsets.size), term).tobytes()
-
-
-def _row(kind: str, offset: int, size: int, data: bytes | None = None, **more: object) -> dict[str, Any]:
-    empty = {"path": None, "entry_index": None, "entry_term": None}
-    return {"kind": kind, "physical_offset": offset, "length": size, "bytes": data, **empty, **more}
 
 
 def _path_below(location: str) -> str:

@@ -7,7 +7,6 @@ Bytes that are no record are named in `quarantine`, and kept in `log_pieces` so 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,8 @@ import pyarrow.compute as pc
 from jobs.lake.bodies import with_inflated
 from jobs.lake.table_file import Action
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES, Table
-from jobs.products.damage import Damage, damage_rows
-from jobs.products.log_pieces import PieceCollector
+from jobs.products.damage import Damage, with_samples
+from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import Collector, Made, Output, Run, Started, State
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
@@ -79,7 +78,7 @@ class MessageCollector(Collector[None]):
 
     def finish(self) -> Made[None]:
         """Finish the files."""
-        damaged = [damage_rows(self._range, self._damaged)] if self._damaged else []
+        damaged = [sorted(with_samples(self._range, self._damaged))] if self._damaged else []
         files = {
             MESSAGES.name: self._file.close(),
             QUARANTINE.name: self._write(QUARANTINE, damaged, file=self._range.location),
@@ -92,11 +91,11 @@ class MessageCollector(Collector[None]):
         self._file.__exit__(*error)
         self._traces.__exit__(*error)
 
-    def _write(self, table: Table, groups: Iterable[Sequence[dict[str, Any]]], **constants: str) -> Action | None:
+    def _write(self, table: Table, groups: Iterable[Sequence[Damage | LogPiece]], **constants: str) -> Action | None:
         run, segment = self._output.naming.run, self._range.base_offset
         with self._output.file(table, self._part, segment=segment, run=run, **constants) as file:
             for rows in groups:
-                file.write_rows(rows)
+                file.write_rows(row._asdict() for row in rows)
             return file.close()
 
 

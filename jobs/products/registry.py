@@ -10,7 +10,7 @@ from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jobs.products.broker_state import has_changed
+from jobs.products.broker_state import KeptState, has_changed
 from jobs.store.config_files import config_files
 from jobs.store.selection import Selection
 from jobs.store.store import Store
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobs.products.product import Run, Started, State
 
 
-HasAllOf = Callable[[Store, "State", Selection], bool]
+HasAllOf = Callable[[Store, Any, Selection], bool]
 _QUEUE_KINDS = {FileKind.CONSUME_QUEUE: "consumequeue", FileKind.BATCH_CONSUME_QUEUE: "batchconsumequeue"}
 
 
@@ -36,7 +36,7 @@ def _has_every_config_file(store: Store, state: "State", _: Selection) -> bool:
     return bool(state["files"] == {file.name: sha256(file.data).hexdigest() for file in config_files(store)})
 
 
-def _has_every_setting(store: Store, state: "State", _: Selection) -> bool:
+def _has_every_setting(store: Store, state: KeptState, _: Selection) -> bool:
     """Return whether settings and offsets are as they were."""
     return not has_changed(store, state)
 

@@ -11,7 +11,7 @@ from jobs.lake.lock import check_shared
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import QUARANTINE, TIERED
 from jobs.lake.tier_identity import QueueName
-from jobs.products.damage import Damage, damage_rows
+from jobs.products.damage import Damage, with_samples
 from jobs.products.messages import parts_by_release
 from jobs.products.product import Output
 from jobs.store.chain import Outcome, run_range
@@ -82,7 +82,7 @@ class TierReader:
                 damaged += self._write(part, item, messages)
             if damaged:
                 where = {"segment": range_.base_offset, "file": range_.location}
-                quarantine.write_rows([{**row, **where} for row in damage_rows(range_, damaged)])
+                quarantine.write_rows(one._asdict() | where for one in sorted(with_samples(range_, damaged)))
             return part
 
         return run_range(part.range, write)

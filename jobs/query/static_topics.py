@@ -6,7 +6,7 @@ and at which of its own offsets each begins.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from jobs.query.mqadmin.text import OffsetRange
 
@@ -22,12 +22,6 @@ class QueuePart(NamedTuple):
     logic_offset: int  # of its first message; negative while it is not decided
     start_offset: int  # in the broker's queue
     end_offset: int  # before the start: the queue still grows
-
-    @classmethod
-    def of(cls, item: Mapping[str, Any]) -> Self:
-        """Read an item of the file."""
-        numbers = (int(item.get(name, 0)) for name in ("queueId", "logicOffset", "startOffset", "endOffset"))
-        return cls(str(item.get("bname")), *numbers)
 
     def logical(self, offset: int) -> int:
         """Return the number that a message of the broker's queue has in the static topic's."""
@@ -66,8 +60,13 @@ def static_queues(mapping: Mapping[str, object], topic: str) -> list[StaticQueue
     if not isinstance(hosted, dict):
         return []
     queues = (
-        StaticQueue(int(number), [QueuePart.of(item) for item in items if isinstance(item, dict)])
+        StaticQueue(int(number), [_part_of(item) for item in items if isinstance(item, dict)])
         for number, items in hosted.items()
         if isinstance(items, list) and number.isdecimal()
     )
     return sorted((queue for queue in queues if queue.parts), key=lambda queue: queue.queue_id)
+
+
+def _part_of(item: Mapping[str, Any]) -> QueuePart:
+    numbers = (int(item.get(name, 0)) for name in ("queueId", "logicOffset", "startOffset", "endOffset"))
+    return QueuePart(str(item.get("bname")), *numbers)

@@ -24,6 +24,7 @@ from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import (
     MOST_PARTS,
     BuiltFile,
+    FileWork,
     IndexRecipe,
     RealFile,
     build_file,
@@ -199,7 +200,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
             return result
         left = plan.builds[len(built) :]
         parts = _parts(request, workers, len(left))
-        work = [(build.name, build.recipe, part) for build, part in zip(left, parts, strict=True)]
+        work = [FileWork(build.name, build.recipe, part) for build, part in zip(left, parts, strict=True)]
         task = partial(build_file, directory=directory, options=options)
         built += workers.map(work, task, "building index files")
     check = partial(check_built, directory=directory, options=options)

@@ -162,7 +162,7 @@ def plan_index(
     if not is_local(out):
         raise RefusedError("files are installed from a directory on this machine")
     root, source = Path(local_path(store)), Path(local_path(out))
-    manifest = read_manifest(source)
+    manifest = _read_manifest(source)
     new = {}
     for file in manifest["files"]:
         path = source / file["name"]
@@ -195,7 +195,7 @@ def plan_index(
 def plan_queues(store: str, out: Path) -> list[Installation]:
     """Check everything and return the installations, one for each folder; `RefusedError` when it must not be done."""
     root = Path(local_path(store))
-    manifest = read_manifest(out)
+    manifest = _read_manifest(out)
     new: dict[str, dict[str, NewFile]] = {}
     for file in (file for queue in manifest["queues"] for file in queue["files"]):
         folder, _, path = file["path"].partition("/")
@@ -264,8 +264,7 @@ def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
     return part.st_uid, part.st_gid
 
 
-def read_manifest(source: Path) -> dict[str, Any]:
-    """Read the manifest that a rebuild has written."""
+def _read_manifest(source: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((source / MANIFEST).read_bytes())
     except (OSError, ValueError) as error:

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
@@ -12,7 +13,7 @@ from jobs.restore.sources import source_of
 from jobs.storage.local import LocalStorage
 from jobs.store.config_files import CONFIG_FOLDER
 
-_COLUMNS = ("name", "bytes", "to_offset", "run")
+_run = attrgetter("run")
 _PROGRESS = ("Offset.json", "OrderInfo.json")  # as the names of files end that say how far somebody has read
 _NONE = (
     "the lake has no configuration files of this broker: topics and groups must be made before clients are served, and "
@@ -22,6 +23,13 @@ _FROM_LATER = (
     "the lake has them as they were after the log's new end, and consumers would be ahead of it; delayed messages are "
     "delivered again, consumers begin where their own rules say"
 )
+
+
+class _Version(NamedTuple):
+    name: str
+    bytes: bytes | None
+    to_offset: int
+    run: int
 
 
 class RestoredConfig(NamedTuple):
@@ -40,18 +48,18 @@ def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: 
     first run found it, but for files that say how far somebody has read: consumers must not be ahead of the log. The
     newest run has *seen* files with these hashes: a lake that lacks one has lost a row.
     """
-    versions: dict[str, list[Mapping[str, Any]]] = {}
+    versions: dict[str, list[_Version]] = {}
     source = source_of(lake, CONFIG_FILES, store_id)
-    for row in source.rows(store_id, _COLUMNS, ("name", "to_offset", "run")):
-        if _is_name(row["name"]):
-            versions.setdefault(row["name"], []).append(row)
+    for version in source.rows(store_id, _Version, ("name", "to_offset", "run")):
+        if _is_name(version.name):
+            versions.setdefault(version.name, []).append(version)
     left_out, written = [], []
     lost = {f"config_files, {name}:": DELETED for name in sorted(seen.keys() - versions.keys()) if not source.lost}
     for name, of_file in sorted(versions.items()):
         data = _version(of_file, until)
         if data is None:
             newest = max(of_file, key=_run)
-            left_out += [name] if newest["bytes"] is not None else []
+            left_out += [name] if newest.bytes is not None else []
             continue
         if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
             lost[f"config_files, {name}:"] = f"{DELETED}, and an older version is written"
@@ -62,18 +70,13 @@ def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: 
     return RestoredConfig(tuple(written), tuple(_notes(written, left_out)), {**source.lost, **lost})
 
 
-def _version(of_file: Sequence[Mapping[str, Any]], until: int | None) -> bytes | None:
+def _version(of_file: Sequence[_Version], until: int | None) -> bytes | None:
     """Return the version of a file that belongs to a log that ends at *until*; None where there is none."""
-    in_time = [row for row in of_file if until is None or row["to_offset"] <= until]
+    in_time = [version for version in of_file if until is None or version.to_offset <= until]
     if in_time:
-        data: bytes | None = max(in_time, key=_run)["bytes"]
-        return data
+        return max(in_time, key=_run).bytes
     oldest = min(of_file, key=_run)
-    return None if oldest["name"].endswith(_PROGRESS) else oldest["bytes"]
-
-
-def _run(row: Mapping[str, Any]) -> int:
-    return int(row["run"])
+    return None if oldest.name.endswith(_PROGRESS) else oldest.bytes
 
 
 def _notes(written: Sequence[str], left_out: Sequence[str]) -> list[str]:

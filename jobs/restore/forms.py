@@ -1,7 +1,7 @@
 """The sizes of queue and index files as runs of `ingest` have seen them: what is made from a lake gets the same."""
 
-from collections.abc import Iterator
-from typing import NamedTuple, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
 from jobs.lake.runs import KnownStore
 from jobs.products.index.settings import Wanted
@@ -21,7 +21,7 @@ class Forms(NamedTuple):
     @classmethod
     def of(cls, known: KnownStore, wanted: Wanted) -> Self:
         """Find out what was given, and what the lake has noted."""
-        state = known.newest.state if known.newest else {}
+        state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
         noted = state.get("index") or {}
         index = Known(DEFAULT_GEOMETRY, ASSUMED, "no run has seen an index file that tells")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
@@ -21,13 +21,28 @@ from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 
 _TABLES = (MESSAGES, LOG_PIECES, QUARANTINE)
-_OF_FILES = ("kind", "physical_offset", "length", "path")
-_DAMAGE = ("physical_offset", "length", "reason")
 DELETED = "rows were deleted from the lake"
 
 
 class NothingToRestoreError(ValueError):
     """The lake has no rows of the wanted part."""
+
+
+class _Piece(NamedTuple):
+    kind: str
+    physical_offset: int
+    length: int
+    path: str | None
+
+
+class _Damage(NamedTuple):
+    physical_offset: int
+    length: int
+    reason: str | None
+
+
+class _Detail(NamedTuple):
+    detail: str | None
 
 
 class PlannedSegment(NamedTuple):
@@ -84,13 +99,13 @@ def plan_log(
     messages, pieces, quarantine = (source_of(lake, table, known.store_id) for table in _TABLES)
     end = known.newest.to_offset if known.newest else 0
     end = end if until is None else min(until, end)
-    kept_pieces = pieces.rows(known.store_id, _OF_FILES, ("physical_offset", "length"))
-    noted = {row["physical_offset"]: row for row in kept_pieces if row["kind"] == FILE}
+    kept_pieces = pieces.rows(known.store_id, _Piece, ("physical_offset", "length"))
+    noted = {piece.physical_offset: piece for piece in kept_pieces if piece.kind == FILE}
     of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
         raise NothingToRestoreError(f"the lake has no message of store {known.store_id} before offset {end}")
-    length = _file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
+    length = _file_size(sorted(noted) or bases, size, {piece.length for piece in noted.values()})
     # Another engine may have changed a row's segment: no file of the log began where none can have begun.
     bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
     found = {
@@ -117,15 +132,14 @@ def plan_log(
 def _gaps(lake: Lake, known: KnownStore) -> Iterator[Cause]:
     """Yield the gaps that runs found in the store."""
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
-    for row in rows(lake, RUNS.name, ["detail"], wanted):
-        for gap in json.loads(row["detail"] or "{}").get("gaps", ()):
+    for row in rows(lake, RUNS.name, _Detail, wanted):
+        for gap in json.loads(row.detail or "{}").get("gaps", ()):
             yield Cause(gap["from"], gap["to"], gap["why"], is_gap=True)
 
 
 def _damage(quarantine: Source, known: KnownStore) -> Iterator[Cause]:
-    for row in quarantine.rows(known.store_id, _DAMAGE, ("physical_offset", "length")):
-        start = row["physical_offset"]
-        yield Cause(start, start + row["length"], f"damaged when it was read ({row['reason']})")
+    for start, length, reason in quarantine.rows(known.store_id, _Damage, ("physical_offset", "length")):
+        yield Cause(start, start + length, f"damaged when it was read ({reason})")
 
 
 def _lost(messages: Source) -> Iterator[Cause]:
@@ -148,10 +162,10 @@ def _reaches(file: StoredFile, base: int, size: int) -> bool:
     return bool(low < base + size and high >= base)
 
 
-def _path(base_offset: int, noted: Mapping[int, Mapping[str, Any]]) -> str:
+def _path(base_offset: int, noted: Mapping[int, _Piece]) -> str:
     """Return the path of a file below a store: the one that it had, if that is known and harmless."""
     name = f"{base_offset:020d}"
-    path = noted[base_offset]["path"] if base_offset in noted else None
+    path = noted[base_offset].path if base_offset in noted else None
     parts = (path or "").split("/")
     is_harmless = parts[-1] == name and all(part not in {"", ".", ".."} for part in parts)
     return "/".join(parts) if is_harmless else f"commitlog/{name}"
@@ -161,8 +175,8 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
     """Yield the segments that a file has rows of; mostly Delta's log tells, and nothing is read."""
     lowest, highest = file.lowest.get("segment"), file.highest.get("segment")
     is_ours = file.lowest.get("store_id") == file.highest.get("store_id") == store_id
-    if lowest is not None and lowest == highest and is_ours:
-        yield int(lowest)
+    if isinstance(lowest, int) and lowest == highest and is_ours:
+        yield lowest
         return
     seen: set[int] = set()
     for batch in plain_batches(lake, MESSAGES, file, ("store_id", "segment")):

@@ -148,8 +148,9 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *(_read(state) for state in done.values())])
     summary = _summary(request, known, plan, results, resumed=len(done))
-    state = (known.newest.state.get("config_files") or {}) if known.newest else {}
-    config = write_config(request.lake, known.store_id, request.out, request.until, state.get("files", {}))
+    state: Mapping[str, Any] = known.newest.state if known.newest else {}
+    seen = (state.get("config_files") or {}).get("files", {})
+    config = write_config(request.lake, known.store_id, request.out, request.until, seen)
     summary.config, summary.notes = [*config.names], [*summary.notes, *config.notes]
     summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
     summary.notes += _of_gaps(plan, summary.missing)

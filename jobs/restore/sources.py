@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
+from jobs.lake.plain import Row
 from jobs.lake.snapshot_files import StoredFile, files, has_footer, plain_batches
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, RECORD_CRC, Table
 
@@ -25,14 +25,17 @@ class Source:
     lost_files: tuple[StoredFile, ...] = ()
     dropped: frozenset[str] = frozenset()  # columns that another engine has dropped
 
-    def rows(self, store_id: str, columns: Sequence[str], needed: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield a store's rows of a small table; not those in which another engine has emptied a *needed* column."""
-        wanted = [*columns, "store_id"]
+    def rows(self, store_id: str, kind: type[Row], needed: Sequence[str]) -> Iterator[Row]:
+        """
+        Yield a store's rows of a small table, by the columns that *kind* names.
+
+        Those are left out in which another engine has emptied a *needed* column.
+        """
         for file in self.files:
-            for batch in plain_batches(self.lake, self.table, file, wanted):
+            for batch in plain_batches(self.lake, self.table, file, [*kind._fields, "store_id"]):
                 for row in batch.to_pylist():
                     if row["store_id"] == store_id and all(row[name] is not None for name in needed):
-                        yield row
+                        yield kind._make(row[name] for name in kind._fields)
 
 
 def source_of(lake: Lake, table: Table, store_id: str) -> Source:

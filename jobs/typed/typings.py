@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow.dataset as ds
@@ -121,17 +122,21 @@ class Typing:
         return cls(**values)
 
 
+class _PreparedRow(NamedTuple):
+    manifest: str
+
+
 def newest_typing(lake: Lake) -> Typing:
     """Return the newest typing that was prepared; in a lake that was never typed an empty one with the number 0."""
     number = committed_transaction(lake, TYPINGS.name, TYPING)
     if not number:
         return Typing(0, {}, ())
-    found = rows(lake, TYPINGS.name, ["manifest"], ds.field("typing") == number)
-    if not found:
+    row = next(iter(rows(lake, TYPINGS.name, _PreparedRow, ds.field("typing") == number)), None)
+    if row is None:
         raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
-    location = lake.locate(found[0]["manifest"])
+    location = lake.locate(row.manifest)
     try:
-        return Typing.from_json(lake.read(found[0]["manifest"]))
+        return Typing.from_json(lake.read(row.manifest))
     except FileNotFoundError as error:
         raise OSError(f"{location}: this manifest is missing; without it no topic can be typed any further") from error
     except _NOT_OURS as error:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.console.result import Step
 from jobs.console.severity import Severity, worst_of
@@ -21,7 +21,7 @@ class PartReport:
     """The report of one part."""
 
     findings: list[Finding] = field(default_factory=list)
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # what was compared, what is behind
+    numbers: Mapping[str, int] = field(default_factory=dict)  # what was compared, what is behind
     notes: list[str] = field(default_factory=list)  # what was assumed, and what could not be compared
     facts: list[Finding] = field(default_factory=list)  # worth to be known, and nothing to be done
     unverified: str = ""  # why the part could not be verified

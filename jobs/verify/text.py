@@ -1,7 +1,7 @@
 """The text that `verify` prints: the verdict, a table of the parts, findings under their causes, next steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.severity import Severity
@@ -89,7 +89,7 @@ def part_row(name: str, part: PartReport) -> PartRow:
     return PartRow(name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers))
 
 
-def _compared(name: str, numbers: Mapping[str, Any]) -> str:
+def _compared(name: str, numbers: Mapping[str, int]) -> str:
     if name == LOG:
         return (
             f"{numbers['records']:,} records, {numbers['segments']:,} segments, "

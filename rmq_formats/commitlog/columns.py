@@ -113,9 +113,8 @@ def _filled(
 def _selected(records: Records, takes: Callable[[str], bool]) -> Integers:
     """Return the positions of the records whose topic is wanted."""
     buffer, positions = records.buffer, records.positions
-    _, size, _ = fill.measure(buffer, positions)
     count = positions.size
-    numbers, raw = _room(np.int32, count), _column_room(count, size)
+    numbers, raw = _room(np.int32, count), _column_room(count, fill.measure(buffer, positions).topics)
     scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
     slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:

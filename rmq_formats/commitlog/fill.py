@@ -140,17 +140,24 @@ def _append_optional(column: Column, row: int, buffer: Bytes, start: int, end: i
     column.present[np.uintp(row)] = 1 if end > start else 0
 
 
+class TextSizes(NamedTuple):
+    """The bytes of all bodies, topics and properties of some records."""
+
+    bodies: int
+    topics: int
+    properties: int
+
+
 @compiled
-def measure(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
+def measure(buffer: Bytes, positions: Integers) -> TextSizes:
     """Return the bytes of all bodies, topics and properties."""
-    bodies, topics, texts = 0, 0, 0
+    bodies, topics, properties = 0, 0, 0
     for row in range(positions.size):
-        at = number_at(positions, row)
-        body, body_end, topic, topic_end, properties, properties_end = kernels.record_parts(buffer, at)
-        bodies += body_end - body
-        topics += topic_end - topic
-        texts += properties_end - properties
-    return bodies, topics, texts
+        parts = kernels.record_parts(buffer, number_at(positions, row))
+        bodies += parts.body_end - parts.body
+        topics += parts.topic_end - parts.topic
+        properties += parts.properties_end - parts.properties
+    return TextSizes(bodies, topics, properties)
 
 
 @compiled
@@ -189,9 +196,10 @@ def _fill_bodies(
         at = number_at(positions, i)
         if kernels.has_right_crc(buffer, at):
             out.good[np.uintp(rows)] = at
-            body, body_end, _, _, _, _ = kernels.record_parts(buffer, at)
+            parts = kernels.record_parts(buffer, at)
+            end = parts.body_end if with_body else parts.body
             out.body.ends[np.uintp(rows + 1)] = copy_bytes(
-                buffer, body, body_end if with_body else body, out.body.data, number_at(out.body.ends, rows)
+                buffer, parts.body, end, out.body.data, number_at(out.body.ends, rows)
             )
             rows += 1
         else:
@@ -211,7 +219,7 @@ def _fill_numbers(
         born = read_i64(buffer, at + kernels.BORN_TIMESTAMP_AT)
         stored = read_i64(buffer, at + kernels.STORE_TIMESTAMP_AT + kernels.born_growth(sys_flag))
         has_date = FIRST_MS <= stored <= LAST_MS
-        _, _, topic, topic_end, _, _ = kernels.record_parts(buffer, at)
+        parts = kernels.record_parts(buffer, at)
         numbers[TOTAL_SIZE, row] = read_i32(buffer, at + kernels.TOTAL_SIZE_AT)
         numbers[MAGIC_CODE, row] = read_i32(buffer, at + kernels.MAGIC_CODE_AT)
         numbers[BODY_CRC, row] = read_i32(buffer, at + kernels.BODY_CRC_AT)
@@ -220,8 +228,8 @@ def _fill_numbers(
         numbers[SYS_FLAG, row] = sys_flag
         numbers[RECONSUME_TIMES, row] = read_i32(buffer, at + kernels.RECONSUME_TIMES_AT + growth)
         numbers[BODY_LENGTH, row] = read_i32(buffer, at + kernels.BODY_LENGTH_AT + growth)
-        numbers[TOPIC_LENGTH, row] = topic_end - topic
-        numbers[PROPERTIES_LENGTH, row] = read_i16(buffer, topic_end)
+        numbers[TOPIC_LENGTH, row] = parts.topic_end - parts.topic
+        numbers[PROPERTIES_LENGTH, row] = read_i16(buffer, parts.topic_end)
         numbers[STORE_DATE, row] = stored // _MS_PER_DAY if has_date else 0
         wide[QUEUE_OFFSET, row] = read_i64(buffer, at + kernels.QUEUE_OFFSET_AT)
         wide[PHYSICAL_OFFSET, row] = read_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT)
@@ -247,7 +255,8 @@ def fill_topics(
     nothing = integer(0)
     number = number_at(numbers, first - 1) if first else -1
     for row in range(first, last):
-        _, _, topic, topic_end, _, _ = kernels.record_parts(buffer, number_at(positions, row))
+        parts = kernels.record_parts(buffer, number_at(positions, row))
+        topic, topic_end = parts.topic, parts.topic_end
         raw_end = topic
         if number < 0 or not is_text(texts, number, buffer, topic, topic_end):
             if is_clean_text(buffer, topic, topic_end):
@@ -317,7 +326,8 @@ def _fill_properties(
     before = number_at(out.lists, first_row - 1) if first_row else 0
     first, keys = number_at(out.lists, first_row), number_at(out.key_lists, first_row)
     for row in range(first_row, last_row):
-        _, _, _, _, raw, raw_end = kernels.record_parts(buffer, number_at(positions, row))
+        parts = kernels.record_parts(buffer, number_at(positions, row))
+        raw, raw_end = parts.properties, parts.properties_end
         source, start, end = buffer, raw, raw_end
         is_clean = is_clean_text(buffer, raw, raw_end)
         if not is_clean:

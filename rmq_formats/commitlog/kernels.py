@@ -5,6 +5,8 @@ Positions are in a buffer; `limit` is where its bytes end. What a record says of
 `check_record` or `chain` has accepted it; the other functions trust the place that they are given.
 """
 
+from typing import NamedTuple
+
 from rmq_formats.commitlog.layout import (
     BLANK,
     BRIDGE_FLAG,
@@ -188,6 +190,14 @@ def is_end(buffer: Bytes, at: int, header_size: int) -> bool:
     return read_i32(buffer, at + _BLANK_MAGIC_AT) == MAGIC_BLANK
 
 
+class ChainEnd(NamedTuple):
+    """The end of a chain: how many records it has, where it ends, and what is there."""
+
+    records: int
+    at: int
+    found: int
+
+
 @compiled
 def chain(
     buffer: Bytes,
@@ -199,26 +209,25 @@ def chain(
     positions: Integers,
     sizes: Sizes,
     term: int,
-) -> tuple[int, int, int]:
+) -> ChainEnd:
     """
     Follow records from *at* until one begins at *stop* or after it, or none can be followed.
 
-    *term* is that of the entry before, or NO_TERM: then terms are not looked at. Return how many positions and sizes
-    were filled in, where the chain is, and what is there.
+    *term* is that of the entry before, or NO_TERM: then terms are not looked at.
     """
     count = 0
     while at < stop:
         if limit - at < _BLANK_SIZE:
-            return count, at, SHORT
+            return ChainEnd(count, at, SHORT)
         if is_end(buffer, at, header_size):
-            return count, at, END
+            return ChainEnd(count, at, END)
         found = check_entry(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
-            return count, at, found
+            return ChainEnd(count, at, found)
         if header_size and term != NO_TERM:
             found_term = read_i64(buffer, at + _ENTRY_TERM_AT)
             if found_term < term:
-                return count, at, LEFTOVER
+                return ChainEnd(count, at, LEFTOVER)
             term = found_term
         record = at + header_size
         size = read_i32(buffer, record + TOTAL_SIZE_AT)
@@ -226,12 +235,23 @@ def chain(
         sizes[count] = size
         count += 1
         at = record + size
-    return count, at, OUTSIDE
+    return ChainEnd(count, at, OUTSIDE)
+
+
+class RecordParts(NamedTuple):
+    """The begin and the end of a record's parts."""
+
+    body: int
+    body_end: int
+    topic: int
+    topic_end: int
+    properties: int
+    properties_end: int
 
 
 @inlined
-def record_parts(buffer: Bytes, at: int) -> tuple[int, int, int, int, int, int]:
-    """Return the begin and end of body, topic and properties of a checked record."""
+def record_parts(buffer: Bytes, at: int) -> RecordParts:
+    """Return the places of a checked record's parts."""
     body = at + FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
     body_end = body + max(read_i32(buffer, body - 4), 0)
     if read_i32(buffer, at + MAGIC_CODE_AT) == MAGIC_V1:
@@ -241,14 +261,16 @@ def record_parts(buffer: Bytes, at: int) -> tuple[int, int, int, int, int, int]:
         topic = body_end + _TOPIC_LENGTH_V2_SIZE
         topic_end = topic + read_i16(buffer, body_end)
     properties = topic_end + _PROPERTIES_LENGTH_SIZE
-    return body, body_end, topic, topic_end, properties, properties + max(read_i16(buffer, topic_end), 0)
+    properties_end = properties + max(read_i16(buffer, topic_end), 0)
+    return RecordParts(body, body_end, topic, topic_end, properties, properties_end)
 
 
 @compiled
 def has_right_crc(buffer: Bytes, at: int) -> bool:
     """Return whether a checked record's body has the right CRC; an empty one always has."""
-    body, body_end, _, _, _, _ = record_parts(buffer, at)
-    return body == body_end or crc32(buffer, body, body_end) & _CRC_MASK == read_i32(buffer, at + BODY_CRC_AT)
+    parts = record_parts(buffer, at)
+    crc = read_i32(buffer, at + BODY_CRC_AT)
+    return parts.body == parts.body_end or crc32(buffer, parts.body, parts.body_end) & _CRC_MASK == crc
 
 
 @compiled
@@ -302,7 +324,8 @@ def find_wrong_records(buffer: Bytes, positions: Integers, numbers: Integers, ki
     count = 0
     for number in range(positions.size):
         at = positions[number]
-        _, _, _, _, properties, end = record_parts(buffer, at)
+        parts = record_parts(buffer, at)
+        properties, end = parts.properties, parts.properties_end
         kind = 0
         if not has_right_crc(buffer, at):
             kind = BODY_CRC
@@ -345,8 +368,8 @@ def newest_store_timestamp(buffer: Bytes, positions: Integers) -> int:
 @compiled
 def is_written(buffer: Bytes, at: int) -> bool:
     """Return whether a checked record is written to its last byte, as `is_settled` does."""
-    _, _, _, _, properties, properties_end = record_parts(buffer, at)
-    if properties_end > properties and byte_at(buffer, properties_end - 1) == 0:
+    parts = record_parts(buffer, at)
+    if parts.properties_end > parts.properties and byte_at(buffer, parts.properties_end - 1) == 0:
         return False
     return has_right_crc(buffer, at)
 

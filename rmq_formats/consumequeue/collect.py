@@ -212,8 +212,8 @@ class _Queues:
 
     def enter_record(self, buffer: Bytes, start: int) -> None:
         """Enter the queue of a record."""
-        _, _, topic_at, topic_end, _, _ = record_parts(buffer, start)
-        topic = bytes(buffer[topic_at:topic_end])
+        parts = record_parts(buffer, start)
+        topic = bytes(buffer[parts.topic : parts.topic_end])
         self.enter(topic, java_text(topic), int(read_i32(buffer, start + QUEUE_ID_AT)))
 
     def enter(self, raw: bytes, topic: str, queue_id: int) -> None:

@@ -243,19 +243,20 @@ def collect(
             continue
         if sys_flag & INNER_BATCH:
             return Stop(at, SPECIAL, count, tag_count)
-        _, _, topic, topic_end, properties, properties_end = record_parts(buffer, start)
-        row, _ = find_queue(buffer, topic, topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
+        parts = record_parts(buffer, start)
+        row, _ = find_queue(buffer, parts.topic, parts.topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
         if row < 0:
             return Stop(at, NEW_QUEUE, count, tag_count)
         if keys[row, READING] == BATCHED:
             return Stop(at, SPECIAL, count, tag_count)
+        properties = parts.properties
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
         further, further_end, offsets, offsets_end = properties, properties, properties, properties
         next_at = seen = properties
         bits = 0
-        while next_at < properties_end:
+        while next_at < parts.properties_end:
             name, name_end, value, value_end, next_at, seen, bits = next_property(
-                buffer, next_at, properties_end, reading.parser, seen, bits
+                buffer, next_at, parts.properties_end, reading.parser, seen, bits
             )
             size = name_end - name
             if value == value_end:

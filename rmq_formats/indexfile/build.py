@@ -122,12 +122,13 @@ def _pack(
         if offset < from_offset or read_i32(buffer, start + SYS_FLAG_AT) & TRANSACTION_MASK == _ROLLBACK:
             continue
         rule = rule_at(rules, rule, offset)
-        _, _, topic, topic_end, at, properties_end = record_parts(buffer, start)
+        parts = record_parts(buffer, start)
+        topic, topic_end, at = parts.topic, parts.topic_end, parts.properties
         unique = unique_end = words = words_end = tags = tags_end = bits = 0
         seen = at
-        while at < properties_end:
+        while at < parts.properties_end:
             name, name_end, value, value_end, at, seen, bits = next_property(
-                buffer, at, properties_end, rules.parser[rule], seen, bits
+                buffer, at, parts.properties_end, rules.parser[rule], seen, bits
             )
             if value_end == value:
                 continue

@@ -1,5 +1,7 @@
 """The properties of a record in compiled code, by both parsers of `rmq_formats.properties`."""
 
+from typing import NamedTuple
+
 from rmq_formats.compiled import helper, inlined
 from rmq_formats.kernels.emitted import compares, trails
 from rmq_formats.kernels.integers import Bytes, byte_at
@@ -52,16 +54,25 @@ def _next_control(buffer: Bytes, end: int, seen: int, bits: int) -> tuple[int, i
     return min(seen - _AT_ONCE + _lowest(bits), end), seen, bits & (bits - 1)
 
 
-@inlined
-def next_property(
-    buffer: Bytes, at: int, end: int, parser: int, seen: int, bits: int
-) -> tuple[int, int, int, int, int, int, int]:
-    """
-    Return the slices of the next name and value that *parser* accepts, and the position after them.
+class Property(NamedTuple):
+    """The slices of a name and a value, the position after them, and the separators that were found on the way."""
 
-    (name start, name end, value start, value end, next, seen, bits); values are never empty: an empty one: nothing is
-    left. The last two are for the next call, and at first where the properties begin, and 0: which of the bytes before
-    *seen* are separators. These are ASCII, so bytes split where the text does, however malformed it is.
+    name: int
+    name_end: int
+    value: int
+    value_end: int
+    next_at: int
+    seen: int
+    bits: int  # which of the bytes before *seen* are separators that are still due
+
+
+@inlined
+def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits: int) -> Property:
+    """
+    Return the next property that *parser* accepts; values are never empty: with an empty one nothing is left.
+
+    *seen* and *bits* are those of the property before, and at first where the properties begin, and 0. Separators are
+    ASCII, so bytes split where the text does, however malformed it is.
     """
     # Nearly always: a name, a separator, a value without any, on which both parsers agree; and a row more can be read.
     if buffer.size - end > _AT_ONCE:
@@ -69,9 +80,9 @@ def next_property(
         if at < name_end < end and byte_at(buffer, name_end) == _NAME_VALUE:
             value_end, seen, bits = _next_control(buffer, end, seen, bits)
             if value_end > name_end + 1 and (value_end == end or byte_at(buffer, value_end) == _PROPERTY):
-                return at, name_end, name_end + 1, value_end, min(value_end + 1, end), seen, bits
+                return Property(at, name_end, name_end + 1, value_end, min(value_end + 1, end), seen, bits)
     name, name_end, value, value_end, at = _next_unusual(buffer, at, end, parser)
-    return name, name_end, value, value_end, at, at, 0
+    return Property(name, name_end, value, value_end, at, at, 0)
 
 
 @helper

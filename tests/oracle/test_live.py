@@ -93,7 +93,7 @@ def _produce(opened: RealStore, sent: list[tuple[DirectMessage, Stored]], runs: 
 
 
 def _lost_bytes(summary: Summary) -> int:
-    return sum(max(int(gap["to"]) - int(gap["from"]), 0) for gap in summary.gaps) + summary.quarantined
+    return sum(max(gap["to"] - gap["from"], 0) for gap in summary.gaps) + summary.quarantined
 
 
 def _message(number: int) -> DirectMessage:

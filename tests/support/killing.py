@@ -194,7 +194,8 @@ def wrong_units(lake: Path, messages: list[int]) -> int:
     units = Counter((row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows)
     matched = Counter(row["physical_offset"] for row in rows if row["status"] == "matched")
     newest = known_stores(Lake(str(lake)))[0].newest
-    dispatched = newest.state["queues"]["dispatched"] if newest else 0
+    state: Mapping[str, Any] = newest.state if newest else {}
+    dispatched = state["queues"]["dispatched"] if newest else 0
     wrong = sum(matched.pop(offset, 0) != 1 for offset in messages if offset < dispatched)
     wrong += sum(count > 1 or offset not in messages for offset, count in matched.items())
     return wrong + sum(count > 1 for count in units.values())

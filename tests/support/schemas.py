@@ -12,7 +12,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from jobs.console.severity import Severity
 from jobs.diff.run import DiffSummary
@@ -308,9 +308,9 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _of(kind: type[Any], **more: Schema) -> Schema:
-    """Return the schema of a dataclass or a named tuple; *more* are names that its document has besides, or others."""
-    names: Sequence[str] = tuple(getattr(kind, "__dataclass_fields__", getattr(kind, "_fields", ())))
+    """Return the schema of a type with named fields; *more* are names that its document has besides, or others."""
     hints = get_type_hints(kind)
+    names: Sequence[str] = tuple(getattr(kind, "__dataclass_fields__", getattr(kind, "_fields", hints)))
     return _object(**{name: _of_type(hints[name]) for name in names} | more)
 
 
@@ -335,7 +335,7 @@ def _of_class(kind: type[Any]) -> Schema:
         return _SEVERITY
     if issubclass(kind, Enum):
         return {} if not issubclass(kind, str) else _TEXT
-    if is_dataclass(kind) or kind is Place:
+    if is_dataclass(kind) or is_typeddict(kind) or kind is Place:
         return _of(kind)
     return _list({}) if issubclass(kind, tuple) else {}
 

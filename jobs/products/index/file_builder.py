@@ -146,27 +146,30 @@ class BuiltFile(NamedTuple):
     place: tuple[int, ...] | None = None  # device, node, size and time of change: the same file, seen again
 
 
-def build_file(work: tuple[str, IndexRecipe, int], *, directory: str, options: Mapping[str, str]) -> BuiltFile:
-    """
-    Write the file of that name in so many parts into *directory*, whole or not at all.
+class FileWork(NamedTuple):
+    """One file to be built, and into how many parts it is divided for that."""
 
-    A second attempt replaces it by the same.
-    """
-    name, recipe, parts = work
+    name: str
+    recipe: IndexRecipe
+    parts: int
+
+
+def build_file(work: FileWork, *, directory: str, options: Mapping[str, str]) -> BuiltFile:
+    """Write a file into *directory*, whole or not at all; a second attempt replaces it by the same."""
     if is_local(directory):
-        return _build_local(name, recipe, Path(local_path(directory)), parts)
+        return _build_local(work, Path(local_path(directory)))
     with TemporaryDirectory(prefix="rocketmq-lake-") as folder:
-        built = _build_local(name, recipe, Path(folder), parts)
-        with (Path(folder) / name).open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
-            storage_of(directory, options).create(join(directory, name), whole)  # type: ignore[arg-type]
+        built = _build_local(work, Path(folder))
+        with (Path(folder) / work.name).open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
+            storage_of(directory, options).create(join(directory, work.name), whole)  # type: ignore[arg-type]
     return built._replace(place=None)
 
 
-def _build_local(name: str, recipe: IndexRecipe, directory: Path, parts: int) -> BuiltFile:
-    with Attempt(directory, recipe.geometry) as attempt:
-        header = make(recipe, attempt.write, parts)
+def _build_local(work: FileWork, directory: Path) -> BuiltFile:
+    with Attempt(directory, work.recipe.geometry) as attempt:
+        header = make(work.recipe, attempt.write, work.parts)
         attempt.finish()
-        return attempt.named(name, header)
+        return attempt.named(work.name, header)
 
 
 class Attempt:

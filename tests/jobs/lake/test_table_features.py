@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 from unittest.mock import patch
 
 import duckdb
@@ -151,9 +152,8 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
         assert read(lake, [*offsets, *new]) == reading
         newest = known_stores(lake.lake)[0].newest
         assert newest is not None
-        assert table == "runs" or (newest.state.get(WRITERS, {}).get(table) == "spark") == needs_spark(
-            DeltaTable(lake.path / table)
-        )
+        writers = cast("dict[str, str]", newest.state.get(WRITERS, {}))
+        assert table == "runs" or (writers.get(table) == "spark") == needs_spark(DeltaTable(lake.path / table))
 
     lake.broker.truncate(offsets[25])
     other = [record.physical_offset for record in lake.broker.append(some_records(9, seed=77))]

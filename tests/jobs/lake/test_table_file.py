@@ -1,5 +1,6 @@
 """The Parquet files of a lake: how they are made, and what is left when they are not finished."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches
-from jobs.lake.table_file import SMALL_GROUP, TableFile, statistics
+from jobs.lake.table_file import SMALL_GROUP, Action, TableFile
 from jobs.lake.tables import QUARANTINE, Table
 from rmq_formats.arrow import column, required
 
@@ -24,11 +25,15 @@ _TABLE = Table(
 )
 
 
-def _written(lake: Path, **values: list[Any]) -> Path:
+def _action(lake: Path, **values: list[Any]) -> Action | None:
     columns = [pa.array(values[field.name], field.type) for field in _TABLE.columns]
     with TableFile(Lake(str(lake)), _TABLE, "file.parquet", _WHOSE) as file:
         file.write(pa.RecordBatch.from_arrays(columns, schema=pa.schema(_TABLE.columns)))
-        file.close()
+        return file.close()
+
+
+def _written(lake: Path, **values: list[Any]) -> Path:
+    _action(lake, **values)
     return lake / _TABLE.name / "file.parquet"
 
 
@@ -57,14 +62,16 @@ def test_bodies_that_a_codec_does_not_shorten_are_stored_as_they_are(
 
 
 def test_a_file_says_which_columns_every_row_has(tmp_path: Path) -> None:
-    path = _written(tmp_path, physical_offset=[7, 9], body=[b"x", None])
+    action = _action(tmp_path, physical_offset=[7, 9], body=[b"x", None])
+    assert action is not None
+    path = tmp_path / _TABLE.name / action.path
     assert {name: _is_required(path, name) for name in pq.read_schema(path).names} == {
         "broker": True,
         "store_id": True,
         "physical_offset": True,
         "body": False,
     }
-    stats = statistics(pq.read_metadata(path), _TABLE)
+    stats = json.loads(action.stats)
     assert stats["nullCount"] == {"broker": 0, "store_id": 0, "physical_offset": 0}
     assert (stats["minValues"]["physical_offset"], stats["maxValues"]["physical_offset"]) == (7, 9)
 

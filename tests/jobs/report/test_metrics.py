@@ -10,7 +10,8 @@ LINE = re.compile(r'^[a-z_]+\{broker="(?:[^"\\\n]|\\.)*"\} [0-9.]+$')
 
 
 def test_every_line_is_a_comment_or_a_figure_with_its_broker(tmp_path: Path) -> None:
-    summary = Summary("/store", "/lake", 'a"b\\c\nd', messages=7, to_offset=100, gaps=[{"from": 1, "to": 2, "why": ""}])
+    summary = Summary("/store", "/lake", 'a"b\\c\nd', messages=7, to_offset=100)
+    summary.add_gap(1, 2, "")
     write_metrics(tmp_path / "below" / "rmq.prom", summary)
     lines = (tmp_path / "below" / "rmq.prom").read_text().splitlines()
 
