@@ -17,7 +17,7 @@ from jobs.store.features import QueueStorage, features_of
 from jobs.store.index_files import header_of
 from jobs.store.log_ends import last_units
 from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unwritten, queues_of_files, undecided_sizes
-from jobs.store.ranges import newest_written, plan_ranges, told_size, written_size
+from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_size
 from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.release import Writers
 from jobs.store.segment_walk import walk
@@ -287,7 +287,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
 
 def doubtful_length(store: Store, conf: BrokerConf) -> str:
     """Say that the length of a segment may be wrong; empty where it is in no doubt, or *conf* says it."""
-    if not store.segments or conf.segment_size is not None or told_size(store.segments).is_told:
+    if not store.segments or conf.segment_size is not None or not usual_size(store.segments).is_doubtful:
         return ""
     odd = store.segments[-1]
     return f"{store.below(odd.location)} may have been cut: nothing says its length but its own {odd.size:,} bytes"
@@ -299,10 +299,10 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
 
     A file with a name that no broker gives is one of them, whatever its length: a broker reads its name as a number.
     """
-    size, is_told = (conf.segment_size, True) if conf.segment_size else told_size(store.segments)
+    size, is_doubtful = (conf.segment_size, False) if conf.segment_size else usual_size(store.segments)
     newest = store.segments[-1].location if store.segments else ""
     for segment in store.segments:
-        if is_told and segment.size != size:
+        if not is_doubtful and segment.size != size:
             is_last = segment.location == newest
             yield FileLength(store.below(segment.location), segment.size, size, is_last)
     yield from _foreign(store, COMMITLOG_FOLDER, 0, size)

@@ -34,7 +34,7 @@ class WrongNames:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._missing = frozenset(hole.start for hole in holes(store.segments))
-        self._size = usual_size(store.segments)
+        self._size = usual_size(store.segments).size
 
     def of(self, segment: Segment, read: Read) -> Misnamed | None:
         """

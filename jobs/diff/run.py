@@ -21,12 +21,11 @@ from jobs.restore.coverage import Interval
 from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
 from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import SegmentWork
-from jobs.store.ranges import plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 
-_WHOLE = 1 << 62
 _NOT_CHOSEN = "not chosen"
 _OTHERS = (
     "the store has other records here: since the last run its broker has cut its log back and written on, or it is "
@@ -160,7 +159,7 @@ def _planned(lake: Lake, known: KnownStore) -> Plan | None:
 
 def _works(store: Store, plan: Plan | None, until: int) -> Iterator[DiffWork]:
     """Yield every segment that a side has."""
-    of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, store.start_offset, _WHOLE)}
+    of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
     of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
     for base in sorted(of_store.keys() | of_lake.keys()):
         yield DiffWork(of_lake.get(base), of_store.get(base), until)

@@ -27,13 +27,12 @@ from jobs.restore.sources import LATER
 from jobs.storage.locations import normalise
 from jobs.store.known import ASSUMED
 from jobs.store.log_ends import lost_ends
-from jobs.store.ranges import holes, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, holes, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
 from rmq_formats.release import NEWEST, Release
 
-_WHOLE = 1 << 62  # one range a segment: no range has to find its first record
 _LABEL = "default"
 
 
@@ -92,7 +91,7 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
     store = list_store(source.store or "", commitlog=source.commitlog, options=options)
     store.require_log()
     label = source.broker or _LABEL
-    ranges = plan_ranges(store, range_size=_WHOLE)
+    ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     with StoreReader(store) as reader:
         release = source.release or seeming_writers(reader).value.newest
         times = times_of(reader, ranges)
@@ -134,7 +133,7 @@ def _registered(lake: Lake, known: KnownStore) -> Registered:
     """Return the values that each row of a store must have."""
     with suppress(NothingToRestoreError):
         plan = plan_log(lake, known)
-        size = _WHOLE if plan.size.origin == ASSUMED else plan.size.value  # else there is one file
+        size = WHOLE_SEGMENTS if plan.size.origin == ASSUMED else plan.size.value  # else there is one file
         return Registered(known.store_id, known.broker, plan.segments[0].base_offset, size)
     return Registered(known.store_id, known.broker)
 

@@ -30,14 +30,13 @@ from jobs.products.tiered import Bundle, BundleRead, Part, TierReader
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
-from jobs.store.ranges import describe, holes, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, describe, holes, plan_ranges
 from jobs.store.release import given_rules
 from jobs.store.tier import TierQueue
 from jobs.store.workers import Workers
 from rmq_formats.release import NEWEST, rules_of
 
 # Bytes of a range: a segment is read from a known record on, so that nothing in it has to be found, or to chain.
-_WHOLE_SEGMENT = 1 << 62
 _MOST_PARTS = 4096  # of a bundle
 _CHUNKS_A_WORKER = 4
 _SPARED = frozenset(table.name for table in PRODUCED) - {TIERED.name, QUARANTINE.name}
@@ -208,7 +207,7 @@ def _plan(queue: TierQueue, state: QueueState | None, settled_until: int | None)
         for before, low, high in holes(log.segments)
         if high > start
     ]
-    ranges = plan_ranges(log, state.to_offset, _WHOLE_SEGMENT, state.store_timestamp, settled_until)
+    ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settled_until)
     return _QueuePlan(state, [Part(state.name, state.generation, range_) for range_ in ranges], gaps)
 
 

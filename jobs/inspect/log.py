@@ -192,7 +192,7 @@ class LogInspector:
 
     def _check_names(self) -> None:
         segments = self.store.segments
-        usual, short = usual_size(segments), [segment for segment, _ in cut_short(segments)]
+        usual, short = usual_size(segments).size, [segment for segment, _ in cut_short(segments)]
         for segment in segments:
             text = f"{segment.size} bytes long, the others {usual}: a broker would not load this log"
             if segment is segments[-1] and segment in short:

@@ -28,7 +28,7 @@ from jobs.lake.runs import KnownStore
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.commitlog.columns import message_batch
@@ -39,7 +39,6 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
-_WHOLE_SEGMENT = 1 << 62
 _LARGEST_MESSAGE = 16 << 20  # a file ends no earlier before its last byte than that; a broker takes 4 MiB by default
 _NO_RECORDS = pa.RecordBatch.from_pylist([], SCHEMA)
 _COMPARED = (
@@ -92,7 +91,7 @@ def _boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
 
 def leads_to(offset: int, start: int, store: Store) -> bool:
     """Return whether the chain of records from the boundary *start* comes to a record at *offset*."""
-    for range_ in plan_ranges(store, start, _WHOLE_SEGMENT)[:1]:
+    for range_ in plan_ranges(store, start, WHOLE_SEGMENTS)[:1]:
         reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
         with closing(reader.pieces()) as pieces:
             last = [item.base_offset + int(item.positions[-1]) for item in pieces if isinstance(item, Records)]
@@ -128,7 +127,7 @@ def first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 
 
 
 def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
-    for range_ in plan_ranges(store, start, _WHOLE_SEGMENT):
+    for range_ in plan_ranges(store, start, WHOLE_SEGMENTS):
         if range_.start_offset >= end:
             return
         try:

@@ -14,7 +14,7 @@ from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, known_stores, register
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from jobs.store.tier import TierQueue
@@ -22,7 +22,6 @@ from jobs.store.tier import TierQueue
 _STATE = "tier"  # in a manifest's state
 _ATTEMPTS = 10
 _SAMPLED_QUEUES = 64  # of a new tier
-_WHOLE_SEGMENT = 1 << 62
 
 QueueName = tuple[str, int]  # topic and number
 
@@ -124,7 +123,7 @@ def _first_records(queues: Sequence[TierQueue]) -> list[QueueState]:
     """Return the first record of some queues, as states that have nothing."""
     found = []
     for queue in queues[:: max(len(queues) // _SAMPLED_QUEUES, 1)]:
-        for range_ in plan_ranges(queue.store, 0, _WHOLE_SEGMENT)[:1]:
+        for range_ in plan_ranges(queue.store, 0, WHOLE_SEGMENTS)[:1]:
             reader = RangeReader(range_)
             with closing(reader.pieces()) as pieces:
                 next(pieces, None)

@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from jobs.query.store_reader import StoreReader
-from jobs.store.ranges import Range, holes, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
 from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.errors import FormatError
 
 COMPILED_FROM = 32 << 20
-_WHOLE = 1 << 62
 _FEW = 64  # records that are followed one by one before a search is worth its start
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -32,7 +31,7 @@ class Span(NamedTuple):
     end: int
 
 
-ALL = Span(0, _WHOLE)
+ALL = Span(0, 1 << 62)  # no log is as long
 
 
 class RecordBlock(NamedTuple):
@@ -120,7 +119,7 @@ def search(
         if start < span.end and end > span.start:
             lose(start, end, f"no file holds it; {before.location} ends before it")
     # Whole segments: what chains from a segment's first byte is the truth, wherever else a record may seem to begin.
-    ranges = list(_within(plan_ranges(store.store, range_size=_WHOLE), span))
+    ranges = list(_within(plan_ranges(store.store, range_size=WHOLE_SEGMENTS), span))
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
     blocks = _compiled_blocks if total >= COMPILED_FROM else _scalar_blocks

@@ -25,7 +25,7 @@ from jobs.restore.plan import Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.locations import local_path
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import Range, cut_short, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short, plan_ranges
 from jobs.store.store import Segment, Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
@@ -38,7 +38,6 @@ from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, parse_p
 from rmq_formats.store import name_of_offset
 
 _BLOCK = 16 << 20
-_WHOLE = 1 << 62
 
 
 class Doubts(NamedTuple):
@@ -137,7 +136,7 @@ def mend(  # noqa: PLR0913, PLR0917 - the two sources, what speaks against one, 
 ) -> tuple[list[MendedSegment], list[int]]:
     """Make the segments, one task each; also return the rows that were left out, for the lake contradicts them."""
     there = {segment.base_offset: segment for segment in store.segments}
-    ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, store.start_offset, _WHOLE)}
+    ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
     works = []
     for segment in plan.segments:
         base = segment.base_offset

@@ -25,11 +25,11 @@ from pyspark.sql.datasource import (
 from jobs.export.items import times_of
 from jobs.query.store_reader import StoreReader
 from jobs.source.log import Place, data_loss, lose, lost_files
-from jobs.source.options import FAILFAST, WHOLE, Wanted
+from jobs.source.options import FAILFAST, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import start_of
 from jobs.store.log_ends import lost_ends
-from jobs.store.ranges import Range, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store, list_store
 
 
@@ -95,7 +95,7 @@ def _with_topics(wanted: Wanted, topics: list[Any]) -> Wanted:
 
 def _ranges(reader: StoreReader, store: Store, place: Place, wanted: Wanted) -> Iterator[Range]:
     """Yield one range for each segment that may hold a wanted message."""
-    ranges = plan_ranges(store, place.offset, WHOLE, place.store_timestamp)
+    ranges = plan_ranges(store, place.offset, WHOLE_SEGMENTS, place.store_timestamp)
     for range_, (begin, end) in zip(ranges, times_of(reader, ranges), strict=True):
         if range_.end_offset <= wanted.from_offset or range_.start_offset >= wanted.to_offset:
             continue

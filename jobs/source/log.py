@@ -17,10 +17,10 @@ import numpy as np
 from jobs.console.log import say
 from jobs.lake.history import leads_to
 from jobs.lake.identity import holds
-from jobs.source.options import MAX, WHOLE
+from jobs.source.options import MAX
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import Range, holes, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.commitlog import kernels
@@ -113,7 +113,7 @@ def way_from(start: Place, store: Store, bounds: Bounds, *, fails_on_data_loss: 
     """
     stop = bounds.stop
     end, taken = start, list[Range]()
-    ranges = plan_ranges(store, start.offset, WHOLE, start.store_timestamp)
+    ranges = plan_ranges(store, start.offset, WHOLE_SEGMENTS, start.store_timestamp)
     aim = min(stop, ranges[0].start_offset + bounds.limit) if ranges else stop
     for range_ in ranges:
         if range_.start_offset >= (aim if end.offset > start.offset else stop):

@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from typing import Self
 
 from jobs.storage.hadoop_settings import OF_FILE_SYSTEMS
+from jobs.store.ranges import WHOLE_SEGMENTS
 from jobs.store.selection import Selection
 from rmq_formats.errors import UnsupportedFormat
 
 NAME = "rocketmq-store"
 MAX = (1 << 63) - 1
-WHOLE = 1 << 62
 FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"
 EARLIEST, LATEST = "earliest", "latest"
 _BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: its first one would else read, and hold up, everything
@@ -93,7 +93,7 @@ class Wanted:
     @property
     def batch_part(self) -> int:
         """How many bytes one task of a batch reads."""
-        return self.partition_size or WHOLE
+        return self.partition_size or WHOLE_SEGMENTS
 
     @property
     def stream_part(self) -> int:

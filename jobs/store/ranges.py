@@ -22,6 +22,7 @@ from rmq_formats.errors import is_unreadable
 from rmq_formats.store import name_of_offset
 
 DEFAULT_RANGE_SIZE = 256 << 20
+WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none has to find its first record
 _BEGINNING = 256
 SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would begin later
 _STEP = 1 << 12
@@ -179,7 +180,7 @@ class Hole(NamedTuple):
 
     def place(self, segments: Sequence[Segment]) -> tuple[str, int | None]:
         """Return the file that was cut short, and where it ends; or the file that is missing."""
-        if self.before.size < usual_size(segments):
+        if self.before.size < usual_size(segments).size:
             return self.before.location, self.before.size
         return f"{self.before.location.rpartition('/')[0]}/{name_of_offset(self.start)}", None
 
@@ -193,13 +194,13 @@ def holes(segments: Sequence[Segment]) -> Iterator[Hole]:
 
 
 class UsualSize(NamedTuple):
-    """The size that segments should have; not told where only the length of a file that may have been cut says it."""
+    """The size that segments should have; doubtful where only the length of a file that may have been cut says it."""
 
     size: int
-    is_told: bool
+    is_doubtful: bool
 
 
-def told_size(segments: Sequence[Segment]) -> UsualSize:
+def usual_size(segments: Sequence[Segment]) -> UsualSize:
     """Return the size that most segments have, or that their names say; 0 without any."""
     sizes = Counter(segment.size for segment in segments)
     # A broker names each segment by a multiple of its size.
@@ -215,7 +216,7 @@ def told_size(segments: Sequence[Segment]) -> UsualSize:
         by_names = _size_by_names(segments) if is_none_right else None
         size = by_names or max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
     is_alone_and_odd = len(segments) == 1 and size % _BLOCK != 0  # no block of a disk is that long
-    return UsualSize(size, not (is_alone_and_odd or (is_none_right and size in sizes)))
+    return UsualSize(size, is_alone_and_odd or (is_none_right and size in sizes))
 
 
 def _size_by_names(segments: Sequence[Segment]) -> int | None:
@@ -225,20 +226,15 @@ def _size_by_names(segments: Sequence[Segment]) -> int | None:
     return size if size // 2 < longest <= size and not size % _BLOCK else None
 
 
-def usual_size(segments: Sequence[Segment]) -> int:
-    """Return the size that segments should have, told or not."""
-    return told_size(segments).size
-
-
 def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
     """
     Yield segments that are shorter than most, and the size they should have: a broker does not load a log with one.
 
     Those up to 4.4.0, and 4.9.2, do. An empty newest one is no damage: every broker deletes it when it starts.
     """
-    usual, is_told = told_size(segments)
+    usual, is_doubtful = usual_size(segments)
     for segment in segments:
-        if is_told and segment.size < usual and (segment.size or segment is not segments[-1]):
+        if not is_doubtful and segment.size < usual and (segment.size or segment is not segments[-1]):
             yield segment, usual
 
 

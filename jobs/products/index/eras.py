@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from jobs.products.index.file_builder import RealFile, slots_in_use
 from jobs.store.known import DETECTED, Known
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import segment_bytes
 from jobs.store.release import Writers
 from jobs.store.store import Store
@@ -185,7 +185,7 @@ class _Look:
 
     def _keys_of_log(self, rules: Rules) -> Iterator[_Entries]:
         table = RuleTable.of(rules)
-        for range_ in plan_ranges(self._store, piece_start(self._store, self.begin), range_size=1 << 62):
+        for range_ in plan_ranges(self._store, piece_start(self._store, self.begin), range_size=WHOLE_SEGMENTS):
             for item in RangeReader(range_).pieces():
                 if isinstance(item, Records):
                     yield from (block.keys for block in pack_keys(item, table, self.begin) if len(block.keys))

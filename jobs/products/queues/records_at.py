@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.store.ranges import Range, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.record import decode_record
@@ -21,7 +21,6 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueRules, expected_units
 from rmq_formats.properties import TAGS, parse_properties
 
-_WHOLE_SEGMENT = 1 << 62
 DAMAGED = "damaged"
 DELETED = "deleted"
 
@@ -44,7 +43,7 @@ def resolve(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable
     wanted = np.unique(np.fromiter(offsets, np.int64))
     ranges = [
         range_
-        for range_ in plan_ranges(store, store.start_offset, _WHOLE_SEGMENT)
+        for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)
         if ((wanted >= range_.start_offset) & (wanted < range_.end_offset)).any()
     ]
     found: dict[int, RecordAt | str] = {}

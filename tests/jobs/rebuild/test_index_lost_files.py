@@ -16,7 +16,7 @@ from jobs.products.index.survivors import Placing, asked_offsets, real_files
 from jobs.rebuild.index import ToBuild, lost_files
 from jobs.storage.scratch import scratch_beside
 from jobs.store.known import Known
-from jobs.store.ranges import plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Writers, given_rules
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store, list_store
@@ -57,7 +57,7 @@ class Opened:
         self.files: list[RealFile] = real_files(self.store)
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}
         self._context = scratch_beside(str(scratch_at), {})
-        ranges = plan_ranges(self.store, range_size=1 << 62)
+        ranges = plan_ranges(self.store, range_size=WHOLE_SEGMENTS)
         rules = self.settings.rules.value.rules
         scratch = self._context.__enter__()
         self.row: KeyRow = collect_keys(
