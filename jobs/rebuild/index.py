@@ -128,6 +128,7 @@ class Result(Judged):
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     log_bytes: int = 0  # that were read
+    installed: bool = False  # the files are in the store
     was_killed: bool = False  # then the next start deletes files that end after the checkpoint, new ones too
 
     @property
@@ -137,31 +138,26 @@ class Result(Judged):
 
     @property
     def severity(self) -> Severity:
-        """The worst severity met, while the store is as it was."""
-        return self.severity_of_store(installed=False)
-
-    def severity_of_store(self, *, installed: bool) -> Severity:
-        """Return the worst severity that is left; healthy if every written file is proven."""
+        """The worst severity that is left; healthy if every written file is proven."""
         least = Severity.NOT_VERIFIED if not all(file.proven for file in self.files) else Severity.HEALTHY
         return worst_met(
             least,
             gap=self.gaps or self.left_out,
-            damage=self.damaged_bytes or (self.replaced and not installed),
+            damage=self.damaged_bytes or (self.replaced and not self.installed),
             contradiction=self.contradictions,
         )
 
-    def result(self, seconds: float, *, installed: bool = False) -> Outcome:
-        """Return the result line; *installed*: the files are in the store."""
+    def result(self, seconds: float) -> Outcome:
+        """Return the result line."""
         verdicts = {Severity.HEALTHY: "done, all proven", Severity.NOT_VERIFIED: "done, not all proven"}
         proven = sum(file.proven for file in self.files)
         keys = sum(file.keys for file in self.files)
         files = counted(len(self.files), "index file")
-        done = "written and installed" if installed else "written"
+        done = "written and installed" if self.installed else "written"
         what = f"{files} with {keys:,} of {counted(self.row_keys, 'key')} {done}, {proven:,} proven"
         if self.contradictions:
             what = f"nothing written, {counted(len(self.contradictions), 'index file')} against the log"
-        severity = self.severity_of_store(installed=installed)
-        return Outcome(severity, what, seconds, self.log_bytes, verdicts.get(severity, ""))
+        return Outcome(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
 
     def describe(self) -> dict[str, object]:
         """Return the manifest."""

@@ -49,7 +49,6 @@ class RebuildQueuesRequest(StoreRequest):
 
     out: Path
     conf: BrokerConf = field(default_factory=BrokerConf)
-    file_size: int | None = None
     release: str | None = None
     groups: int = _GROUPS
     lost_only: bool = False
@@ -87,6 +86,7 @@ class Summary(Judged):
     to: str = Target.FILES.value
     folder: str = ""  # of the database, below `out`
     has_place: bool = True  # for these files in the store: its own queues are not in RocksDB
+    installed: bool = False  # the files are in the store
 
     def take(self, lost: LostQueues) -> None:
         """Note the files that were compared with the store's own."""
@@ -97,26 +97,21 @@ class Summary(Judged):
 
     @property
     def severity(self) -> Severity:
-        """The worst severity met, while the store is as it was."""
-        return self.severity_of_store(installed=False)
-
-    def severity_of_store(self, *, installed: bool) -> Severity:
-        """Return the worst severity that is left; only `verify` can say that a store is healthy."""
+        """The worst severity that is left; only `verify` can say that a store is healthy."""
         return worst_met(
             gap=self.gaps or self.has_lost_end,
-            damage=self.damaged_bytes or (self.replaced and not installed),
+            damage=self.damaged_bytes or (self.replaced and not self.installed),
             contradiction=self.contradictions,
         )
 
-    def result(self, seconds: float, *, installed: bool = False) -> Result:
-        """Return the result line; *installed*: the files are in the store."""
-        severity = self.severity_of_store(installed=installed)
-        verdict = "done, nothing wrong seen" if severity is Severity.NOT_VERIFIED else ""
-        done = "written and installed" if installed else "written"
+    def result(self, seconds: float) -> Result:
+        """Return the result line."""
+        verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
+        done = "written and installed" if self.installed else "written"
         what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} {done}"
         if self.contradictions:
             what = f"{what}, {counted(len(self.contradictions), 'file')} against the log"
-        return Result(severity, what, seconds, self.log_bytes, verdict)
+        return Result(self.severity, what, seconds, self.log_bytes, verdict)
 
 
 class _ReadLog(NamedTuple):
@@ -228,7 +223,7 @@ def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int
     store = request.listed(options, readers)
     store.require_log()
     check_room(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
-    settings = settle_queues(store, request.conf, request.release, request.file_size, request.seen)
+    settings = settle_queues(store, request.conf, request.release, request.seen)
     if request.proven_only:
         settings.require_known_size()
     return store, settings

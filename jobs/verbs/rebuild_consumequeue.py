@@ -109,8 +109,7 @@ def command(  # noqa: PLR0913 - one argument an option
     request = RebuildQueuesRequest(
         root,
         target,
-        conf,
-        form.consume_queue_size,
+        form.wanted(conf).conf,
         form.release,
         lost_only=how.lost_only,
         to=Target(made.to),
@@ -122,14 +121,12 @@ def command(  # noqa: PLR0913 - one argument an option
             return say_dry_run(dry_run_of_queues(request, workers.options), answer)
         summary = rebuild(request, workers)
     answer.begin(_lines(summary))
-    installed = False
     if how.wants_install:
-        installed = put_in_place(root, partial(plan_queues, root, target), answer, dry_run=how.dry_run)
-    result = summary.result(answer.seconds, installed=installed)
+        summary.installed = put_in_place(root, partial(plan_queues, root, target), answer, dry_run=how.dry_run)
     is_to_install = summary.files and summary.has_place and not how.wants_install
     more = [] if how.lost_only else ["--lost-only"]
-    rebuilt = Rebuilt(root, out, summary.replaced, installed, more if is_to_install else None)
-    return give_rebuilt(rebuilt, asdict(summary), result, answer)
+    rebuilt = Rebuilt(root, out, summary.replaced, summary.installed, more if is_to_install else None)
+    return give_rebuilt(rebuilt, asdict(summary), summary.result(answer.seconds), answer)
 
 
 def _refuse_for_database(store: str, out: Path, how: RebuildForm) -> None:

@@ -93,16 +93,16 @@ def command(  # noqa: PLR0913 - one argument an option
             return say_dry_run(dry_run_of_index(request, workers.options), answer)
         result = rebuild(request, workers)
     answer.begin(_lines(result))
-    installed = False
     if how.wants_install and not result.contradictions:
-        installed = put_in_place(
+        result.installed = put_in_place(
             root, lambda: [plan_index(root, out, advance_checkpoint=advance_checkpoint)], answer, dry_run=how.dry_run
         )
-    outcome = result.result(answer.seconds, installed=installed)
+    outcome = result.result(answer.seconds)
     if report is not None:
         write_report(report, report_of(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
-    rebuilt = Rebuilt(root, out, result.replaced, installed, more if result.files and not how.wants_install else None)
+    is_to_install = result.files and not how.wants_install
+    rebuilt = Rebuilt(root, out, result.replaced, result.installed, more if is_to_install else None)
     return give_rebuilt(rebuilt, result.describe(), outcome, answer)
 
 

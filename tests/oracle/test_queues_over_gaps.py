@@ -7,6 +7,7 @@ import pytest
 
 from jobs.rebuild import queue_run
 from jobs.store.workers import OneByOne
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import PRE_BLANK
 from tests.oracle.conftest import StoreFactory, Verdict
@@ -37,7 +38,7 @@ def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     lost = range(2 * segment, 3 * segment)
     (store / "commitlog" / f"{lost.start:020d}").unlink()
     out = tmp_path / "queues"
-    request = queue_run.RebuildQueuesRequest(str(store), out, file_size=_FILE, release=writer)
+    request = queue_run.RebuildQueuesRequest(str(store), out, BrokerConf(consume_queue_size=_FILE), release=writer)
     summary = queue_run.rebuild(request, OneByOne())
     shutil.rmtree(store / "consumequeue")
     shutil.copytree(out, store / "consumequeue", ignore=shutil.ignore_patterns(queue_run.MANIFEST))

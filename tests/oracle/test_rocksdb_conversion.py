@@ -12,6 +12,7 @@ from jobs.rebuild.queues import Target
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import OneByOne
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.rocksdb.queues import UNIT_FAMILY
 from tests.oracle.conftest import BrokerFactory, Verdict
 from tests.oracle.releases import version_of
@@ -139,7 +140,8 @@ def _served(broker: RealBroker) -> Rows:
 
 
 def _made(store: Path, out: Path, release: str, target: Target) -> Path:
-    request = RebuildQueuesRequest(str(store), out, file_size=_FILE, release=release, to=target)
+    conf = BrokerConf(consume_queue_size=_FILE)
+    request = RebuildQueuesRequest(str(store), out, conf, release=release, to=target)
     summary = rebuild(request, OneByOne())
     (out / MANIFEST).unlink()
     return out / summary.folder

@@ -20,6 +20,7 @@ from jobs.store.features import features_of
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.release import Release
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.conftest import Verdict as Note
@@ -257,8 +258,8 @@ def _as_far_as(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
 def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
     for folder in store.glob("consumequeue*"):
         shutil.rmtree(folder)
-    size = SMALL_GEOMETRY.consume_queue_file_size
-    summary = rebuild(RebuildQueuesRequest(str(store), out, file_size=size, release=cell.release), OneByOne())
+    conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
+    summary = rebuild(RebuildQueuesRequest(str(store), out, conf, release=cell.release), OneByOne())
     (out / MANIFEST).unlink()
     (out / summary.folder).rename(store / "consumequeue")
     return _read(store, cell)

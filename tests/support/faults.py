@@ -272,7 +272,7 @@ def _rebuild_index(store: Path, _fault: Fault) -> Cell:
 
 def _rebuild_queues(store: Path, _fault: Fault) -> Cell:
     request = queue_run.RebuildQueuesRequest(
-        str(store), store.parent / "queues", file_size=QUEUE_FILE, release="5.3.3", lost_only=True
+        str(store), store.parent / "queues", BrokerConf(consume_queue_size=QUEUE_FILE), release="5.3.3", lost_only=True
     )
     return _cell(queue_run.rebuild(request, OneByOne()).exit_code, "done")
 

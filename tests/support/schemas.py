@@ -85,7 +85,7 @@ def schemas() -> Iterator[tuple[str, Schema]]:
 
 def _schemas() -> Iterator[tuple[str, Schema]]:
     yield "ingest", _of(IngestSummary, bytes=_INTEGER, severity=_SEVERITY)
-    yield "rebuild-consumequeue", _either(_of(QueuesSummary, installed=_FLAG, **_HAS_SEVERITY), _dry_run())
+    yield "rebuild-consumequeue", _either(_of(QueuesSummary, **_HAS_SEVERITY), _dry_run())
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
     typing = _of(TypeSummary, topics=_list(_of(TopicSummary)), seconds={"type": "number"})
     yield "type", _either(typing, _object(proposal=_TEXT))

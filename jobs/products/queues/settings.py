@@ -92,7 +92,6 @@ def settle_queues(
     store: Store,
     conf: BrokerConf,
     release: str | None = None,
-    file_size: int | None = None,
     seen: SeenQueues = NOTHING_SEEN,
 ) -> QueueSettings:
     """
@@ -103,7 +102,7 @@ def settle_queues(
     releases = known_releases(store, release)
     shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in file_sizes(store).items()}
     sizes = {**seen.sizes, **shown}
-    given = file_size or conf.consume_queue_size
+    given = conf.consume_queue_size
     for kind, found in undecided_sizes(store).items():
         if kind is not FileKind.CONSUME_QUEUE or not given:
             these = " or ".join(f"{size:,}" for size in found)

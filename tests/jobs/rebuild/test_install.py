@@ -18,6 +18,7 @@ from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import Installation, RefusedError, broker_kept_out, install, plan_index, plan_queues
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import StoreOf
 from tests.support.commands import state_of
@@ -51,7 +52,8 @@ def rebuilt(store: Path, folder: str = INDEX, *, lost_only: bool = True) -> Path
     if folder == INDEX:
         rebuild(RebuildIndexRequest(str(store), str(out), Wanted(100, 20, "5.3.3"), lost_only=lost_only), OneByOne())
     else:
-        request = queue_run.RebuildQueuesRequest(str(store), out, file_size=200, release="5.3.3", lost_only=lost_only)
+        conf = BrokerConf(consume_queue_size=200)
+        request = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=lost_only)
         queue_run.rebuild(request, OneByOne())
     return out
 

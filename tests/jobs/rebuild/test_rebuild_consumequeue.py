@@ -94,7 +94,8 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     log = a_segment([a_record(topic="../../evil"), a_record(topic="good")])
     (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)
-    summary = rebuild(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", file_size=200), OneByOne())
+    conf = BrokerConf(consume_queue_size=200)
+    summary = rebuild(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), OneByOne())
 
     assert list(made_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
     assert summary.notes == ["queues that are not written: 1 ('../../evil' 0); no folder can have their topic's name"]

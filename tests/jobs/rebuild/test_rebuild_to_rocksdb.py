@@ -66,7 +66,8 @@ def made(store: Path, out: Path, target: Target = Target.ROCKSDB, file_size: int
 def request(
     store: Path, out: Path, target: Target = Target.ROCKSDB, file_size: int | None = None
 ) -> RebuildQueuesRequest:
-    return RebuildQueuesRequest(str(store), out, file_size=file_size, release=_RELEASE, to=target)
+    conf = BrokerConf(consume_queue_size=file_size)
+    return RebuildQueuesRequest(str(store), out, conf, release=_RELEASE, to=target)
 
 
 def rows_in(folder: Path) -> dict[str, Rows]:
