@@ -10,6 +10,7 @@ without one, queues that lead further show a lost end.
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from jobs.diagnosis.log_check import RangeCheck
 from jobs.lake.findings import (
@@ -28,28 +29,34 @@ from jobs.store.epochs import Promotion
 from jobs.store.store import Store
 from jobs.verify.findings import PartReport, place_of
 
-Lost = tuple[int, int, str]  # from one offset to another, by the finding of this title
 _ZEROS = "magic 00000000 "
 _NEVER_WRITTEN = "undecided: zeroed, or never written, and what is behind it is of another log"
 _OF_PROMOTION = frozenset({TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
 _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 
 
+class LostRange(NamedTuple):
+    """Offsets that hold no record any more."""
+
+    start: int
+    end: int
+    title: str  # of the finding that says so
+
+
 class LostRanges:
     """Which offsets of the log hold no record any more, and which finding says so."""
 
-    def __init__(self, findings: Iterable[Lost]) -> None:
-        self._ranges = sorted(findings)
-        self._starts = [start for start, _, _ in self._ranges]
-        self._furthest = list(accumulate((end for _, end, _ in self._ranges), max))  # of a range and all before it
+    def __init__(self, ranges: Iterable[LostRange]) -> None:
+        self._ranges = sorted(ranges)
+        self._starts = [one.start for one in self._ranges]
+        self._furthest = list(accumulate((one.end for one in self._ranges), max))  # of a range and all before it
 
     def title_at(self, offset: int | None) -> str:
         """Return the title of the finding that explains why *offset* is lost; "" where it is not."""
         number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
         while offset is not None and number >= 0 and offset < self._furthest[number]:
-            _, end, title = self._ranges[number]
-            if offset < end:
-                return title
+            if offset < self._ranges[number].end:
+                return self._ranges[number].title
             number -= 1  # a gap within the lost end hides that end
         return ""
 

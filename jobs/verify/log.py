@@ -26,7 +26,7 @@ from jobs.store.log_ends import has_lost_end, lost_start, newest_known
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import Hole, cut_short, holes
 from jobs.store.store import Segment, Store
-from jobs.verify.causes import Lost, LostRanges
+from jobs.verify.causes import LostRange, LostRanges
 from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
 from jobs.verify.findings import PartReport, place_of
 from rmq_formats.broker_conf import BrokerConf
@@ -68,7 +68,7 @@ def log_findings(
     else:
         finding = lost_end(log_end, ahead, store)
         findings.append(finding)
-        lost.append((log_end, log_end + _AHEAD, finding.title))
+        lost.append(LostRange(log_end, log_end + _AHEAD, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, untold = checkpoint_findings(store, newest)
@@ -79,14 +79,14 @@ def log_findings(
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], untold=untold)
     changed = (
-        (one.offset, one.offset + one.size, _changed(one, store).title)
+        LostRange(one.offset, one.offset + one.size, _changed(one, store).title)
         for check in checks
         for one in (*check.wrong, *check.doubtful)
     )
     return LogFindings(report, LostRanges([*lost, *changed]))
 
 
-def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[Lost]]:
+def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[LostRange]]:
     """Return the findings on the records of a log, and those of its offsets that have no record any more."""
     pieces = [piece for check in checks for piece in check.damaged]
     findings, lost = _of_wrong_names(pieces, store)
@@ -95,17 +95,17 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
         cut = next((piece for piece in pieces if piece.end == hole.start), None)
         finding = wrong_names.attributed(_gap(hole, store))
         findings.append(finding)
-        lost.append((cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
+        lost.append(LostRange(cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
     for piece in pieces:
         finding = _damaged(piece, store)
         findings.append(finding)
-        lost.append((piece.offset, piece.end, finding.title))
+        lost.append(LostRange(piece.offset, piece.end, finding.title))
     findings += (_changed(one, store) for check in checks for one in check.wrong)
     return findings, lost
 
 
-def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], list[Lost]]:
+def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], list[LostRange]]:
     """
     Return the findings of segments under a wrong name, and the offsets that are lost by it.
 
@@ -113,7 +113,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
     was not written yet.
     """
     findings: list[Finding] = []
-    lost: list[Lost] = []
+    lost: list[LostRange] = []
     names = WrongNames(store)
     gaps = {hole.end: hole.start for hole in holes(store.segments)}
     for segment in _damaged_from_the_start(pieces, store):
@@ -127,8 +127,8 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
                 while before := next((piece for piece in pieces if piece.end == start), None):
                     pieces.remove(before)
                     start = before.offset
-                lost.append((start, segment.end, finding.title))
-                lost.append((wrong.right, wrong.right + segment.size, finding.title))
+                lost.append(LostRange(start, segment.end, finding.title))
+                lost.append(LostRange(wrong.right, wrong.right + segment.size, finding.title))
     return findings, lost
 
 

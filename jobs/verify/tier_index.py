@@ -23,7 +23,7 @@ from jobs.storage import AnyStorage
 from jobs.store.store import Segment
 from jobs.store.tier import Tier
 from jobs.store.workers import Workers
-from jobs.verify.causes import Lost, LostRanges
+from jobs.verify.causes import LostRange, LostRanges
 from jobs.verify.findings import PartReport
 from jobs.verify.index import LOST_MESSAGES
 from rmq_formats.commitlog.scan import Records
@@ -63,7 +63,7 @@ class IndexedQueue(NamedTuple):
     start: int  # of its log
     end: int
     keys: QueueKeys
-    lost: tuple[Lost, ...]  # what its log has lost
+    lost: tuple[LostRange, ...]  # what its log has lost
 
 
 def keys_of(records: Records) -> Iterator[QueueKeys]:
