@@ -13,6 +13,7 @@ from struct import iter_unpack
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
+MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
 _MIN_INT = -(1 << 31)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
+from rmq_formats.hashing import MAX_LONG
 from rmq_formats.indexfile.keys import KeyKind
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from jobs.query.store_source import StoreSource
 
 MIN_TIME = 0
-MAX_TIME = (1 << 63) - 1
+MAX_TIME = MAX_LONG
 EXPLAINED_BY = 20  # this many messages under a text are enough to explain an empty answer
 
 

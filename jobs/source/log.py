@@ -17,7 +17,6 @@ import numpy as np
 from jobs.console.log import say
 from jobs.lake.history import leads_to
 from jobs.lake.identity import holds
-from jobs.source.options import MAX
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
@@ -27,6 +26,7 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.hashing import MAX_LONG
 from rmq_formats.kernels.integers import Integers
 
 _NO_PLACE = "the checkpoint of the query names no place in a log"
@@ -85,7 +85,7 @@ class Place(NamedTuple):
         except (AttributeError, KeyError, TypeError) as error:
             raise CorruptData(f"{_NO_PLACE}: {str(values)[:60]!r}") from error
         numbers = [place.offset, *(place.record[:2] if place.record else ())]
-        if not all(isinstance(number, int) and 0 <= number <= MAX for number in numbers):
+        if not all(isinstance(number, int) and 0 <= number <= MAX_LONG for number in numbers):
             raise CorruptData(f"{_NO_PLACE}: {str(values)[:60]!r}")
         return place
 
@@ -100,9 +100,9 @@ class Way(NamedTuple):
 class Bounds(NamedTuple):
     """How far the log is followed."""
 
-    limit: int = MAX  # so many bytes, but beyond one record at least
-    stop: int = MAX  # never after this offset
-    part_size: int = MAX  # bytes of a range, about
+    limit: int = MAX_LONG  # so many bytes, but beyond one record at least
+    stop: int = MAX_LONG  # never after this offset
+    part_size: int = MAX_LONG  # bytes of a range, about
 
 
 def way_from(start: Place, store: Store, bounds: Bounds, *, fails_on_data_loss: bool) -> Way:
@@ -170,7 +170,7 @@ class _Step:
         # A place must be a boundary that the log itself proves: the end of a record, of damage or of a file. So the
         # range is cut at the aim only as far as boundaries allow, and a first piece that is longer than the aim is
         # taken in full: a batch that takes nothing would be asked for again for ever.
-        first: tuple[int, _Last | None] = MAX, None  # where the first piece ends, and the record that it is
+        first: tuple[int, _Last | None] = MAX_LONG, None  # where the first piece ends, and the record that it is
         last: _Last | None = None
         for item in reader.pieces():
             if isinstance(item, Piece):

@@ -11,9 +11,9 @@ from jobs.storage.hadoop_settings import OF_FILE_SYSTEMS
 from jobs.store.ranges import WHOLE_SEGMENTS
 from jobs.store.selection import Selection
 from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.hashing import MAX_LONG
 
 NAME = "rocketmq-store"
-MAX = (1 << 63) - 1
 FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"
 EARLIEST, LATEST = "earliest", "latest"
 _BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: its first one would else read, and hold up, everything
@@ -39,9 +39,9 @@ class Wanted:
     commitlog: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
     from_offset: int = 0
-    to_offset: int = MAX  # not included
-    from_time: int = -MAX  # ms, store time
-    to_time: int = MAX  # not included
+    to_offset: int = MAX_LONG  # not included
+    from_time: int = -MAX_LONG  # ms, store time
+    to_time: int = MAX_LONG  # not included
     partition_size: int | None = None
     release: str | None = None
     broker: str | None = None
@@ -74,9 +74,9 @@ class Wanted:
             _list(given.get("commitlog")),
             Selection(topics=_list(given.get("topics")), with_body=_flag(given, "body")),
             _number(given, "fromoffset", 0),
-            _number(given, "tooffset", MAX),
-            _milliseconds(given.get("fromtime"), -MAX),
-            _milliseconds(given.get("totime"), MAX),
+            _number(given, "tooffset", MAX_LONG),
+            _milliseconds(given.get("fromtime"), -MAX_LONG),
+            _milliseconds(given.get("totime"), MAX_LONG),
             _number(given, "partitionsize", 0) or None,
             given.get("release"),
             given.get("broker"),
@@ -108,7 +108,7 @@ class Wanted:
     @property
     def has_bounds(self) -> bool:
         """Whether rows of a segment may have to be left out."""
-        everything = (0, MAX, -MAX, MAX)
+        everything = (0, MAX_LONG, -MAX_LONG, MAX_LONG)
         return (self.from_offset, self.to_offset, self.from_time, self.to_time) != everything
 
 
@@ -142,8 +142,8 @@ def _number(given: Mapping[str, str], name: str, otherwise: int) -> int:
     if name not in given:
         return otherwise
     text = given[name].strip()
-    if not (_DIGITS.fullmatch(text) and int(text) <= MAX):
-        raise UnsupportedFormat(f"option {name}: {given[name][:60]!r} is no whole number from 0 to {MAX}")
+    if not (_DIGITS.fullmatch(text) and int(text) <= MAX_LONG):
+        raise UnsupportedFormat(f"option {name}: {given[name][:60]!r} is no whole number from 0 to {MAX_LONG}")
     return int(text)
 
 
@@ -152,7 +152,7 @@ def _milliseconds(text: str | None, otherwise: int) -> int:
     if text is None:
         return otherwise
     if _MILLISECONDS.fullmatch(text):
-        return min(max(int(text), -MAX), MAX)
+        return min(max(int(text), -MAX_LONG), MAX_LONG)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

@@ -16,13 +16,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from jobs.source.log import Bounds, Place, Way, check_chain, check_place, data_loss, lose, way_from
-from jobs.source.options import FAILFAST, LATEST, MAX, Wanted
+from jobs.source.options import FAILFAST, LATEST, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import Start, start_of
 from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import newest_segment
 from jobs.store.retention import begun_again
 from jobs.store.store import Store, list_store
+from rmq_formats.hashing import MAX_LONG
 
 _LONGEST_WAIT_S = 1.0  # of one question, for a query that is stopped waits as long
 _SHARE = 10  # a look that finds nothing is followed by that many times its length without one
@@ -36,7 +37,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = wanted
         self._start: Start | None = None
         self._folders: tuple[str, ...] = ()  # of the log
-        self._target = MAX  # where a query ends that reads what is available now
+        self._target = MAX_LONG  # where a query ends that reads what is available now
         self._way: tuple[Place, Way] | None = None  # the newest one, and from where
         self._next_look = 0.0
         self._is_checked = False
@@ -47,7 +48,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place = self._known_start(store).place
-        lose(lost_ends(store), place.offset, MAX, fails=self._fails)
+        lose(lost_ends(store), place.offset, MAX_LONG, fails=self._fails)
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -65,9 +66,9 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place.offset >= self._target and not self._is_checked
         ):  # where nothing is new, the log may have been cut back
             self._check(place, self._listed())
-        if place.offset < self._target and (self._target < MAX or self._is_time()):
+        if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
             began = monotonic()
-            way = self._look(place, limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX)
+            way = self._look(place, limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG)
             if way is not None and way.end.offset > place.offset:
                 self._way, self._next_look = (place, way), 0.0
                 return way.end.to_json()
@@ -83,7 +84,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = self._listed()
         if self._way is None or (self._way[0], self._way[1].end) != (first, last):
             self._check(last, store)  # of the batch that a checkpoint began
-            self._way = first, begun_again(store, lambda now: self._way_from(first, now, MAX, last.offset))
+            self._way = first, begun_again(store, lambda now: self._way_from(first, now, MAX_LONG, last.offset))
         ranges = self._way[1].ranges
         reached = ranges[-1].end_offset if ranges else first.offset
         if reached < last.offset and reached >= store.start_offset:

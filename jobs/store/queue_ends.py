@@ -18,8 +18,9 @@ from jobs.store.store import Store, with_queues_of_now
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import BatchUnit, QueueName, Unit
+from rmq_formats.hashing import MAX_LONG
 
-EVERYTHING = (1 << 63) - 1
+EVERYTHING = MAX_LONG
 _AT_ONCE = 500  # queues a task
 _MOST_FOREIGN = 64  # ends of queues that are looked for in the log
 

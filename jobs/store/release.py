@@ -36,7 +36,7 @@ from rmq_formats.detection import (
     tag_entry_mark,
 )
 from rmq_formats.errors import FormatError
-from rmq_formats.hashing import index_key_hash
+from rmq_formats.hashing import MAX_LONG, MIN_LONG, index_key_hash
 from rmq_formats.indexfile.keys import tag_text
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import TAGS, PropertyParser, parse_properties
@@ -317,7 +317,7 @@ def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | N
                 own = _key_hashes(file, record.physical_offset)
                 if own:
                     return tag_entry_mark(record, own)
-                hits = file.hits(text, -(1 << 63), (1 << 63) - 1)
+                hits = file.hits(text, MIN_LONG, MAX_LONG)
                 found = any(hop.entry.physical_offset == record.physical_offset for hop in hits)
                 return tag_entry_mark(record, {index_key_hash(text)} if found else set())
     return None

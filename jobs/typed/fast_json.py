@@ -19,13 +19,13 @@ from jobs.typed.ddl import without_demands
 from jobs.typed.exact_json import read
 from jobs.typed.rows import Typed, array_of, typed
 from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, converted
+from rmq_formats.hashing import MAX_LONG
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
 
 _QUOTE = ord('"')
 _EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # a float of so many bits holds every integer below this one
-_MOST = (1 << 63) - 1
 _FARTHEST = 62_135_596_800_000_000  # microseconds from 1970: every calendar has these times
 _HEADS = np.zeros(256, np.bool_)  # of numbers
 _HEADS[list(b"-0123456789")] = True
@@ -201,7 +201,7 @@ class _Batch:
                 values = np.where(found == cells.THERE, numbers * factor, values)
                 states[found == cells.THERE] = cells.THERE
         elif pa.types.is_decimal(type_):
-            cells.fixed(*where, type_.scale, min(10**type_.precision - 1, _MOST), 1, values, states)
+            cells.fixed(*where, type_.scale, min(10**type_.precision - 1, MAX_LONG), 1, values, states)
             return np.stack([values, values >> 63], axis=1)
         elif pa.types.is_integer(type_):
             cells.fixed(*where, 0, (1 << (type_.bit_width - 1)) - 1, 0, values, states)

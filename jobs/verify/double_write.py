@@ -19,12 +19,12 @@ from jobs.store.store import Store
 from jobs.store.units import units_of
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
+from rmq_formats.hashing import MAX_LONG
 
 DOUBLE_WRITE = "double_write_differs"
 
 _AT_ONCE = 1 << 16  # units
 _LITE_PREFIX = f"{LMQ_PREFIX}$"  # %LMQ%$parent$child: queues of LITE topics
-_NEVER = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class DoubleWrite:
     first: int = 0  # units that RocksDB lacks before its first one of the queue
     first_end: int = 0  # physical offset: the newest of those is before it
     last: int = 0  # units that RocksDB lacks after its last one
-    last_start: int = _NEVER  # physical offset of the oldest of those
+    last_start: int = MAX_LONG  # physical offset of the oldest of those
     without_files: dict[QueueName, int] = field(default_factory=dict)  # units of queues that RocksDB alone has
     different: int = 0
     queues: list[QueueName] = field(default_factory=list)  # of which RocksDB has no unit at all

@@ -18,6 +18,7 @@ from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
 from rmq_formats.commitlog.segment import LEFTOVER, Framing, NextWritten, Piece, PieceKind, SegmentBytes
 from rmq_formats.commitlog.window import ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.hashing import MAX_LONG
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.layout import Read
 
@@ -25,7 +26,6 @@ WINDOW = 16 << 20
 IO_ERROR = "io_error"
 UNSETTLED = "the newest record is not complete yet"
 
-_LAST_OFFSET = (1 << 63) - 1
 _MAGIC_SIZE = 4
 NO_TERM = kernels.NO_TERM
 _UNREADABLE = -1  # beside what the kernels find
@@ -63,7 +63,7 @@ def scan(
     *read_into*, bytes are not copied once more; with *next_written*, no zeros are searched that a file system does not
     store. *final* and *store_timestamp* are those of `segment.walk`.
     """
-    if base_offset + segment_size > _LAST_OFFSET:
+    if base_offset + segment_size > MAX_LONG:
         raise CorruptData("a file that begins here reaches after the last offset that 64 bits can hold", base_offset)
     log = _Log(Window(read, segment_size, window, read_into), base_offset, framing, next_written)
     if sync:

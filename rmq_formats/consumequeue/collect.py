@@ -27,7 +27,7 @@ from rmq_formats.consumequeue.unit import (
     expected_units,
     is_left_out_of_multi_dispatch,
 )
-from rmq_formats.hashing import java_hash, java_text
+from rmq_formats.hashing import MAX_LONG, java_hash, java_text
 from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, read_i32, read_i64
 from rmq_formats.kernels.properties import PARSER_CODES
 from rmq_formats.properties import TAGS, parse_properties
@@ -53,7 +53,6 @@ _UNIT_NUMBERS = PACKED_UNIT.itemsize // 8  # a unit as the compiled pass writes 
 _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
 _TEXT_ROOM = 1 << 17  # more than the text of any property can take
-_ANY = (1 << 63) - 1
 _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
 _THREAD = local()
 
@@ -92,10 +91,10 @@ class UnitCollector:
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
         self._count = 0
 
-    def add(self, records: "Records", from_offset: int = 0, to_offset: int = _ANY) -> None:
+    def add(self, records: "Records", from_offset: int = 0, to_offset: int = MAX_LONG) -> None:
         """Collect the units of those *records* that are in [*from_offset*, *to_offset*)."""
         first, last = np.searchsorted(
-            records.positions, [from_offset - records.base_offset, min(to_offset - records.base_offset, _ANY)]
+            records.positions, [from_offset - records.base_offset, min(to_offset - records.base_offset, MAX_LONG)]
         )
         for at, stop, release in self._runs(records, int(first), int(last)):
             self._add(records, at, stop, release)

@@ -13,10 +13,10 @@ from jobs.query.mqadmin.java_map import set_order
 from jobs.query.mqadmin.text import address_text, pad, second_text
 from jobs.query.source import MAX_TIME, Reason, ReasonKind
 from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.hashing import MAX_LONG, MIN_LONG
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
 _WIDTHS = (10, 20, 20, 20, 10, 10)
-_LIMITS = TimeWindow(-(1 << 63), (1 << 63) - 1)
 
 
 class _Reported(NamedTuple):
@@ -52,7 +52,7 @@ def message_traces(line: Line, context: Context) -> ExitCode:
 
 def _moment(line: Line, name: str, otherwise: int) -> int:
     moment = line.integer(name, otherwise)
-    if not _LIMITS.begin <= moment <= _LIMITS.end:
+    if not MIN_LONG <= moment <= MAX_LONG:
         raise UnsupportedFormat(f"{line.command}: {moment} is no time in milliseconds for {name}")
     return moment
 
