@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.result import Result
-from jobs.console.severity import Judged, Severity, worst_of
+from jobs.console.severity import Judged, Severity, worst_met, worst_of
 from jobs.diff.segment import CHANGED, DIFFERENT, ONLY_IN_STORE, TWICE, DiffWork, Run, diff_segment, judged_by_others
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
@@ -75,10 +75,8 @@ class DiffSummary(Judged):
     @property
     def severity(self) -> Severity:
         """The worst of all."""
-        found = [difference.severity for difference in self.differences]
-        found += [Severity.DAMAGE] if self.lost else []
-        found += [Severity.NOT_VERIFIED] if self.incomplete else []
-        return worst_of(found)
+        own = worst_met(Severity.HEALTHY, damage=self.lost, not_verified=self.incomplete)
+        return worst_of([own, *(difference.severity for difference in self.differences)])
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.console.result import Step
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Severity, worst_met, worst_of
 from jobs.lake.findings import INDEX, LOG, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
@@ -25,17 +25,15 @@ class PartReport:
     notes: list[str] = field(default_factory=list)  # what was assumed, and what could not be compared
     facts: list[Finding] = field(default_factory=list)  # worth to be known, and nothing to be done
     unverified: str = ""  # why the part could not be verified
-    untold: list[str] = field(default_factory=list)  # what of it could not be verified, though the rest was
+    doubts: list[str] = field(default_factory=list)  # what of it could not be verified, though the rest was
     database: Step | None = None  # what to do about findings of rows that only a broker makes
 
     @property
     def severity(self) -> Severity:
-        """The worst severity of the findings."""
-        if self.unverified:
-            return worst_of([Severity.NOT_VERIFIED, *(finding.severity for finding in self.findings)])
-        behind = [Severity.NOT_VERIFIED] if self.untold else []
-        behind += [Severity.BEHIND] if self.numbers.get("behind") else []
-        return worst_of([*behind, *(finding.severity for finding in self.findings)])
+        """The worst severity of the findings, and of what is behind or not verified."""
+        behind, unverified = self.numbers.get("behind"), self.unverified or self.doubts
+        own = worst_met(Severity.HEALTHY, behind=behind, not_verified=unverified)
+        return worst_of([own, *(finding.severity for finding in self.findings)])
 
 
 def unreadable_database(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:

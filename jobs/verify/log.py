@@ -71,13 +71,13 @@ def log_findings(
         lost.append(LostRange(log_end, log_end + _AHEAD, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
-    checkpoint, untold = checkpoint_findings(store, newest)
-    untold += _doubtful_end(store, log_end)
+    checkpoint, doubts = checkpoint_findings(store, newest)
+    doubts += _doubtful_end(store, log_end)
     if odd := doubtful_length(store, conf):
-        untold.append(f"{odd} (--broker-conf says it)")
+        doubts.append(f"{odd} (--broker-conf says it)")
     if lost:  # what is lost may be what it names
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
-    report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], untold=untold)
+    report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], doubts=doubts)
     changed = (
         LostRange(one.offset, one.offset + one.size, _changed(one, store).title)
         for check in checks

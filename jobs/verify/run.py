@@ -95,9 +95,9 @@ class Verdict(Judged):
             "facts": [finding._asdict() for part in self.parts.values() for finding in part.facts],
             "parts": {name: part.severity.value for name, part in self.parts.items()},
             "unverified": {
-                name: "; ".join(filter(None, (part.unverified, *part.untold)))
+                name: "; ".join(filter(None, (part.unverified, *part.doubts)))
                 for name, part in self.parts.items()
-                if part.unverified or part.untold
+                if part.unverified or part.doubts
             },
             "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
             "notes": {name: part.notes for name, part in self.parts.items()},

@@ -83,7 +83,7 @@ def part_row(name: str, part: PartReport) -> PartRow:
     texts = [counted(wrong, "finding")] * bool(wrong)
     texts += [f"{consequences:,} that follow from the log"] * bool(consequences)
     texts += [part.unverified] * bool(part.unverified)
-    texts += part.untold
+    texts += part.doubts
     if behind := part.numbers.get("behind"):
         texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} after the log")
     return PartRow(name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers))

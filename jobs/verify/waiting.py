@@ -50,7 +50,7 @@ def add_what_waits(part: PartReport, store: Store) -> None:
     try:
         waiting = _in_rocksdb(part, store)
     except UnsupportedFormat as error:
-        part.untold.append(f"transactions and timer messages: {error}")
+        part.doubts.append(f"transactions and timer messages: {error}")
         waiting = []
     except FormatError as error:
         part.findings.append(unreadable_database(QUEUES, error, store))

@@ -587,7 +587,7 @@ def _unseen_of_newest_index(one: Planted) -> frozenset[str]:
 
 def _of_verdict(one: Planted, found: Verdict) -> Iterator[Violation]:
     seen = sorted({kind for kind, _ in one.draw.faults} - _unseen(one))
-    if seen and found.exit_code is ExitCode.CLEAN and not any(part.untold for part in found.parts.values()):
+    if seen and found.exit_code is ExitCode.CLEAN and not any(part.doubts for part in found.parts.values()):
         yield Violation("green on damage", f"{found.severity.value}: {', '.join(seen)}")
     changed = one.changed
     parts = {_part(name) for name in changed}
