@@ -153,9 +153,8 @@ def command(  # noqa: PLR0913 - one argument an option
     target = out if summary.messages else f"{out}: no file is written"
     lines = [f"{store or lake} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
     answer.give(described, lines, result, indent=None)
-    if summary.damaged or summary.gaps:
-        return ExitCode.DAMAGE
-    return ExitCode.CLEAN if summary.messages else ExitCode.NOT_FOUND
+    has_something = summary.messages or result.severity.is_alarm
+    return result.severity.exit_code if has_something else ExitCode.NOT_FOUND
 
 
 def _explained(given: GivenTime | None) -> int | None:

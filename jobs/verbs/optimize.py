@@ -97,7 +97,7 @@ def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
     severity = Severity.DAMAGE if doubts else Severity.HEALTHY
     result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")
     answer.give([one._asdict() for one in lost], [lake, *lines], result)
-    return ExitCode.DAMAGE if doubts else ExitCode.CLEAN
+    return severity.exit_code
 
 
 def _text(saved: "Saved", *, dry_run: bool) -> str:
