@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from jobs.demo import extract
+from jobs.launch.jars import spark_home
 from tests.golden import unpack
-from tests.sampling import some_often
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -113,10 +113,10 @@ def test_a_registry_takes_both_archives(built: Path) -> None:
     assert 0 == done.returncode, done.stdout + done.stderr
 
 
-def test_small_work_needs_neither_spark_nor_java(built: Path, tmp_path: Path) -> None:
+def test_small_work_needs_neither_spark_nor_java_on_the_newest_python(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([PYTHONS[-1], "-m", "venv", environment], check=True)
     subprocess.run([environment / "bin" / "pip", "install", "--quiet", wheel], check=True)
     nothing = {"HOME": str(tmp_path), "PATH": "/nowhere", "LANG": "C.UTF-8"}
     store = unpack("b533-base", tmp_path)
@@ -149,13 +149,18 @@ def test_uvx_inspects_a_store_without_an_installation(built: Path, tmp_path: Pat
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("python", some_often(PYTHONS, PYTHONS[-1]), ids=lambda python: python.name)
-def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", [None, *(pytest.param(one, marks=pytest.mark.campaign) for one in PYTHONS)], ids=str)
+def test_the_wheel_runs_the_tour(built: Path, python: Path | None, tmp_path: Path) -> None:
+    """Beside the packages of this environment; in the campaign in an empty environment of each Python."""
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
-    subprocess.run([python, "-m", "venv", environment], check=True)
+    subprocess.run([python or sys.executable, "-m", "venv", environment], check=True)
     pip: list[str | Path] = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--require-hashes", "--requirement", ROOT / "requirements.lock"], check=True)
+    if python is None:
+        (packages,) = environment.glob("lib/python*/site-packages")
+        (packages / "others.pth").write_text(f"{spark_home().parent}\n")
+    else:
+        subprocess.run([*pip, "--require-hashes", "--requirement", ROOT / "requirements.lock"], check=True)
     subprocess.run([*pip, wheel], check=True)
     here = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "JAVA_"))}
     (tmp_path / "home").mkdir()
