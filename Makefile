@@ -4,8 +4,9 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
 VERDICTS := build/verdicts.jsonl
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 # One more than cores: a test waits for a disk or for a process of its own. Each takes some 1 GiB.
-WORKERS := --numprocesses $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4)))
+WORKERS := --numprocesses $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
 # Left out of `make test`: what needs more than Python and Java, or minutes.
 SLOW := oracle or released or cluster or s3 or hdfs or browser or slow
 # Where these are: of nine thousand tests two hundred, and each worker looks at all that it is given.
@@ -49,7 +50,7 @@ test: compiled ## Every test that this machine needs nothing for, on all cores
 	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign)" $(ARGS)
 
 test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM
-	$(PYTHON) -m pytest $(WORKERS) -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)
+	$(PYTHON) -m pytest $(WORKERS) --maxprocesses $(CORES) -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)
 
 # Seconds of each campaign of random kills; by itself it takes thirty.
 test-slow: export LONGEST_S = 10

@@ -62,8 +62,13 @@ def parsed(name: str) -> ast.Module:
     return ast.parse(modules()[name].read_text())
 
 
-def imported(name: str, *, everywhere: bool) -> Iterator[str]:
-    """Yield the full names of what a module imports: at its top, or *everywhere* in it; not what only types need."""
+@cache
+def imported(name: str, *, everywhere: bool) -> frozenset[str]:
+    """Return the full names of what a module imports: at its top, or *everywhere* in it; not what only types need."""
+    return frozenset(_imports(name, everywhere=everywhere))
+
+
+def _imports(name: str, *, everywhere: bool) -> Iterator[str]:
     tree = parsed(name)
     run_at_import = [node for node in tree.body if not (isinstance(node, ast.If) and _is_for_types(node))]
     nodes = (inner for node in run_at_import for inner in ast.walk(node)) if everywhere else iter(run_at_import)
