@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
-from rmq_formats.store import FileKind, classify
+from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
 
 LOG_FOLDERS = ("commitlog", "commitlog-a", "commitlog-b", "dledger-n0/data")
 
@@ -54,11 +53,3 @@ def stored_records(store: Path) -> Iterator[StoredRecord]:
 def names(store: Path) -> list[str]:
     found = sorted(path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file())
     return [name for name in found if not name.startswith(("EXPECT/", "PROVENANCE"))]
-
-
-def is_dledger(store: Path) -> bool:
-    return any(read_segment(path).framing is Framing.DLEDGER for path in segment_files(store))
-
-
-def kinds(store: Path) -> set[FileKind]:
-    return {classify(name).kind for name in names(store)}

@@ -18,7 +18,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record, has_right
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import PropertyParser
 from tests.golden import GOLDEN, StoreOf
-from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record
+from tests.rmq_formats.builders import a_record
 from tests.rmq_formats.reference import side_by_side
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import records
@@ -79,13 +79,6 @@ def test_a_slice_of_a_batch_has_its_own_records() -> None:
     assembled = assemble(batch_of(some).slice(3, 4))
 
     assert [encode_record(record) for record in some[3:7]] == parts(assembled)
-
-
-def test_addresses_of_both_kinds_stand_side_by_side() -> None:
-    """How long a host is, its record's own flags say."""
-    some = [a_record(born_host=PRODUCER_V6), a_record(store_host=BROKER_V6), a_record()]
-
-    assert [encode_record(record) for record in some] == parts(assemble(batch_of(some)))
 
 
 @pytest.mark.parametrize(

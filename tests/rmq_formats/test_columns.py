@@ -13,7 +13,6 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.errors import CorruptData, LimitExceeded
 from rmq_formats.flags import TransactionType, transaction_type
 from rmq_formats.message_id import encode_offset_id
@@ -225,11 +224,6 @@ def test_a_batch_owns_its_bytes() -> None:
     before = batch.to_pylist()
     group.buffer[:] = 0
     assert batch.to_pylist() == before
-
-
-def test_every_column_says_what_it_means() -> None:
-    assert all(field.metadata[b"comment"] for field in SCHEMA)
-    assert SCHEMA.names[-1] == "body"
 
 
 def test_rows_of_engines_that_give_maps_come_back_too() -> None:

@@ -188,9 +188,21 @@ def test_an_inner_batch_gives_a_batch_unit() -> None:
     assert decode_batch_unit(unit.encoded) == unit.unit
 
 
-@pytest.mark.parametrize("properties", [{}, {"INNER_BASE": "1"}, {"INNER_BASE": "-1", "INNER_NUM": "1"}])
-def test_a_record_of_a_batch_topic_without_base_or_count_gives_no_unit(properties: dict[str, str]) -> None:
-    assert units_of(a_record(properties=properties), batch_topics=frozenset({"T"})) == []
+@pytest.mark.parametrize(
+    ("properties", "count"),
+    [
+        ({}, 0),
+        ({"INNER_BASE": "1"}, 0),
+        ({"INNER_BASE": "0", "INNER_NUM": "2"}, 1),
+        ({"INNER_BASE": "0", "INNER_NUM": "0"}, 1),
+        ({"INNER_BASE": "-1", "INNER_NUM": "1"}, 0),  # numbers count from 0
+        ({"INNER_BASE": "0", "INNER_NUM": "-1"}, 0),
+    ],
+)
+def test_a_record_of_a_batch_topic_has_a_unit_where_it_has_base_and_count(
+    properties: dict[str, str], count: int
+) -> None:
+    assert len(units_of(a_record(properties=properties), batch_topics=frozenset({"T"}))) == count
 
 
 @pytest.mark.parametrize(("topic", "safe"), [("T", True), ("a b", True), ("", False), ("..", False), ("a/b", False)])
@@ -255,14 +267,3 @@ def test_any_bytes_are_units_or_an_error_of_ours(data: bytes) -> None:
             decode(data)
         except FormatError:
             continue
-
-
-@pytest.mark.parametrize(("base", "count", "expected"), [(0, 2, 1), (0, 0, 1), (-1, 2, 0), (0, -1, 0)])
-def test_the_first_batch_of_a_queue_has_a_unit_and_one_of_negative_numbers_has_none(
-    base: int, count: int, expected: int
-) -> None:
-    """Numbers count from 0."""
-    properties = {"INNER_BASE": str(base), "INNER_NUM": str(count)}
-    units = units_of(a_record(properties=properties), batch_topics=frozenset({"T"}))
-
-    assert len(units) == expected

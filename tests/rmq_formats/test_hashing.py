@@ -1,8 +1,6 @@
 """Java's strings and their hash. `tests/oracle/test_java_text.py` asks a real JVM for more."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rmq_formats.hashing import index_key_hash, java_hash, java_text
 
@@ -32,11 +30,6 @@ R = "\N{REPLACEMENT CHARACTER}"
 def test_malformed_utf8_becomes_as_many_replacements_as_in_java(raw: bytes, expected: str) -> None:
     """The number of replacement characters changes a key's hash."""
     assert java_text(raw) == expected
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_are_some_text(raw: bytes) -> None:
-    java_text(raw).encode()
 
 
 @pytest.mark.parametrize(

@@ -195,15 +195,6 @@ def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
     assert len(packed(records, rules_of((0, NEWEST)))) == 48_000
 
 
-def test_empty_parts_of_the_keys_are_no_keys() -> None:
-    """Spaces before, between and after them; what stands twice is put twice."""
-    properties = b"KEYS\x01  a  b a \x02"
-    record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=properties, physical_offset=BASE)
-    expected = [index_key_hash(text) for text in ("T#a", "T#b", "T#a")]
-
-    assert packed([record], rules_of((0, OLDEST)))["key_hash"].tolist() == expected
-
-
 def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
     with pytest.raises(ValueError, match="13 keys for 11 entries"):
         built(np.zeros(13, PACKED_KEY), rules_of((0, NEWEST)), 13, None)

@@ -27,10 +27,6 @@ def entries_of(file: IndexFile) -> list[IndexEntry]:
     return [decode_entry(data, file.geometry.entry_position(i)) for i in range(1, header.index_count)]
 
 
-def a_writer(release: Release = NEWEST, geometry: Geometry = TINY) -> IndexWriter:
-    return IndexWriter(geometry, rules_of((0, release)))
-
-
 def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_about_the_format() -> None:
     file = IndexFile.created(Geometry(hash_slots=32, index_num=20))
     for slot in (16, 29, 29, 8, 16, 16):
@@ -111,7 +107,7 @@ def test_a_slot_that_points_beyond_the_count_is_taken_for_empty_but_not_one_that
 
 def test_the_end_is_the_last_written_time_not_the_largest() -> None:
     """A clock that goes back takes the header with it; entries count 0 seconds."""
-    writer = a_writer()
+    writer = IndexWriter(TINY, rules_of((0, NEWEST)))
     writer.dispatch_all([a_message(0, 9000, UNIQ_KEY="a"), a_message(100, 5000, UNIQ_KEY="b")])
     (file,) = writer.files
 

@@ -66,19 +66,6 @@ def test_what_is_written_is_read_again(parser: PropertyParser, properties: dict[
     assert parse_properties(encode_properties(properties, trailing_separator=trailing), parser) == properties
 
 
-@pytest.mark.parametrize(
-    ("properties", "trailing", "expected"),
-    [
-        ({"a": "b", "c": "d"}, True, b"a\x01b\x02c\x01d\x02"),
-        ({"a": "b", "c": "d"}, False, b"a\x01b\x02c\x01d"),
-        ({}, True, b""),
-        ({"a": "\ud800"}, False, b"a\x01?"),  # a lone surrogate, as Java writes it
-    ],
-)
-def test_texts_are_written_as_java_writes_them(properties: dict[str, str], trailing: bool, expected: bytes) -> None:
-    assert encode_properties(properties, trailing_separator=trailing) == expected
-
-
 def test_keys_keep_their_order_and_duplicates_and_lose_empty_parts() -> None:
     assert split_keys(" k1  dup dup\tx ") == ["k1", "dup", "dup\tx"]
 

@@ -346,12 +346,6 @@ def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
     assert found == expected
 
 
-def test_a_record_larger_than_the_window_is_read_whole() -> None:
-    large = a_record(b"x" * 10_000)
-    raw = log_of([a_record(), large, a_record(), large], BASE)
-    assert scanned(raw, window=256, final=True) == list(walk(raw, BASE, final=True))
-
-
 def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
     some = [a_record(b"x" * 10_000), *(a_record() for _ in range(90)), a_record(b"y" * 10_000)]
     raw = log_of(some, BASE)
