@@ -207,8 +207,8 @@ def test_a_lost_index_folder_is_named_by_the_checkpoint(store: Path) -> None:
     shutil.rmtree(store / "index")
     verdict = verified(store)
 
-    assert [(finding.part, finding.kind, finding.file) for finding in verdict.findings] == [
-        ("index", "missing_index_entries", "index")
+    assert [(finding.part, finding.kind, finding.file, finding.found) for finding in verdict.findings] == [
+        ("index", "missing_index_entries", "index", "none")
     ]
     assert verdict.exit_code is ExitCode.MISMATCH
 

@@ -399,13 +399,6 @@ def test_a_kill_within_the_first_put_leaves_a_file_half_written(store: Path, cou
     assert found == {"half_written", "missing_index_entries"}  # of the messages that were in files after it
 
 
-def test_index_files_that_the_checkpoint_knows_and_nobody_finds_are_lost(store: Path) -> None:
-    """A broker has noted down how far its full index files reach: a store without any has lost them."""
-    shutil.rmtree(store / "index")
-
-    assert ("missing_index_entries", "none") == (the_finding(store).kind, the_finding(store).found)
-
-
 def test_a_store_that_never_had_index_files_has_nothing_to_verify(store: Path) -> None:
     """Some brokers keep none: their checkpoint has no time of an index file."""
     shutil.rmtree(store / "index")

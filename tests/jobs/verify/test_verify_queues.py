@@ -28,6 +28,7 @@ from tests.support.stores import log_folders, records_of, segments_of
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
+NUMBER = HEAD.offset("queue_offset")
 
 
 def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
@@ -76,6 +77,11 @@ class Store:
     def write(self, queue: str, position: int, data: bytes, byte: int = 0) -> None:
         path, at = self.file(queue, position)
         overwrite(path, at + byte, data)
+
+    def write_record(self, at: int, byte: int, data: bytes) -> None:
+        """Write into the record at an offset of the log."""
+        segment = max(path for path in segments_of(self.root) if int(path.name) <= at)
+        overwrite(segment, at - int(segment.name) + byte, data)
 
     def findings(self) -> list[Finding]:
         return verified(self.root, self.name).findings
@@ -129,8 +135,7 @@ def test_a_unit_that_was_overwritten_is_told(  # noqa: PLR0913, PLR0917 - a tabl
 
 
 def test_a_unit_of_a_record_that_the_log_lost_is_told(store: Store) -> None:
-    unit = decode_unit(store.unit(T1, 3))
-    overwrite(store.root / "commitlog" / name_of_offset(0), unit.physical_offset, b"U" * 30)
+    damage_record_of(store, 3)
     only(store, "unit_of_damaged_record", f"{T1}/{name_of_offset(0)}", 60)
 
 
@@ -184,12 +189,7 @@ def test_a_lost_unit_is_told_and_not_what_moved_up(store: Store) -> None:
 
 def test_a_gap_in_the_queue_offsets_is_told(store: Store) -> None:
     """The broker appends where the queue ends, whatever number the record has."""
-    last = [
-        record for record, _ in records_of(segments_of(store.root)) if record.topic == "T1" and not record.queue_id
-    ][-1]
-    segment = last.physical_offset // 16384 * 16384
-    place = last.physical_offset - segment + 20  # the record's queue_offset
-    overwrite(store.root / "commitlog" / name_of_offset(segment), place, struct.pack(">q", last.queue_offset + 3))
+    store.write_record(decode_unit(store.unit(T1, 25)).physical_offset, NUMBER, be(28, 8))
     finding = only(store, "misplaced_unit", f"{T1}/{name_of_offset(400)}", 100)
 
     assert finding.found == "the unit of queue offset 28"
@@ -203,8 +203,7 @@ def blank(store: Store, *positions: int) -> None:
 def damage_record_of(store: Store, position: int) -> int:
     """Overwrite the record that a unit of `T1/0` leads to; return its offset."""
     at = decode_unit(store.unit(T1, position)).physical_offset
-    segment = max(path for path in segments_of(store.root) if int(path.name) <= at)
-    overwrite(segment, at - int(segment.name), b"U" * 30)
+    store.write_record(at, 0, b"U" * 30)
     return at
 
 
@@ -303,9 +302,7 @@ def test_messages_of_a_topic_that_was_deleted_and_created_again_are_no_fault(sto
     shutil.rmtree(store.root / T1)
     (store.root / T1).mkdir()
     for number, unit in enumerate(units[20:]):
-        segment, position = divmod(decode_unit(unit).physical_offset, 16384)
-        place = position + HEAD.offset("queue_offset")
-        overwrite(store.root / "commitlog" / name_of_offset(segment * 16384), place, struct.pack(">q", number))
+        store.write_record(decode_unit(unit).physical_offset, NUMBER, be(number, 8))
     (store.root / T1 / name_of_offset(0)).write_bytes(b"".join(units[20:]).ljust(FILE, b"\0"))
     report = verified(store.root, store.name)
 
@@ -316,10 +313,7 @@ def test_messages_of_a_topic_that_was_deleted_and_created_again_are_no_fault(sto
 
 
 def test_a_record_whose_number_was_given_already_is_told(store: Store) -> None:
-    last = decode_unit(store.unit(T1, 25))
-    segment, position = divmod(last.physical_offset, 16384)
-    place = position + HEAD.offset("queue_offset")
-    overwrite(store.root / "commitlog" / name_of_offset(segment * 16384), place, struct.pack(">q", 7))
+    store.write_record(decode_unit(store.unit(T1, 25)).physical_offset, NUMBER, be(7, 8))
     store.write(T1, 25, bytes(UNIT.size))
     only(store, "dropped_record", f"{T1}/{name_of_offset(0)}", 140)
 
@@ -442,9 +436,6 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
 
 def test_records_after_lost_ones_break_no_sequence(store: Store) -> None:
     """The log has lost the records between, and says so."""
-    at = decode_unit(store.unit(T1, 20)).physical_offset
-    killed(store.root, at)
-    segment = max(path for path in segments_of(store.root) if int(path.name) <= at)
-    overwrite(segment, at - int(segment.name), b"U" * 30)
+    killed(store.root, damage_record_of(store, 20))
 
     assert [one for one in store.findings() if one.kind == OUT_OF_SEQUENCE] == []
