@@ -4,7 +4,6 @@ import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -18,41 +17,16 @@ from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
+from tests.support.index_rows import ENTRIES, ENTRY, SLOTS, lake_entries, newest_headers, real_entries
 from tests.support.killing import wrong_entries
 from tests.support.lakes import ingest_store, request_of, table_of
 from tests.support.meanwhile import preceded
 from tests.support.stores import flip, records_of, segments_of
 
-SLOTS, ENTRIES = 100, 20  # of every golden store
-_ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
-
 
 def _ingest(store: Path, lake: Path, name: str) -> Summary:
     request = request_of(name, store, lake, release=None, hash_slots=SLOTS, index_num=ENTRIES)
     return ingest(request, OneByOne())
-
-
-def _newest_headers(lake: Path) -> list[dict[str, Any]]:
-    rows = table_of(lake / "index_files").to_pylist()
-    newest = {row["index_file"]: row for row in sorted(rows, key=lambda row: row["run"])}
-    return [newest[ordinal] for ordinal in sorted(newest)]
-
-
-def _entries(lake: Path) -> list[tuple[int, int, int, int, int, int]]:
-    columns = ["index_file", "entry", "key_hash", "physical_offset", "time_diff_s", "prev_entry"]
-    table = table_of(lake / "index_entries", columns)
-    return sorted(tuple(row[column] for column in columns) for row in table.to_pylist())
-
-
-def _real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
-    found = []
-    for ordinal, path in enumerate(sorted((store / "index").iterdir())):
-        content = path.read_bytes()
-        (count,) = struct.unpack_from(">i", content, 36)
-        found += [
-            (ordinal, number, *_ENTRY.unpack_from(content, 40 + 4 * SLOTS + 20 * number)) for number in range(1, count)
-        ]
-    return found
 
 
 def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
@@ -75,12 +49,12 @@ def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: S
     for written in sorted({offsets[len(offsets) * part // 6 - 1] for part in range(1, 7)}):
         _shown(whole, tmp_path / "store", written, kept_from=written - 20_000)
         _ingest(tmp_path / "store", tmp_path / "lake", "b498-base")
-        now = {row["index_file"]: row["sha256"] for row in _newest_headers(tmp_path / "lake") if row["is_complete"]}
+        now = {row["index_file"]: row["sha256"] for row in newest_headers(tmp_path / "lake") if row["is_complete"]}
 
         assert complete.items() <= now.items()
         complete = now
 
-    assert _real_entries(whole) == _entries(tmp_path / "lake")
+    assert real_entries(whole) == lake_entries(tmp_path / "lake")
 
 
 @pytest.mark.parametrize("with_files", [True, False])
@@ -103,7 +77,7 @@ def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_r
 
     assert deleted
     assert summary.gaps == []
-    assert _real_entries(golden("b551-base")) == _entries(tmp_path / "lake")
+    assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
 def test_files_follow_the_newest_one_that_is_full_once_it_is_continued(golden: StoreOf, tmp_path: Path) -> None:
@@ -113,7 +87,7 @@ def test_files_follow_the_newest_one_that_is_full_once_it_is_continued(golden: S
     for path in later:
         path.unlink()
     content, at = second.read_bytes(), 40 + 4 * SLOTS
-    entries = [_ENTRY.unpack_from(content, at + 20 * number) for number in range(1, ENTRIES)]
+    entries = [ENTRY.unpack_from(content, at + 20 * number) for number in range(1, ENTRIES)]
     some = next(n for n in range(len(entries) // 2, len(entries)) if entries[n - 1][1] != entries[n][1])
     slots = {key_hash % SLOTS: number for number, (key_hash, *_) in enumerate(entries[:some], 1)}
     end = next(record for record, _ in records_of(segments_of(store)) if record.physical_offset == entries[some - 1][1])
@@ -126,7 +100,7 @@ def test_files_follow_the_newest_one_that_is_full_once_it_is_continued(golden: S
 
     _ingest(store, tmp_path / "lake", "b551-base")
 
-    assert _real_entries(golden("b551-base")) == _entries(tmp_path / "lake")
+    assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
 def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: StoreOf, tmp_path: Path) -> None:
@@ -169,12 +143,12 @@ def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_f
 ) -> None:
     """The log does not give their keys back; what the broker wrote of them is kept, without key and topic."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    (_, _, _, offset, _, _) = _real_entries(store)[30]
+    (_, _, _, offset, _, _) = real_entries(store)[30]
     segment = max(path for path in segments_of(store) if int(path.name) <= offset)
     overwrite(segment, offset - int(segment.name), b"\xff" * 64)
     summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert 1 == summary.quarantined
-    assert _real_entries(store) == _entries(tmp_path / "lake")
+    assert real_entries(store) == lake_entries(tmp_path / "lake")
     rows = table_of(tmp_path / "lake" / "index_entries").to_pylist()
     assert {offset} == {row["physical_offset"] for row in rows if row["key"] is None}

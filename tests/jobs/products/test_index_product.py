@@ -21,9 +21,10 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.keys import typed_index_keys
-from rmq_formats.indexfile.layout import Geometry, decode_entry, decode_header
+from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.release import Release, release_at, rules_of
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
+from tests.support.index_rows import lake_entries, newest_headers, real_entries
 from tests.support.lakes import Options, request_of, table_of
 from tests.support.stores import log_folders
 
@@ -55,33 +56,12 @@ def files_of(lake: Path) -> list[Row]:
     return sorted(rows, key=lambda row: (row["run"], row["index_file"]))
 
 
-def newest(lake: Path) -> list[Row]:
-    rows = {row["index_file"]: row for row in files_of(lake)}
-    return [rows[ordinal] for ordinal in sorted(rows)]
-
-
 def growing(store: Path, copy: Path) -> Iterator[Path]:
     listed = list_store(str(store), commitlog=log_folders(store))
     segments = [Path(segment.location) for segment in listed.segments]
     shutil.copytree(store, copy, ignore=lambda at, names: [name for name in names if Path(at, name) in segments])
     for segment in segments:
         yield Path(shutil.copy(segment, copy / segment.relative_to(store)))
-
-
-def real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
-    found = []
-    for ordinal, path in enumerate(sorted((store / "index").iterdir())):
-        data = path.read_bytes()
-        found += [
-            (ordinal, number, *decode_entry(data, TINY.entry_position(number)))
-            for number in range(1, decode_header(data).index_count)
-        ]
-    return found
-
-
-def lake_entries(lake: Path) -> list[tuple[int, int, int, int, int, int]]:
-    names = ("index_file", "entry", "key_hash", "physical_offset", "time_diff_s", "prev_entry")
-    return [tuple(row[name] for name in names) for row in rows_of(lake)]
 
 
 def without_index(store: Path, folder: Path) -> Path:
@@ -105,13 +85,15 @@ def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(
     real = [path.read_bytes() for path in sorted((golden(name) / "index").iterdir())]
 
     assert lake_entries(lake) == real_entries(golden(name))
-    complete = {row["index_file"]: row["sha256"] for row in newest(lake) if row["is_complete"]}
+    complete = {row["index_file"]: row["sha256"] for row in newest_headers(lake) if row["is_complete"]}
     assert complete == {
         number: hashlib.sha256(data).hexdigest()
         for number, data in enumerate(real)
         if decode_header(data).index_count == TINY.index_num
     }
-    headers = [tuple(row[name] for name in ("hash_slot_count", "index_count", "end_timestamp")) for row in newest(lake)]
+    headers = [
+        tuple(row[name] for name in ("hash_slot_count", "index_count", "end_timestamp")) for row in newest_headers(lake)
+    ]
     expected = [decode_header(data) for data in real if decode_header(data).index_count > 1]
     assert headers == [(header.hash_slot_count, header.index_count, header.end_timestamp) for header in expected]
 
@@ -160,7 +142,7 @@ def test_the_first_run_takes_its_boundaries_from_the_brokers_own_files(
     run(store, lake, name)
 
     assert lake_entries(lake) == real_entries(store)
-    assert [row["name"] for row in newest(lake)] == sorted(path.name for path in (store / "index").iterdir())
+    assert [row["name"] for row in newest_headers(lake)] == sorted(path.name for path in (store / "index").iterdir())
     history = [row for row in rows_of(lake) if row["topic"] is None]
     assert bool(history) == (SCENARIO[name] == "expired")
 
@@ -177,7 +159,9 @@ def test_index_files_older_than_the_log_come_into_the_lake_as_they_are(golden: S
     assert lake_entries(lake) == real_entries(store)
     assert rows_of(lake)[0]["topic"] is None
     assert rows_of(lake)[-1]["topic"] is not None
-    assert [row["sha256"] for row in newest(lake)[:-1]] == [hashlib.sha256(data).hexdigest() for data in real[:-1]]
+    assert [row["sha256"] for row in newest_headers(lake)[:-1]] == [
+        hashlib.sha256(data).hexdigest() for data in real[:-1]
+    ]
 
 
 def test_an_entry_that_is_not_in_the_lake_is_missed(golden: StoreOf, tmp_path: Path) -> None:
