@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import subprocess
-import zlib
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -18,7 +17,6 @@ from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.errors import FormatError, NotAStore
-from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import a_record
 from tests.sampling import some_often
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -128,16 +126,6 @@ def test_links_and_pipes_in_a_store_do_no_harm(broker: Broker, tmp_path: Path) -
     (log / f"{7 * SEGMENT_SIZE:020}").symlink_to(tmp_path / "nowhere")
 
     assert ingest_beside(broker.root).messages == 80
-    assert raw_rows(tmp_path / "lake") == raw(placed)
-
-
-def test_a_bomb_is_stored_as_it_is(broker: Broker, tmp_path: Path) -> None:
-    """Ingest never decompresses a body: a gigabyte of zeros stays a megabyte."""
-    body = zlib.compress(bytes(1 << 20), 9)
-    placed = broker.append([a_record(body, sys_flag=COMPRESSED)])
-
-    ingest_beside(broker.root)
-
     assert raw_rows(tmp_path / "lake") == raw(placed)
 
 

@@ -192,18 +192,6 @@ def test_a_store_that_is_taken_away_is_no_gap(broker: Broker, tmp_path: Path) ->
     assert gaps_of(tmp_path / "lake") == []
 
 
-def test_what_expired_between_runs_is_a_gap(broker: Broker, tmp_path: Path) -> None:
-    broker.append(some_records(30))
-    first = ingest_beside(broker.root)
-    broker.append(some_records(200, seed=2))
-    broker.expire(2)
-
-    second, third = ingest_beside(broker.root), ingest_beside(broker.root)
-
-    assert [second.exit_code, third.exit_code] == [ExitCode.DAMAGE, ExitCode.CLEAN]
-    assert gaps_of(tmp_path / "lake") == [(first.to_offset, 2 * SEGMENT_SIZE)]
-
-
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_segment_made_ahead_of_need_is_no_end_of_the_log_and_a_missing_one_before_it_no_gap(
     number: int, broker: Broker

@@ -26,11 +26,9 @@ def _prepared(module: str) -> str:
 
 
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="nothing is imported before a fork there")
-def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses() -> None:
-    """Jemalloc's threads remain: it prepares for forks itself."""
-    assert "True False set()\n" == _prepared("jobs.products.loaded")
-
-
-@pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="nothing is imported before a fork there")
-def test_a_module_that_cannot_be_imported_is_left_to_the_task_that_needs_it() -> None:
-    assert "False False set()\n" == _prepared("no.such.module")
+@pytest.mark.parametrize(("module", "is_there"), [("jobs.products.loaded", True), ("no.such.module", False)])
+def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses(
+    module: str, *, is_there: bool
+) -> None:
+    """What cannot be imported is left to the task that needs it. Jemalloc's threads remain: it prepares for forks."""
+    assert f"{is_there} False set()\n" == _prepared(module)

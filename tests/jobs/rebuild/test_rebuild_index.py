@@ -205,16 +205,14 @@ def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_ar
     assert files_in(tmp_path / "out")[1:] == whole[1:3]
 
 
-@pytest.mark.parametrize("range_size", [1 << 30, 8192, 2048, 1024])
-def test_however_the_log_is_cut_the_files_are_the_same(
-    spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int
+def test_spark_s_tasks_make_the_same_files_of_a_log_that_is_cut(
+    spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative directory is one of this process: tasks run where their session was started."""
     from jobs.store.spark_workers import SparkWorkers
 
     monkeypatch.chdir(tmp_path)
-    request = RebuildIndexRequest(str(golden("b533-base")), "out", range_size=range_size)
-    rebuild(request, SparkWorkers(spark))
+    rebuild(RebuildIndexRequest(str(golden("b533-base")), "out", range_size=1024), SparkWorkers(spark))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
 
@@ -277,17 +275,12 @@ def test_the_command_writes_files_and_a_manifest_and_nothing_else(golden: StoreO
     assert files_in(out) == files_in(store / "index")
 
 
-@pytest.mark.usefixtures("spark")
 def test_lost_files_are_installed_by_the_same_command(store: Path, golden: StoreOf, tmp_path: Path, run: Run) -> None:
     names = names_in(store / "index")
     for number in (1, 2, 12):
         (store / "index" / names[number]).unlink()
     arguments = ("rebuild-index", store, "--out", tmp_path / "out", "--lost-only", "--install", "--quiet")
-    before = files_in(store / "index")
 
-    assert run(*arguments, "--dry-run").code is ExitCode.CLEAN
-    assert files_in(store / "index") == before
-    shutil.rmtree(tmp_path / "out")
     assert run(*arguments, *ARGUMENTS).code is ExitCode.CLEAN
     assert files_in(store / "index") == files_in(golden("b533-base") / "index")
 

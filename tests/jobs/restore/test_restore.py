@@ -58,13 +58,6 @@ def log_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
 
 
-def test_a_brokers_log_comes_back_from_the_lake_byte_for_byte(base: Path, lake: Path, tmp_path: Path) -> None:
-    summary = restore(request(lake, tmp_path / "out"), OneByOne())
-
-    assert log_of(base) == log_of(tmp_path / "out")
-    assert (0, []) == (summary.exit_code, summary.missing)
-
-
 @pytest.mark.parametrize("change", [{"queue_offset": "queue_offset + 1"}, {"uniq_key": "'x'"}, {"body_crc": "7"}])
 def test_rows_that_another_engine_changed_are_named(copy: Path, tmp_path: Path, change: dict[str, str]) -> None:
     at = rows_of(copy)[3]["physical_offset"]
