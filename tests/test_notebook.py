@@ -8,8 +8,6 @@ import pytest
 from jobs.console.amounts import duration_text
 from tests.notebook import NOTEBOOK, cells, settled
 
-ROOT = Path(__file__).parents[1]
-
 
 def recorded() -> list[str]:
     return ["".join(line for output in cell["outputs"] for line in output["text"]).rstrip() for cell in cells()]

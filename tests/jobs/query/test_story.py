@@ -36,8 +36,6 @@ _CHINESE = re.compile("[\u4e00-\u9fff]")
 _ENGLISH = re.compile(
     r"\b(sent|queue|number|offset|due|ended|waits|group|trace|not|by|under|found|leads|index: )\b(?![/.])"
 )
-# One release of each way to write transactions, delays and ids.
-STORES = ("b420-base", "b498-base", "b551-base", "b470-retry", "b551-retry", "b533-timer")
 # Stores whose drivers wrote down what they sent; not those copied from a running broker, nor those on several disks.
 TOLD = golden_stores(
     "base", "cqext", "dledger", "dledger-upgraded", "retry", "rockscq", "timer", "transient", "types", "types-crc"
