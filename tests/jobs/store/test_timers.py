@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.store.store import list_store
-from jobs.store.timers import timer_state, waiting_units
+from jobs.store.timers import TimerState, timer_state, waiting_units
 from rmq_formats.errors import CorruptData
 from rmq_formats.timer.files import Slot, TimerUnit
 from rmq_formats.timer.layout import PROGRESS, SLOT, UNIT
@@ -19,16 +19,23 @@ def store(situation: StoreOf, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation("b551-timerwheel") / "store", tmp_path / "store"))
 
 
+def state_of(store: Path) -> TimerState:
+    state = timer_state(list_store(str(store)))
+    assert state is not None
+    return state
+
+
+def units_of(store: Path) -> list[TimerUnit]:
+    return list(waiting_units(list_store(str(store)), state_of(store)))
+
+
 def test_waiting_are_the_slots_from_the_read_time_on(store: Path) -> None:
     """The broker said 21; one unit takes a message back, whose own unit stays."""
-    listed = list_store(str(store))
-    state = timer_state(listed)
+    state = state_of(store)
 
-    assert state is not None
     assert (state.wheel, state.waiting, state.precision_ms) == ("timerwheel", 21, 1000)
     assert state.due == (1795272035000, 1795272050000)
-    units = list(waiting_units(listed, state))
-    assert [sum(unit.takes_back is back for unit in units) for back in (False, True)] == [22, 1]
+    assert [sum(unit.takes_back is back for unit in units_of(store)) for back in (False, True)] == [22, 1]
 
 
 def test_the_snapshot_of_the_largest_position_counts(store: Path) -> None:
@@ -38,9 +45,8 @@ def test_the_snapshot_of_the_largest_position_counts(store: Path) -> None:
     for name in ("timerwheel", "timerwheel.988"):
         with (store / name).open("wb") as file:
             file.truncate((store / "timerwheel.1564").stat().st_size)
-    state = timer_state(list_store(str(store)))
+    state = state_of(store)
 
-    assert state is not None
     assert (state.wheel, state.waiting) == ("timerwheel.1564", 21)
 
 
@@ -59,8 +65,7 @@ def test_slots_of_half_a_second_are_known_by_their_units(tmp_path: Path) -> None
     waiting = []
     for read_until in (due, due + 500):
         (tmp_path / "config/timercheck").write_bytes(PROGRESS.pack(read_until, 0, 0, 0, 0, 0, 0))
-        state = timer_state(list_store(str(tmp_path)))
-        assert state is not None
+        state = state_of(tmp_path)
         waiting.append((state.precision_ms, state.waiting))
 
     assert waiting == [(500, 1), (500, 0)]
@@ -76,25 +81,15 @@ def test_without_a_wheel_or_its_progress_nothing_is_said(store: Path, missing: s
 def test_a_wheel_that_leads_nowhere_is_damage_in_a_closed_store_alone(store: Path) -> None:
     """After a loss of power the wheel's page may be on the disk, and the log's not yet."""
     overwrite(store / "timerlog" / f"{1200:020d}", 1512 - 1200, bytes(UNIT.size))
-
-    def units() -> int:
-        listed = list_store(str(store))
-        state = timer_state(listed)
-        assert state is not None
-        return sum(1 for _ in waiting_units(listed, state))
-
     with pytest.raises(CorruptData, match="at offset 1512"):
-        units()
+        units_of(store)
     (store / "abort").touch()
-    assert units() == 18
+    assert len(units_of(store)) == 18
 
 
 def test_a_damaged_unit_is_named_with_its_file(store: Path) -> None:
     overwrite(store / "timerlog" / f"{600:020d}", 808 - 600, b"\1")
-    listed = list_store(str(store))
-    state = timer_state(listed)
-    assert state is not None
     with pytest.raises(CorruptData) as raised:
-        list(waiting_units(listed, state))
+        units_of(store)
 
     assert (raised.value.offset, raised.value.file) == (808, f"{store}/timerlog/{600:020d}")
