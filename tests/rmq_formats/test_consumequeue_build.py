@@ -84,11 +84,6 @@ RULES = st.builds(
 )
 
 
-@given(LOGS, RULES)
-def test_collected_units_are_those_of_the_scalar_module(log: list[MessageRecord], rules: QueueRules) -> None:
-    assert unpacked(pack_units(group_of(log), rules)) == in_queues(log, rules)
-
-
 LISTS = st.lists(
     st.sampled_from(("a", "b", "%LMQ%x", "%LMQ%y", "B", "", " ", "a/b", "Tü")), min_size=1, max_size=4
 ).map(",".join)
@@ -116,7 +111,7 @@ def test_units_of_further_queues_are_those_of_the_scalar_module(
 
 
 @given(LOGS, RULES, st.data())
-def test_units_do_not_depend_on_how_records_are_grouped(
+def test_units_are_those_of_the_scalar_module_however_records_are_grouped(
     log: list[MessageRecord], rules: QueueRules, data: st.DataObject
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=3)))
