@@ -118,7 +118,7 @@ def test_every_view_is_whole_at_every_width_and_needs_nothing_from_elsewhere(ope
             page.open(f"{pages.base}{view}")
             assert page.value("document.documentElement.scrollWidth") <= width, (view, width)
             if (width, dark) in {(768, False), (1280, False)}:
-                continue  # axe is most of the time: it looks at the narrow page in light colours, at the wide one in dark
+                continue  # axe takes most of the time: the narrow page in light and the wide one in dark have it
             page.value(axe())
             found = page.value(f"axe.run({_OF_WEIGHT}).then(answer => JSON.stringify(answer.violations))")
             rules = [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in json.loads(found)]
