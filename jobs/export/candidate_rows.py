@@ -1,7 +1,7 @@
 """Columns of the rows that a condition may choose, as tasks read them: with numbers, bodies decompressed."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from jobs.export.bodies import BODY_TEXT, NEEDED, SCHEMA, LeftOut, Undecoded, slices, with_bodies
 from jobs.export.items import COLUMNS, STORE_TIME, Item
@@ -19,6 +19,10 @@ from rmq_formats.commitlog.segment import Piece
 ITEM, ROW = "_item", "_row"
 NUMBERS = (pa.field(ITEM, pa.int32()), pa.field(ROW, pa.int64()))
 ROWS, UNDECODED = "rows", "undecoded"  # folders of what is chosen, and of bodies that could not be looked at
+
+
+Rows = Iterator[pa.RecordBatch]
+Chosen = Callable[[int, Item, Rows], Rows]  # of the rows of an item, which has a number, those that are wanted
 
 
 class TimeBounds(NamedTuple):
@@ -33,14 +37,12 @@ class TimeBounds(NamedTuple):
         is_after = self.until is not None and low is not None and low > self.until
         return not (is_before or is_after)
 
-    def includes(self, times: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return of each time whether it is one of these."""
-        is_in = np.ones(len(times), np.bool_)
-        if self.since is not None:
-            is_in &= times >= self.since
-        if self.until is not None:
-            is_in &= times <= self.until
-        return is_in
+    def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that were stored at one of these times."""
+        for compare, limit in ((pc.greater_equal, self.since), (pc.less_equal, self.until)):
+            if limit is not None:
+                rows = rows.filter(compare(rows.column(STORE_TIME), limit))
+        return rows
 
     def condition(self) -> list[str]:
         """Return the same in SQL."""
@@ -93,31 +95,36 @@ def _shown(
             yield with_bodies(part, bodies, schema_of(columns))
 
 
-def choose_by_time(between: TimeBounds, items: Sequence[Item], folder: Path, limit: int) -> None:
-    """Write the numbers of the rows that were stored *between* two times below *folder*, without Spark."""
-    (folder / UNDECODED).mkdir(parents=True)
-    for number, item in enumerate(items):
-        low, high = item.bounds.get(STORE_TIME, (None, None))
-        if not between.may_include(low, high):
-            continue
-        times = [batch.column(0).to_numpy() for batch in candidates(item, [STORE_TIME], limit, Undecoded())]
-        (rows,) = np.nonzero(between.includes(np.concatenate([np.zeros(0, np.int64), *times])))
-        place = folder / ROWS / f"{ITEM}={number}"
-        place.mkdir(parents=True)
-        pq.write_table(pa.table({ROW: rows.astype(np.int64)}), place / "rows.parquet")
+def choose_by_time(between: TimeBounds, _items: Sequence[Item], _folder: Path, _limit: int) -> Chosen:
+    """Return the choice of the rows that were stored *between* two times, which needs no look before."""
+    return partial(_stored_between, between)
 
 
-def chosen_rows(folder: Path, item: int) -> NDArray[np.int64]:
-    """Return the numbers of the rows of an item that were chosen, in order."""
-    paths = (folder / ROWS / f"{ITEM}={item}").glob("*.parquet")
-    numbers = [pq.ParquetFile(path).read([ROW]).column(ROW).to_numpy() for path in paths]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *numbers]))
+def _stored_between(between: TimeBounds, _number: int, item: Item, rows: Rows) -> Rows:
+    low, high = item.bounds.get(STORE_TIME, (None, None))
+    return map(between.of_batch, rows) if between.may_include(low, high) else iter(())
+
+
+def numbered_rows(folder: Path, number: int, _item: Item, rows: Rows) -> Rows:
+    """Yield those of an item's rows whose numbers are below *folder*."""
+    paths = (folder / ROWS / f"{ITEM}={number}").glob("*.parquet")
+    parts = [pq.ParquetFile(path).read([ROW]).column(ROW).to_numpy() for path in paths]
+    numbers = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    start = 0  # number of the batch's first row
+    for batch in rows if numbers.size else ():
+        first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
+        wanted, start = numbers[first:last] - start, start + batch.num_rows
+        if wanted.size:
+            yield batch if wanted.size == batch.num_rows else batch.take(pa.array(wanted))
+        del batch
+        if start > numbers[-1]:
+            return
 
 
 def undecoded_of(folder: Path) -> Undecoded:
     """Return the bodies that could not be looked at as their producers sent them."""
     found = Undecoded()
-    for path in sorted((folder / UNDECODED).iterdir(), key=lambda path: int(path.name)):
+    for path in sorted((folder / UNDECODED).glob("*"), key=lambda path: int(path.name)):
         count, places = json.loads(path.read_text())
         found.add(Undecoded(count, [LeftOut(*place) for place in places]))
     return found

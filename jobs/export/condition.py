@@ -8,6 +8,7 @@ through the JVM, a body only where the condition looks at it, and nothing is nee
 import pickle
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -19,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.export.bodies import BODY_TEXT
-from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, ROWS, UNDECODED, schema_of
+from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, ROWS, UNDECODED, Chosen, numbered_rows, schema_of
 from jobs.export.candidates import FORMAT, AllCandidates, Candidates, Plan
 from jobs.export.items import COLUMNS, Item
 from rmq_formats.errors import UnsupportedFormat
@@ -51,8 +52,8 @@ def condition_of(spark: SparkSession, text: str) -> Condition:
     return Condition(text, every if _STAR.search(text) else named or ("physical_offset",))
 
 
-def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], folder: Path, limit: int) -> None:
-    """Write the numbers of the chosen rows below *folder*, which `chosen_rows` reads."""
+def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], folder: Path, limit: int) -> Chosen:
+    """Write the numbers of the chosen rows below *folder*, and return the choice of these rows."""
     undecoded = folder / UNDECODED
     undecoded.mkdir(parents=True)
     packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
@@ -62,6 +63,7 @@ def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], fol
     frame = (_selected if plan.may_leave_out_items else _all)(spark, plan, schema)
     numbers = frame.where(condition.text).select(ITEM, ROW)
     numbers.write.partitionBy(ITEM).parquet((folder / ROWS).as_uri())
+    return partial(numbered_rows, folder)
 
 
 def _selected(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:

@@ -5,9 +5,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from jobs.export.bodies import LeftOut, Undecoded
 from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, Registered, times_of
@@ -32,6 +31,9 @@ from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
 from rmq_formats.release import NEWEST, Release
+
+if TYPE_CHECKING:
+    from jobs.export.candidate_rows import Chosen
 
 _LABEL = "default"
 
@@ -77,8 +79,8 @@ class Summary(NamedTuple):
     gaps: list[LeftOut]
 
 
-# Writes the numbers of the chosen rows of items below a folder.
-Choose = Callable[[Sequence[Item], Path, int], None]
+# Returns which rows of items are wanted; what it must look up for that it writes below a folder.
+Choose: TypeAlias = "Callable[[Sequence[Item], Path, int], Chosen]"
 
 
 def plan(source: Source, options: Mapping[str, str]) -> Planned:
@@ -144,21 +146,20 @@ def _place(file: StoredFile) -> tuple[str, int, str]:
 
 
 def export(
-    planned: Planned, release: Release | None, output: Output, workers: Workers, choose: Choose | None = None
+    planned: Planned, release: Release | None, output: Output, workers: Workers, choose: "Choose | None" = None
 ) -> Summary:
     """Write the messages into one file; parts of it lie beside it for the time being."""
     out = output.out
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent.absolute()) as name:
         folder = Path(name)
-        rows = None
-        undecoded = None
+        chosen = undecoded = None
         if choose is not None:
-            from jobs.export.candidate_rows import chosen_rows, undecoded_of
+            from jobs.export.candidate_rows import undecoded_of
 
-            choose(planned.items, folder / "chosen", output.limit)
-            rows, undecoded = partial(chosen_rows, folder / "chosen"), undecoded_of(folder / "chosen")
-        task = PartTask(folder, output.kind, release or NEWEST, output.limit, rows)
+            chosen = choose(planned.items, folder / "chosen", output.limit)
+            undecoded = undecoded_of(folder / "chosen")
+        task = PartTask(folder, output.kind, release or NEWEST, output.limit, chosen)
         parts = workers.map(list(enumerate(planned.items)), task, "writing messages")
         return _summary(planned, parts, merge(parts, folder, output.kind, out), undecoded)
 

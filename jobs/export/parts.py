@@ -6,19 +6,17 @@ deleted with the folder that the parts lie in.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from jobs.console.rows import csv_line
 from jobs.export.bodies import SCHEMA, LeftOut, Undecoded, slices, with_bodies
@@ -30,6 +28,9 @@ from jobs.storage.space import room_for
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.release import Release
+
+if TYPE_CHECKING:
+    from jobs.export.candidate_rows import Chosen
 
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
 _PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
@@ -66,7 +67,7 @@ class PartTask:
     kind: Format
     release: Release  # says how properties are read
     limit: int = DEFAULT_LIMIT  # bytes of a body
-    chosen: Callable[[int], NDArray[np.int64]] | None = None  # the numbers of an item's wanted rows; None for all
+    chosen: "Chosen | None" = None  # None for all rows
 
     def __call__(self, numbered: tuple[int, Item]) -> Part:
         """Write the part of an item."""
@@ -75,16 +76,18 @@ class PartTask:
         damage: list[Piece] = []
         rows = _without_damage(item.read(), damage)
         if self.chosen is not None:
-            rows = _chosen(rows, self.chosen(number))
-        undecoded, messages = Undecoded(), 0
+            rows = self.chosen(number, item, rows)
+        undecoded, messages, noted = Undecoded(), 0, 0
         path = self.folder / name
         with room_for(str(path)), _part(self.kind, path, self.release) as file:
             for batch, bodies in chain.from_iterable(map(partial(slices, limit=self.limit), rows)):
                 file.write(batch, bodies)
                 undecoded.note(batch, bodies)
-                messages += batch.num_rows
+                messages, noted = messages + batch.num_rows, len(damage)
                 del batch, bodies  # not held while the next ones are read; so below
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
+        if self.chosen is not None:
+            del damage[noted:]  # after the last row that is wanted it is nobody's concern
         places = tuple(LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
         return Part(name, messages, undecoded, sum(piece.size for piece in damage), places)
 
@@ -97,19 +100,6 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
         elif item.kind is PieceKind.DAMAGE:
             damage.append(item)
         del item
-
-
-def _chosen(batches: Iterator[pa.RecordBatch], numbers: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with the given numbers, which are in order."""
-    start = 0  # number of the batch's first row
-    for batch in batches if numbers.size else ():
-        first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
-        wanted, start = numbers[first:last] - start, start + batch.num_rows
-        if wanted.size:
-            yield batch if wanted.size == batch.num_rows else batch.take(pa.array(wanted))
-        del batch
-        if start > numbers[-1]:
-            return
 
 
 class _LinesPart:

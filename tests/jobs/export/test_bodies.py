@@ -4,7 +4,8 @@ import json
 import tracemalloc
 import zlib
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.export.bodies import Undecoded, slices
-from jobs.export.candidate_rows import candidates
+from jobs.export.candidate_rows import Chosen, TimeBounds, candidates, choose_by_time, numbered_rows
 from jobs.export.export import Output, Source, Summary, export, plan
-from jobs.export.items import Item
+from jobs.export.items import COLUMNS, Item, LogItem
 from jobs.export.parts import Format, PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
@@ -86,8 +88,8 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
     [item] = plan(Source(store=str(broker.root)), {}).items
-    rows = (lambda _: np.arange(15)) if how == "chosen" else None
-    task = PartTask(tmp_path, Format.PARQUET, RELEASE, chosen=rows)
+    every = choose_by_time(TimeBounds(0, None), [item], tmp_path, DEFAULT_LIMIT)
+    task = PartTask(tmp_path, Format.PARQUET, RELEASE, chosen=every if how == "chosen" else None)
     next(candidates(item, ("body",), DEFAULT_LIMIT, Undecoded()))  # what is loaded once
     tracemalloc.start()
     try:
@@ -116,7 +118,7 @@ def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is
 
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[str, Source], tmp_path: Path) -> None:
-    def choose(items: Sequence[Item], folder: Path, _limit: int) -> None:
+    def choose(items: Sequence[Item], folder: Path, _limit: int) -> Chosen:
         (folder / "undecoded").mkdir(parents=True)
         for number, item in enumerate(items):
             wanted = [
@@ -131,6 +133,7 @@ def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[s
             rows = folder / "rows" / f"_item={number}"
             rows.mkdir(parents=True)
             pq.write_table(pa.table({"_row": pa.array(np.array(wanted[::-1]))}), rows / "part.parquet")
+        return partial(numbered_rows, folder)
 
     planned = plan(places[place], {})
     summary = export(planned, RELEASE, Output(tmp_path / "out", limit=LIMIT), OneByOne(), choose)
@@ -138,6 +141,28 @@ def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[s
 
     assert [0, 3] == [row["queue_offset"] for row in rows]
     assert summary.messages == 2
+
+
+@pytest.mark.parametrize(("since", "messages", "damaged"), [(0, 3, 1), (300, 1, 1), (900, 0, 0)])
+def test_an_export_by_times_reads_a_segment_once(
+    since: int, messages: int, damaged: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = stored([Sent(body=bytes(50)) for _ in range(4)])
+    store = write_store(tmp_path / "store", records)
+    flip(store / "commitlog" / f"{0:020d}", records[2].physical_offset + 90)  # its body
+    reads = []
+
+    def read(item: LogItem, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+        reads.append(columns)
+        return real(item, columns)
+
+    real = LogItem.read
+    monkeypatch.setattr(LogItem, "read", read)
+    by_times = partial(choose_by_time, TimeBounds(records[0].store_timestamp + since, None))
+    summary = export(plan(Source(store=str(store)), {}), RELEASE, Output(tmp_path / "out"), OneByOne(), by_times)
+
+    assert [COLUMNS] == reads
+    assert (messages, damaged) == (summary.messages, len(summary.damaged))
 
 
 def test_damage_that_an_export_leaves_out_is_said(tmp_path: Path) -> None:
