@@ -27,6 +27,20 @@ class Content(NamedTuple):
         return cls(len(data), lambda position, length: data[position : position + length])
 
 
+def in_blocks(read: Read, block_size: int) -> Callable[[int, int], bytes]:
+    """Return *read* by blocks, of which the last one is kept: for many small reads from front to back."""
+    start, block = 0, b""
+
+    def read_in_blocks(position: int, length: int) -> bytes:
+        nonlocal start, block
+        at = position - start
+        if not 0 <= at <= len(block) - length:
+            start, at, block = position, 0, bytes(read(position, max(length, block_size)))
+        return block[at : at + length]
+
+    return read_in_blocks
+
+
 class Field(NamedTuple):
     """One field: its name, its `struct` code and its meaning."""
 

@@ -15,6 +15,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.model import Reader
+from rmq_formats.layout import in_blocks
 from rmq_formats.store import offset_of_name
 
 _WINDOW = 1 << 20
@@ -40,15 +41,7 @@ class DumpFile:
         self.unreadable: list[Unreadable] = []
         self.next_written = reader.next_written
         self._reader = reader
-        self._window = b""
-        self._window_at = 0
-
-    def read(self, position: int, length: int) -> bytes:
-        """Return the bytes at *position*; short only at the file's end."""
-        at = position - self._window_at
-        if at < 0 or at + length > len(self._window):
-            self._window, self._window_at, at = self._load(position, max(length, _WINDOW)), position, 0
-        return self._window[at : at + length]
+        self.read = in_blocks(self._load, _WINDOW)
 
     def end_of_row(self, position: int, unit: bytes, end: int) -> int:
         """Return the end of a row of equal units that begins at *position*: at most *end*, even within a unit."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from jobs.storage.locations import is_local, local_path
-from jobs.storage.model import Reader
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
@@ -39,6 +38,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.hashing import MAX_LONG, MIN_LONG, index_key_hash
 from rmq_formats.indexfile.keys import tag_text
 from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.layout import in_blocks
 from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules_of
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
@@ -263,7 +263,7 @@ def _identity(segment: Segment, records: int) -> _Identity | None:
 
 def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
     with store.open(segment) as reader:
-        read = _Blocks(reader).read
+        read = in_blocks(reader.read, _BLOCK)
         framing = framing_of(read, segment.readable, segment.base_offset)
         log = SegmentBytes(read, segment.readable, segment.base_offset, framing)
         position: int | None = 0
@@ -278,22 +278,6 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
             else:
                 yield record
                 position = record.end_offset - segment.base_offset
-
-
-class _Blocks:
-    """Reads a file in blocks, from front to back: records are small."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._start = 0
-        self._block = b""
-
-    def read(self, position: int, length: int) -> bytes:
-        at = position - self._start
-        if not 0 <= at <= at + length <= len(self._block):
-            self._block = bytes(self._reader.read(position, max(length, _BLOCK)))
-            self._start, at = position, 0
-        return self._block[at : at + length]
 
 
 def _key_hashes(file: IndexReader, offset: int) -> set[int]:
