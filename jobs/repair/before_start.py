@@ -6,7 +6,6 @@ record: such a plan is withheld. Where the lake has not brought the bytes back, 
 """
 
 import shutil
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -108,13 +107,8 @@ def _patch(store: Store, queues: Sequence[StoredQueue], segment: Segment, place:
 
 def _lost(queue: StoredQueue, place: BadPlace) -> Iterator[LostMessage]:
     """Yield the messages in a place that a queue has units of, which ascend."""
-
-    def offset(position: int) -> int:
-        unit = queue.unit(position)
-        return place.offset if unit is None else unit.physical_offset
-
     end = queue.written_end()
-    for position in range(bisect_left(range(end), place.offset, queue.start, key=offset), end):
+    for position in range(queue.first_from(place.offset, end), end):
         unit = queue.unit(position)
         if not isinstance(unit, Unit) or unit.physical_offset + unit.size > place.end:
             return
