@@ -4,7 +4,7 @@ Single reads in a store: the record at an offset, the unit of a queue, the index
 Nothing is read that is not needed for the answer: a record costs two reads, an index lookup some dozens of 20 bytes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
 from typing import Self
@@ -15,7 +15,7 @@ from jobs.storage.model import Reader
 from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import Leftovers, read_epochs
 from jobs.store.features import features_of
-from jobs.store.index_files import geometry_of_index
+from jobs.store.index_files import geometry_of_index, reading
 from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_files, stored_queues
 from jobs.store.ranges import newest_segment
 from jobs.store.record_places import record_places
@@ -185,7 +185,7 @@ class StoreReader:
         if geometry is None:
             return []
         files = reversed(self.store.index_files)
-        return [IndexReader(_reading(self, file.location), geometry, file.location) for file in files]
+        return [IndexReader(reading(self.file, file.location), geometry, file.location) for file in files]
 
     def index_readers_around(self, physical_offset: int) -> Iterator[IndexReader]:
         """Yield the index files whose part of the log an offset is in, newest first."""
@@ -252,7 +252,3 @@ class StoreReader:
 
 
 _PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")
-
-
-def _reading(store: StoreReader, location: str) -> Callable[[int, int], bytes | memoryview]:
-    return lambda position, length: store.file(location).read(position, length)

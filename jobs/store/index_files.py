@@ -9,7 +9,7 @@ from jobs.store.store import Store, StoredFile
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.geometry import StatedGeometry, stated_geometry
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
-from rmq_formats.layout import Buffer, Content
+from rmq_formats.layout import Content, Read
 
 
 def geometry_of_index(
@@ -22,7 +22,7 @@ def geometry_of_index(
         def opened(location: str) -> Reader:
             return stack.enter_context(store.storage.open(location))
 
-        files = [Content(file.size, _reading(opened, file.location)) for file in store.index_files]
+        files = [Content(file.size, reading(opened, file.location)) for file in store.index_files]
         return stated_geometry(files, hash_slots, index_num)
 
 
@@ -34,5 +34,6 @@ def header_of(file: StoredFile, store: Store) -> IndexHeader | None:
         return None
 
 
-def _reading(opened: Callable[[str], Reader], location: str) -> Callable[[int, int], Buffer]:
+def reading(opened: Callable[[str], Reader], location: str) -> Read:
+    """Return the function that reads a file, which is opened when it is first called."""
     return lambda position, length: opened(location).read(position, length)
