@@ -21,7 +21,7 @@ from jobs.products.broker_state import (
     setting_changes,
     settings_of,
 )
-from jobs.products.product import Finished, Made, NothingToCollect, Run, Started
+from jobs.products.product import Finished, Made, Run, Started, nothing_to_collect
 from jobs.store.broker_config import broker_config
 from jobs.store.chain import Outcome
 
@@ -30,7 +30,7 @@ def start(run: Run, state: KeptState | None) -> "StartedBrokerConfig":
     """Read the configuration as it is now; nothing of the log is needed."""
     config, known = broker_config(run.store), kept_state(state)
     there, settings = new_state(config, known), settings_of(config)
-    return StartedBrokerConfig(run, run.from_offset, NothingToCollect, known, there, settings, config.unread)
+    return StartedBrokerConfig(run, run.from_offset, nothing_to_collect, known, there, settings, config.unread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 
 from jobs.lake.tables import CONFIG_FILES
-from jobs.products.product import Finished, Made, NothingToCollect, Run, Started, State
+from jobs.products.product import Finished, Made, Run, Started, State, nothing_to_collect
 from jobs.store.chain import Outcome
 from jobs.store.config_files import ConfigFile, config_files
 
@@ -20,7 +20,7 @@ FILES = "files"  # in the state: name → SHA-256 of the newest version that the
 def start(run: Run, state: State | None) -> "StartedConfigFiles":
     """Read the files as they are now; nothing of the log is needed."""
     known = dict(state[FILES]) if state else {}
-    return StartedConfigFiles(run, run.from_offset, NothingToCollect, known, tuple(config_files(run.store)))
+    return StartedConfigFiles(run, run.from_offset, nothing_to_collect, known, tuple(config_files(run.store)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Messages: one row for each record of the log, and in `traces` one for each line 
 Bytes that are no record are named in `quarantine`, and kept in `log_pieces` so that the log can be restored.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 
@@ -36,11 +37,18 @@ _ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: 
 def start(run: Run, state: State | None) -> Started[None]:
     """Begin where the log's new part begins."""
     del state
-    collector = partial(MessageCollector, run.output, run.writers.rules, run.selection, run.from_offset)
-    return Started(run, run.from_offset, collector)
+    of_range = partial(_RangeMessages, run.output, run.writers.rules, run.selection, run.from_offset)
+    return Started(run, run.from_offset, partial(_collector, of_range))
 
 
-class MessageCollector(Collector[None]):
+def _collector(of_range: Callable[[Range], "_RangeMessages"], range_: Range, files: ExitStack) -> Collector[None]:
+    messages = of_range(range_)
+    files.enter_context(messages.file)
+    files.enter_context(messages.traces)
+    return Collector(messages.add, messages.finish)
+
+
+class _RangeMessages:
     """Writes the messages of one range, and what is damaged in it."""
 
     def __init__(self, output: Output, rules: Rules, selection: Selection, from_offset: int, range_: Range) -> None:
@@ -51,8 +59,8 @@ class MessageCollector(Collector[None]):
         self._from_offset = from_offset
         self._range = range_
         self._part = f"{range_.start_offset:020d}"
-        self._file = output.file(MESSAGES, self._part, segment=range_.base_offset)
-        self._traces = output.file(TRACES, self._part)
+        self.file = output.file(MESSAGES, self._part, segment=range_.base_offset)
+        self.traces = output.file(TRACES, self._part)
         self._damaged: list[Damage] = []
         self._pieces = PieceCollector(range_, from_offset, with_damage=selection.with_damage)
 
@@ -69,9 +77,9 @@ class MessageCollector(Collector[None]):
             )
             checked = with_record_crc(batch, group, wanted=self._selection.with_body)
             for rows in with_inflated(checked, wanted=self._selection.with_inflated):
-                self._file.write(rows)
+                self.file.write(rows)
             for rows in trace_rows(batch):
-                self._traces.write(rows)
+                self.traces.write(rows)
             for offset, size in bad:
                 self._damaged.append(Damage.of_body(group, offset, size))
                 self._pieces.damage(offset, size)
@@ -80,16 +88,12 @@ class MessageCollector(Collector[None]):
         """Finish the files."""
         damaged = [sorted(with_samples(self._range, self._damaged))] if self._damaged else []
         files = {
-            MESSAGES.name: self._file.close(),
+            MESSAGES.name: self.file.close(),
             QUARANTINE.name: self._write(QUARANTINE, damaged, file=self._range.location),
             LOG_PIECES.name: self._write(LOG_PIECES, self._pieces.row_groups()),
-            TRACES.name: self._traces.close(),
+            TRACES.name: self.traces.close(),
         }
         return Made(None, {table: action for table, action in files.items() if action is not None})
-
-    def __exit__(self, *error: object) -> None:
-        self._file.__exit__(*error)
-        self._traces.__exit__(*error)
 
     def _write(self, table: Table, groups: Iterable[Sequence[Damage | LogPiece]], **constants: str) -> Action | None:
         run, segment = self._output.naming.run, self._range.base_offset

@@ -7,11 +7,10 @@ All collectors of a range share one pass over its pieces. A product keeps what i
 manifest of this one; the files that it writes are nobody's until the run is committed.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 
@@ -79,39 +78,21 @@ class Made(NamedTuple, Generic[C_co]):
     files: Mapping[str, Action]
 
 
-class Collector(ABC, Generic[C_co]):
+@dataclass(frozen=True, slots=True)
+class Collector(Generic[C_co]):
     """Takes the pieces of one range, in its task."""
 
-    @abstractmethod
-    def add(self, item: Records | Piece) -> None:
-        """Take the next records, or what lies between them; a buffer of records is valid until the next call."""
-
-    @abstractmethod
-    def finish(self) -> Made[C_co]:
-        """Return the result of the range."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return
+    add: Callable[[Records | Piece], object]  # the next ones; a buffer of records is valid until the next call
+    finish: Callable[[], Made[C_co]]  # returns the result of the range
 
 
-class NothingToCollect(Collector[None]):
-    """The collector of a product that is made of what lies beside the log."""
-
-    def __init__(self, range_: Range) -> None:
-        """Leave the range to the others."""
-
-    def add(self, item: Records | Piece) -> None:
-        """Leave it to the others."""
-
-    def finish(self) -> Made[None]:
-        """Return nothing."""
-        return Made(None, {})
+def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
+    """Return the collector of a product that is made of what lies beside the log."""
+    return Collector(lambda _: None, lambda: Made(None, {}))
 
 
-NewCollector = Callable[[Range], Collector[C]]  # travels to tasks
+# Travels to tasks. The files that the collector enters there leave nothing half-written after an error.
+NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
 
 class Gap(NamedTuple):
@@ -180,8 +161,8 @@ class RangePass:
     def __call__(self, range_: Range, pieces: Iterator[Records | Piece]) -> Collected:
         """Give every piece to every collector; return what each has made of them."""
         check_shared(self.output.lake, self.output.naming.store_id)
-        with ExitStack() as stack:
-            collectors = [stack.enter_context(collector(range_)) for collector in self.collectors]
+        with ExitStack() as files:
+            collectors = [collector(range_, files) for collector in self.collectors]
             for item in pieces:
                 for collector in collectors:
                     collector.add(item)

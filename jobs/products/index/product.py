@@ -7,6 +7,7 @@ newer row in `index_files`.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,8 +29,6 @@ from jobs.store.known import ASSUMED, Known, UndecidedError
 from jobs.store.ranges import Range
 from jobs.store.release import Writers
 from jobs.store.retention import confirm_gone
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, Rule, Rules, rules_of
 
@@ -70,7 +69,7 @@ def _first(run: Run) -> "StartedIndex":
 
 
 def _started(run: Run, geometry: Known[Geometry], writers: Writers, opening: Opening) -> "StartedIndex":
-    collector = partial(IndexCollector, opening.rules, opening.asked, opening.from_offset)
+    collector = partial(_collector, opening.rules, opening.asked, opening.from_offset)
     return StartedIndex(run, opening.from_offset, collector, geometry, writers, opening)
 
 
@@ -154,21 +153,12 @@ class StartedIndex(Started[RangeKeys]):
         }
 
 
-class IndexCollector(Collector[RangeKeys]):
-    """Counts the keys of one range."""
-
-    def __init__(self, rules: Rules, asked: Sequence[int], from_offset: int, range_: Range) -> None:
-        """Begin; *asked* are messages whose places in the row must be known."""
-        self._keys = KeyCollector(rules, asked, from_offset)
-        self._part = f"{range_.start_offset:020d}"
-
-    def add(self, item: Records | Piece) -> None:
-        """Count some keys."""
-        self._keys.add(item)
-
-    def finish(self) -> Made[RangeKeys]:
-        """Return how many there are."""
-        return Made(self._keys.span(self._part), {})
+def _collector(
+    rules: Rules, asked: Sequence[int], from_offset: int, range_: Range, _files: ExitStack
+) -> Collector[RangeKeys]:
+    """Return the counter of the keys of one range; *asked* are messages whose places in the row must be known."""
+    keys = KeyCollector(rules, asked, from_offset)
+    return Collector(keys.add, lambda: Made(keys.span(f"{range_.start_offset:020d}"), {}))
 
 
 def _rows_of(output: Output, written: Mapping[str, Action]) -> Kept:

@@ -8,6 +8,7 @@ unit was seen is compared with the queues as the lake's row describes it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,7 +30,6 @@ from jobs.store.ranges import Range
 from jobs.store.retention import deleted_ranges
 from jobs.store.store import Store
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 
 
@@ -56,7 +56,7 @@ def start(run: Run, state: State | None) -> "StartedQueues":
         topics=topics,
     )
     boundary = max(_boundary(state), run.store.start_offset)
-    collector = partial(QueueCollector, run.output, matching)
+    collector = partial(_collector, run.output, matching)
     return StartedQueues(run, boundary, collector, state, seen, matching, taken_to)
 
 
@@ -109,23 +109,16 @@ class StartedQueues(Started[RangeMatches]):
         return found
 
 
-class QueueCollector(Collector[RangeMatches]):
-    """Compares the units of a range's records with the queues, and writes those that are settled."""
+def _collector(output: Output, matching: Matching, range_: Range, _files: ExitStack) -> Collector[RangeMatches]:
+    """Return the collector that compares a range's units with the queues, and writes those that are settled."""
+    matcher = Matcher(matching)
 
-    def __init__(self, output: Output, matching: Matching, range_: Range) -> None:
-        self._output = output
-        self._part = f"{range_.start_offset:020d}"
-        self._matcher = Matcher(matching)
-
-    def add(self, item: Records | Piece) -> None:
-        """Take some records, and note what is none."""
-        self._matcher.add(item)
-
-    def finish(self) -> Made[RangeMatches]:
-        """Return the range's unmatched units."""
-        matches, blocks, tags = self._matcher.finish()
-        action = self._output.write(CONSUME_QUEUE, self._part, batches_of(blocks, tags))
+    def finish() -> Made[RangeMatches]:
+        matches, blocks, tags = matcher.finish()
+        action = output.write(CONSUME_QUEUE, f"{range_.start_offset:020d}", batches_of(blocks, tags))
         return Made(matches, {CONSUME_QUEUE.name: action} if action else {})
+
+    return Collector(matcher.add, finish)
 
 
 def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> tuple[RangeMatches, Action | None]:
