@@ -11,7 +11,7 @@ from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
 from jobs.query.static_topics import StaticQueue
-from jobs.query.store_keys import entries_under, has_key, says, times_indexed
+from jobs.query.store_keys import KeyWanted, entries_under, says
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.commitlog.row import parse_host, record_of_row
@@ -136,9 +136,10 @@ class LakeSource:
     ) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
         self.asked_of(topic)
+        wanted = KeyWanted(kind, topic, key)
         for message in self._candidates(kind, topic, key, _window(begin, end)):
-            if has_key(message, kind, topic, key):
-                yield from [message] * times_indexed(message, kind, topic, key)
+            if wanted.has_key(message):
+                yield from [message] * wanted.times_indexed(message)
 
     def _candidates(self, kind: KeyKind, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
         of_topic = (f"topic = {text(topic)}", *window)

@@ -27,8 +27,8 @@ from rmq_formats.properties import UNIQ_KEY, property_items
 _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
 
 
-class _Wanted(NamedTuple):
-    """The messages that are asked for."""
+class KeyWanted(NamedTuple):
+    """The messages that are asked for by a key."""
 
     kind: KeyKind
     topic: str
@@ -39,19 +39,27 @@ class _Wanted(NamedTuple):
     @property
     def text(self) -> str:
         """The text that index entries have the hash of."""
-        return _hashed_text(self.kind, self.topic, self.key)
+        of_kind = tag_text if self.kind is KeyKind.TAG else key_text
+        return of_kind(self.topic, self.key)
 
     def has_key(self, message: Message) -> bool:
-        """Return whether a message is under the key, whenever it was stored: entries have times of their own."""
-        return has_key(message, self.kind, self.topic, self.key)
+        """
+        Return whether a client keeps a message of the broker's answer, whenever it was stored: entries have own times.
+
+        No broker indexes a rollback.
+        """
+        is_indexed = message.transaction is not TransactionType.ROLLBACK
+        return is_indexed and message.topic == self.topic and says(message, self.kind, self.key)
 
     def takes(self, message: Message) -> bool:
         """Return whether a message of the log is asked for."""
         return self.begin <= message.record.store_timestamp <= self.end and self.has_key(message)
 
     def times_indexed(self, message: Message) -> int:
-        """Return the number of entries that a broker's index has for a message under the key."""
-        return times_indexed(message, self.kind, self.topic, self.key)
+        """Return the number of entries for a message in a broker's index; 1 for a tag where none is indexed."""
+        if self.kind is KeyKind.TAG and not message.release.indexes_tags:
+            return 1
+        return index_keys(message.record, message.release).count(self.text)
 
 
 class _CoveredSpan(NamedTuple):
@@ -76,7 +84,7 @@ class StoreKeys(StoreView):
         self, kind: KeyKind, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME
     ) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
-        wanted = _Wanted(kind, topic, key, begin, end)
+        wanted = KeyWanted(kind, topic, key, begin, end)
         why_not = self._why_not_index(kind)
         if why_not:
             self.say(f"{why_not}: the log itself is searched")
@@ -106,7 +114,7 @@ class StoreKeys(StoreView):
         """The index in RocksDB, where it is the one to ask and can be read."""
         return self.reader.index_database if self._why_not_in_rocksdb() is None else None
 
-    def _find_in_index(self, wanted: _Wanted) -> Iterator[Message]:
+    def _find_in_index(self, wanted: KeyWanted) -> Iterator[Message]:
         """Yield the index's messages, and those of parts of the log that no index file covers."""
         if self._database is not None:
             offsets = sorted(set(self._row_offsets(self._database, wanted)), reverse=True)
@@ -132,7 +140,7 @@ class StoreKeys(StoreView):
             if part.file.header.begin_timestamp < wanted.begin:
                 return
 
-    def _find_in_file(self, part: _CoveredSpan, wanted: _Wanted, seen: Counter[int]) -> Iterator[Message]:
+    def _find_in_file(self, part: _CoveredSpan, wanted: KeyWanted, seen: Counter[int]) -> Iterator[Message]:
         for offset in self._hits(part, wanted) or ():
             message = self.pointed_at(offset, _ENTRY)
             # Only hashes were compared: the message itself has the last word.
@@ -153,7 +161,7 @@ class StoreKeys(StoreView):
         store = self.reader.store
         return list(_parts(files, store.start_offset, store.end_offset))
 
-    def _hits(self, part: _CoveredSpan, wanted: _Wanted) -> list[int] | None:
+    def _hits(self, part: _CoveredSpan, wanted: KeyWanted) -> list[int] | None:
         """Return the offsets that an index file has under a hash, newest first; None where it is damaged."""
         window = wanted.begin, wanted.end
         header = part.file.header
@@ -165,7 +173,7 @@ class StoreKeys(StoreView):
             self.say(f"damaged index file: {damage}")
             return None
 
-    def _find_uncovered(self, part: _UncoveredSpan, wanted: _Wanted, given: Counter[int]) -> Iterator[Message]:
+    def _find_uncovered(self, part: _UncoveredSpan, wanted: KeyWanted, given: Counter[int]) -> Iterator[Message]:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
         for message in filter(wanted.takes, self._uncovered(part.span, wanted.key)):
             offset = message.record.physical_offset
@@ -178,7 +186,7 @@ class StoreKeys(StoreView):
                 given[offset] += times
                 yield from [message] * times
 
-    def _entries_before(self, part: _UncoveredSpan, wanted: _Wanted, offset: int) -> int:
+    def _entries_before(self, part: _UncoveredSpan, wanted: KeyWanted, offset: int) -> int:
         """Return how many entries of a message where *part* begins are in the files before it: they follow later."""
         if part.before is None or offset != part.before.last:
             return 0
@@ -198,7 +206,7 @@ class StoreKeys(StoreView):
         is_left_over = self.reader.is_left_over
         return [one for one in reversed(messages) if not is_left_over(one.record.physical_offset)]
 
-    def _row_offsets(self, database: Database, wanted: _Wanted) -> Iterator[int]:
+    def _row_offsets(self, database: Database, wanted: KeyWanted) -> Iterator[int]:
         """Yield the offsets of the messages of rows in RocksDB, in the order of the rows: the oldest hour first."""
         try:
             for row in rows_under(database, wanted.topic, wanted.kind, wanted.key):
@@ -212,7 +220,7 @@ class StoreKeys(StoreView):
         if self._why_not_index(KeyKind.KEY) is not None:
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return
-        wanted = _Wanted(KeyKind.KEY, topic, key, begin, end)
+        wanted = KeyWanted(KeyKind.KEY, topic, key, begin, end)
         if self._database is not None:
             offsets = self._row_offsets(self._database, wanted)
             yield from filter(None, (self.pointed_at(offset, _ROW) for offset in offsets))
@@ -247,7 +255,7 @@ class StoreKeys(StoreView):
         colliding = entries_under(message, index_key_hash(text))
         return not colliding or number % colliding < index_keys(message.record, self.release).count(text)
 
-    def _find_in_log(self, wanted: _Wanted) -> Iterator[Message]:
+    def _find_in_log(self, wanted: KeyWanted) -> Iterator[Message]:
         # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
         messages = filter(wanted.takes, self.search(holding(wanted.key)))
         places = [(message.record.physical_offset, wanted.times_indexed(message)) for message in messages]
@@ -265,7 +273,7 @@ class StoreKeys(StoreView):
 
     def _in_index_alone(self, kind: KeyKind, topic: str, text: str) -> Iterator[Message]:
         """Yield the index's messages alone: a search of the log for each topic and kind would take too long."""
-        wanted = _Wanted(kind, topic, text)
+        wanted = KeyWanted(kind, topic, text)
         if self._database is not None:
             yield from self._find_in_index(wanted)
         elif self.reader.index_readers():
@@ -292,24 +300,11 @@ class StoreKeys(StoreView):
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
 
 
-def has_key(message: Message, kind: KeyKind, topic: str, key: str) -> bool:
-    """Return whether a client keeps a message of the broker's answer under a key; no broker indexes a rollback."""
-    is_indexed = message.transaction is not TransactionType.ROLLBACK
-    return is_indexed and message.topic == topic and says(message, kind, key)
-
-
 def says(message: Message, kind: KeyKind, key: str) -> bool:
     """Return whether a message has *key* as a key of that kind."""
     if kind is KeyKind.UNIQUE:
         return message.unique_key == key
     return message.tags == key if kind is KeyKind.TAG else key in message.keys
-
-
-def times_indexed(message: Message, kind: KeyKind, topic: str, key: str) -> int:
-    """Return the number of entries for a message under a key in a broker's index; 1 for a tag where none is indexed."""
-    if kind is KeyKind.TAG and not message.release.indexes_tags:
-        return 1
-    return index_keys(message.record, message.release).count(_hashed_text(kind, topic, key))
 
 
 def entries_under(message: Message, key_hash: int) -> int:
@@ -323,10 +318,6 @@ def has_shadowed_key(message: Message, text: str) -> bool:
         return False
     items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
     return (UNIQ_KEY, text) in items
-
-
-def _hashed_text(kind: KeyKind, topic: str, key: str) -> str:
-    return tag_text(topic, key) if kind is KeyKind.TAG else key_text(topic, key)
 
 
 def _covered(file: IndexReader) -> _CoveredSpan | None:
