@@ -52,65 +52,62 @@ class LakeTables:
         self._lake = normalise(lake)
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
-        self._messages = self._table(MESSAGES)
-        self._register(MESSAGES, self._messages)
-        self._opened: dict[str, DeltaTable | None] = {MESSAGES: self._messages}
+        self._opened: dict[str, DeltaTable | None] = {}
         self._files: dict[tuple[str, str], list[TableFile]] = {}
         self._values: dict[str, list[Any]] = {}
+        if not self.has(MESSAGES):
+            raise NotAStore(f"no lake: it has no table {MESSAGES}", None, self._lake)
 
-    def _table(self, name: str) -> DeltaTable:
+    def _table(self, name: str) -> DeltaTable | None:
+        """Return a table, which SQL then knows; None where the lake lacks it."""
+        if name not in self._opened:
+            self._opened[name] = self._registered(name)
+        return self._opened[name]
+
+    def _registered(self, name: str) -> DeltaTable | None:
+        """Make a table known to queries; `OSError` where another engine has given it features that they do not read."""
         location = join(self._lake, name)
         try:
             table = open_delta(location, self._options)
-        except TableNotFoundError as error:
-            raise NotAStore(f"no lake: it has no table {name}", None, self._lake) from error
+        except TableNotFoundError:
+            return None
         if name == MESSAGES:
             _refuse_other_types(table)
-        return table
-
-    def _register(self, name: str, table: DeltaTable) -> None:
-        """Make a table known to queries; `OSError` where another engine has given it features that they do not read."""
         try:
             self._builder.register(name, table)
         except DeltaError as error:
             reason = str(error).rpartition(": ")[2]
             advice = "Spark SQL reads it, and so do restore, diff and export"
-            raise OSError(f"{join(self._lake, name)}: queries cannot read this table: {reason}; {advice}") from error
+            raise OSError(f"{location}: queries cannot read this table: {reason}; {advice}") from error
+        return table
+
+    def _actions(self, name: str) -> list[dict[str, Any]]:
+        """Return the files of a table, and the statistics of their columns, as the Delta log has them."""
+        table = self._table(name)
+        return [] if table is None else plain_rows(table.get_add_actions(flatten=True))
 
     @property
     def newest_offset(self) -> int:
         """The highest physical offset, as the Delta log's statistics have it."""
-        column = "max.physical_offset"
-        rows = plain_rows(self._messages.get_add_actions(flatten=True))
-        known = [row[column] for row in rows if row.get(column) is not None]
-        return max(known, default=0)
+        known = (row.get("max.physical_offset") for row in self._actions(MESSAGES))
+        return max(filter(None, known), default=0)
 
     def files(self, name: str, column: str) -> Sequence[TableFile]:
         """Return the files of a table by the Delta log, those with the highest values of *column* first."""
         known = self._files.get((name, column))
         if known is None:
-            table = self._opened[name] if self.has(name) else None
-            actions = [] if table is None else plain_rows(table.get_add_actions(flatten=True))
-            found = (_file_of(row, column) for row in actions)
+            found = (_file_of(row, column) for row in self._actions(name))
             known = sorted(found, key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
             self._files[name, column] = known
         return known
 
     def has(self, name: str) -> bool:
         """Return whether the lake has a table, which SQL then knows."""
-        if name not in self._opened:
-            try:
-                table = self._table(name)
-            except NotAStore:
-                self._opened[name] = None
-            else:
-                self._register(name, table)
-                self._opened[name] = table
-        return self._opened[name] is not None
+        return self._table(name) is not None
 
     def version(self, name: str) -> int | None:
         """Return the version of a table that answers are of; None where the lake lacks it."""
-        table = self._opened[name] if self.has(name) else None
+        table = self._table(name)
         return None if table is None else int(table.version())
 
     def chosen(self, detail: str, manifest: str) -> TopicChoices | str:
