@@ -46,6 +46,7 @@ class Care(NamedTuple):
         return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
 
 
+@lru_cache(maxsize=8)
 class _Pace:
     """Keeps this process below a number of bytes a second, however long it computes between two reads."""
 
@@ -60,11 +61,6 @@ class _Pace:
             now = time.monotonic()
             self._free_at = free_at = max(self._free_at, now - _BURST_SECONDS) + size / self._rate
         time.sleep(max(free_at - now, 0))
-
-
-@lru_cache(maxsize=8)
-def _pace(rate: int) -> _Pace:
-    return _Pace(rate)
 
 
 @cache
@@ -110,7 +106,7 @@ class LocalReader(Reader):
     def _fill_carefully(self, position: int, buffer: memoryview) -> int:
         """Fill *buffer*; what had to come from the disk leaves the page cache again, and the rate is kept."""
         if self._care is not None and self._care.max_rate:
-            _pace(self._care.max_rate).wait(buffer.nbytes)
+            _Pace(self._care.max_rate).wait(buffer.nbytes)
         if self._kernel_drops:
             try:
                 return self._fill(position, buffer, _DONTCACHE)
@@ -222,7 +218,7 @@ class LocalStorage(Storage):
                 os.link(attempt, path)  # fails when the name is taken, unlike rename
             finally:
                 attempt.unlink(missing_ok=True)
-            flush_directory(path.parent)
+            flush_path(path.parent)
 
     def delete(self, location: str) -> None:
         """Remove a file, if it is there."""
@@ -291,18 +287,9 @@ def start_flush(descriptor: int, position: int, size: int) -> None:
         os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
 
-def flush_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    _flush(path, os.O_DIRECTORY)
-
-
-def flush_file(path: Path) -> None:
-    """Make the bytes of a file durable that somebody else has written."""
-    _flush(path, os.O_CLOEXEC)
-
-
-def _flush(path: Path, flags: int) -> None:
-    descriptor = os.open(path, os.O_RDONLY | flags)
+def flush_path(path: Path) -> None:
+    """Make the names in a directory durable, or the bytes of a file that somebody else has written."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

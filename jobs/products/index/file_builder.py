@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, KeySource, RowPart
 from jobs.storage import AnyStorage, storage_of
-from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
+from jobs.storage.local import flush_path, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder
@@ -215,7 +215,7 @@ class Attempt:
     def named(self, name: str, header: IndexHeader) -> BuiltFile:
         """Give a finished file its name; one that has it is replaced."""
         self._path.rename(self._directory / name)
-        flush_directory(self._directory)
+        flush_path(self._directory)
         return BuiltFile(name, self._size, self._sha256, header, gethostname(), self._place)
 
 
