@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple, Self
 
 from jobs.console.amounts import counted
-from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
+from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file, count_written
 from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import is_covered
@@ -32,7 +32,6 @@ from rmq_formats.layout import Content
 from rmq_formats.release import Rules, release_at
 
 FEW_BITS = 64
-_AT_ONCE = 1 << 20  # bytes
 _LARGEST_OVERWRITTEN = 1 << 24  # of a file that fills within a millisecond
 _DEEPEST = 4  # files over each other
 
@@ -216,13 +215,7 @@ def _overlap(files: Sequence[Explained]) -> bool:
 def _is_blank(real: RealFile, store: Store) -> bool:
     """Return whether a file is as a broker makes it, before it puts the first entry and writes the header."""
     with store.storage.open(real.location) as file:
-        at = file.next_written(0)
-        while at < real.size:
-            data = bytes(file.read(at, min(_AT_ONCE, real.size - at)))
-            if data.count(0) < len(data):
-                return False
-            at = file.next_written(at + len(data))
-    return True
+        return not count_written(file, file.next_written(0), real.size)
 
 
 def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> IndexRecipe:

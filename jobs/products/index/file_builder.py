@@ -282,7 +282,7 @@ def compare_file(recipe: IndexRecipe) -> Compared:
             comparison.bits,
             comparison.zeroed,
             slots_in_use(file, recipe.geometry),
-            _not_zero(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size),
+            count_written(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size),
             bytes(file.read(0, HEADER.size)) != HEADER.pack(*real.header),
         )
 
@@ -293,7 +293,8 @@ def slots_in_use(file: Reader, geometry: Geometry) -> int:
     return sum(int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4"))) for data in blocks)
 
 
-def _not_zero(file: Reader, position: int, end: int) -> int:
+def count_written(file: Reader, position: int, end: int) -> int:
+    """Count the bytes of a part of a file that are not zero."""
     return sum(int(np.count_nonzero(data)) for data in _blocks(file, position, end))
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from typing import BinaryIO, NamedTuple, Protocol
 from uuid import uuid4
@@ -170,11 +170,12 @@ class KeyRow:
     taken_back: tuple[tuple[int, int], ...] = ()  # of messages that a promotion took back and index files still name
     doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote so: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
-    _pages: dict[RowPart, list[Key]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _page: Callable[[RowPart], list[Key]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sum up the counts."""
+        """Sum up the counts; keep the pages that are read last."""
         object.__setattr__(self, "_ends", tuple(accumulate(span.keys for span in self.spans)))
+        object.__setattr__(self, "_page", lru_cache(_PAGES)(partial(_keys_of, self.source)))
 
     def __len__(self) -> int:
         """How many keys the log has."""
@@ -234,16 +235,6 @@ class KeyRow:
                 found += self._page(RowPart(file, before, size))[max(first - before, 0) : first + count - before]
         return found
 
-    def _page(self, page: RowPart) -> list[Key]:
-        """Return the keys of a page; fewer at the end of a run. The pages read last are kept."""
-        keys = self._pages.pop(page, None)
-        if keys is None:
-            keys = [Key(*key) for block in self.source.blocks(page) for key in block.keys.tolist()]
-            if len(self._pages) >= _PAGES:
-                del self._pages[next(iter(self._pages))]
-        self._pages[page] = keys
-        return keys
-
     def find(self, physical_offset: int) -> int:
         """Return the number of the first key of a message at *physical_offset* or after it."""
         return bisect_left(
@@ -257,6 +248,11 @@ class KeyRow:
             if place is not None:
                 return KeyPlace(place.first + end - span.keys, place.keys)
         return None
+
+
+def _keys_of(source: KeySource, page: RowPart) -> list[Key]:
+    """Return the keys of a page; fewer at the end of a run."""
+    return [Key(*key) for block in source.blocks(page) for key in block.keys.tolist()]
 
 
 def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, asked: Sequence[int] = ()) -> KeyRow:
