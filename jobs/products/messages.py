@@ -38,7 +38,7 @@ def start(run: Run, state: State | None) -> Started[None]:
     """Begin where the log's new part begins."""
     del state
     of_range = partial(_RangeMessages, run.output, run.writers.rules, run.selection, run.from_offset)
-    return Started(run, run.from_offset, partial(_collector, of_range))
+    return Started(run.from_offset, partial(_collector, of_range))
 
 
 def _collector(of_range: Callable[[Range], "_RangeMessages"], range_: Range, files: ExitStack) -> Collector[None]:

@@ -126,18 +126,11 @@ class Finished:
 class Started(Generic[C]):
     """A product in a run: from where it reads the log, and what makes the collector of a range."""
 
-    run: Run
     from_offset: int
     collector: NewCollector[C]
-
-    def finish(self, outcomes: Sequence[Outcome[Made[C]]], to_offset: int) -> Finished:
-        """
-        Settle what no range's task could settle, if anything; *to_offset* is where the next run goes on.
-
-        Each accepted range comes with what this product's collector made of it, and with the files of all products.
-        """
-        del outcomes, to_offset
-        return Finished()
+    # Settles what no range's task could settle, if anything; the offset is where the next run goes on. Each accepted
+    # range comes with what this product's collector made of it, and with the files of all products.
+    finish: Callable[[Sequence[Outcome[Made[C]]], int], Finished] = lambda *_: Finished()
 
     def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:
         """Finish with result *number* of each range, which this product's own collector made."""

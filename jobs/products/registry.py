@@ -10,7 +10,7 @@ from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jobs.products.broker_state import KeptState, has_changed
+from jobs.products.broker_state import has_changed
 from jobs.store.config_files import config_files
 from jobs.store.selection import Selection
 from jobs.store.store import Store
@@ -34,11 +34,6 @@ def _has_every_queue(store: Store, state: "State", selection: Selection) -> bool
 
 def _has_every_config_file(store: Store, state: "State", _: Selection) -> bool:
     return bool(state["files"] == {file.name: sha256(file.data).hexdigest() for file in config_files(store)})
-
-
-def _has_every_setting(store: Store, state: KeptState, _: Selection) -> bool:
-    """Return whether settings and offsets are as they were."""
-    return not has_changed(store, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,7 @@ PRODUCTS = (
         key="broker_config",
         reached="to_offset",
         is_of_last_step=True,
-        has_all_of=_has_every_setting,
+        has_all_of=lambda store, state, _: not has_changed(store, state),
     ),
 )
 NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from

@@ -33,7 +33,7 @@ from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, Rule, Rules, rules_of
 
 
-def start(run: Run, state: State | None) -> "StartedIndex":
+def start(run: Run, state: State | None) -> Started[RangeKeys]:
     """
     Continue the file that the last run left open.
 
@@ -53,7 +53,7 @@ def start(run: Run, state: State | None) -> "StartedIndex":
     return _started(run, geometry, writers, opening)
 
 
-def _first(run: Run) -> "StartedIndex":
+def _first(run: Run) -> Started[RangeKeys]:
     store = run.store
     real = real_files(store)
     try:
@@ -68,9 +68,9 @@ def _first(run: Run) -> "StartedIndex":
     return _started(run, geometry, writers, opening)
 
 
-def _started(run: Run, geometry: Known[Geometry], writers: Writers, opening: Opening) -> "StartedIndex":
+def _started(run: Run, geometry: Known[Geometry], writers: Writers, opening: Opening) -> Started[RangeKeys]:
     collector = partial(_collector, opening.rules, opening.asked, opening.from_offset)
-    return StartedIndex(run, opening.from_offset, collector, geometry, writers, opening)
+    return Started(opening.from_offset, collector, StartedIndex(run, geometry, writers, opening).finish)
 
 
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
@@ -93,9 +93,10 @@ def _continued(known: Writers, now: Writers, from_offset: int) -> Writers:
 
 
 @dataclass(frozen=True, slots=True)
-class StartedIndex(Started[RangeKeys]):
+class StartedIndex:
     """The index in a run, before the log is read."""
 
+    run: Run
     geometry: Known[Geometry]
     writers: Writers
     opening: Opening

@@ -33,7 +33,7 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 
 
-def start(run: Run, state: State | None) -> "StartedQueues":
+def start(run: Run, state: State | None) -> Started[RangeMatches]:
     """Look at the queues before the log: what is in them now, the log has by the time it is read."""
     if state is not None and run.back_to is not None:
         state = cut_back(state, run.back_to)
@@ -57,13 +57,14 @@ def start(run: Run, state: State | None) -> "StartedQueues":
     )
     boundary = max(_boundary(state), run.store.start_offset)
     collector = partial(_collector, run.output, matching)
-    return StartedQueues(run, boundary, collector, state, seen, matching, taken_to)
+    return Started(boundary, collector, StartedQueues(run, state, seen, matching, taken_to).finish)
 
 
 @dataclass(frozen=True, slots=True)
-class StartedQueues(Started[RangeMatches]):
+class StartedQueues:
     """A run's view of the queues, taken before it reads the log; it begins at the end of a record."""
 
+    run: Run
     state: State | None
     seen: Look
     matching: Matching  # what the task of each range needs
