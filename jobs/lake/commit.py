@@ -22,19 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from pyarrow import fs
 
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.plain import Row
-from jobs.lake.snapshot_files import Selection, StoredFile, files, select
-from jobs.lake.snapshots import Snapshots, open_delta, snapshot_of
+from jobs.lake.snapshot_files import StoredFile, files, select
+from jobs.lake.snapshots import open_delta, snapshot_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
-from jobs.storage import answered, arrow_filesystem
+from jobs.storage import answered
 from jobs.storage.local import flush_path
-from jobs.storage.locations import is_local, local_path, object_key
+from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import is_there
 from jobs.storage.s3 import delta_location, delta_options, persistently
 from jobs.storage.space import room_for
@@ -73,21 +72,19 @@ class TransactionTakenError(Exception):
 
 def open_table(lake: Lake, name: str) -> DeltaTable | None:
     """Return the newest snapshot of a table, to be read; None when the lake has no such table."""
-    return _if_there(lake, name, Snapshots.newest)
+    return _if_there(lake, name, own=False)
 
 
 def own_table(lake: Lake, name: str) -> DeltaTable | None:
     """Return the newest snapshot of a table for whoever changes it; None when the lake has no such table."""
-    return _if_there(lake, name, Snapshots.own)
+    return _if_there(lake, name, own=True)
 
 
-def _if_there(
-    lake: Lake, name: str, which: Callable[[Snapshots, Path, Callable[[], DeltaTable]], DeltaTable]
-) -> DeltaTable | None:
+def _if_there(lake: Lake, name: str, *, own: bool) -> DeltaTable | None:
     location = lake.locate(name)
     try:
         with _failing_as_files_do(lake, location, "read"):
-            return snapshot_of(location, lambda: _opened(lake, name), which)
+            return snapshot_of(location, lambda: _opened(lake, name), own=own)
     except TableNotFoundError:
         return None
 
@@ -420,15 +417,10 @@ def chosen(
     Arrow reads the files itself: the file system that `deltalake` would give it is Python, and one of Arrow's threads
     that is still in it when the interpreter ends takes the whole process down.
     """
-    uri = snapshot.table_uri
-    if is_local(uri):
-        filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
-    else:
-        filesystem = fs.SubTreeFileSystem(object_key(uri), arrow_filesystem(uri, lake.options))
     if deleted and not snapshot.protocol().reader_features:
         return pa.table({"physical_offset": []})
     # A data set of `deltalake` takes a column for NULL where another engine wrote a file without its statistics.
-    return persistently(lambda: select(lake, snapshot, filesystem, Selection(columns, where, deleted)))
+    return persistently(lambda: select(lake, snapshot, columns, where, deleted=deleted))
 
 
 def rows(lake: Lake, table: str, kind: type[Row], where: pc.Expression | None = None) -> list[Row]:

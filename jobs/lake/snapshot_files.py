@@ -22,6 +22,8 @@ from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.lake.tables import Table
 from jobs.lake.vectors import Vector, vectors
+from jobs.storage import arrow_filesystem
+from jobs.storage.locations import is_local, local_path, object_key
 
 Result = TypeVar("Result")
 T = TypeVar("T")
@@ -197,23 +199,19 @@ def _limits(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.
     return {name: limits for name, limits in known.items() if limits is not None and limits.has_min_max}
 
 
-class Selection(NamedTuple):
-    """Which rows and columns of a snapshot are wanted."""
+def select(
+    lake: Lake, snapshot: DeltaTable, columns: list[str] | None, where: pc.Expression | None, *, deleted: bool
+) -> pa.Table:
+    """
+    Return rows of a snapshot, read through the vectors of its files; statistics leave few files to open.
 
-    columns: list[str] | None
-    where: pc.Expression | None
-    deleted: bool = False  # those that are deleted, as far as files still hold them
-
-    def needed(self, schema: pa.Schema) -> list[str] | None:
-        """Return the columns that must be read; one whose name only looks like a part of the expression may be more."""
-        if self.columns is None:
-            return None
-        asked = str(self.where) if self.where is not None else ""
-        return [name for name in schema.names if name in self.columns or name in asked]
-
-
-def select(lake: Lake, snapshot: DeltaTable, filesystem: fs.FileSystem, selection: Selection) -> pa.Table:
-    """Return rows of a snapshot, read through the vectors of its files; statistics leave few files to open."""
+    Those that are *deleted*, if these are wanted, as far as files still hold them.
+    """
+    uri = snapshot.table_uri
+    if is_local(uri):
+        filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
+    else:
+        filesystem = fs.SubTreeFileSystem(object_key(uri), arrow_filesystem(uri, lake.options))
     schema = pa.schema(snapshot.schema())
     layout = ds.ParquetFileFormat(_READ_OPTIONS)
     stored = {file.path: file for file in files(lake, snapshot)}
@@ -222,17 +220,18 @@ def select(lake: Lake, snapshot: DeltaTable, filesystem: fs.FileSystem, selectio
         for path, file in stored.items()
     ]
     dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
-    found = list(dataset.get_fragments(selection.where))
-    whole = [fragment for fragment in found if stored[fragment.path].vector is None and not selection.deleted]
-    tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(selection.columns, selection.where)]
-    needed = selection.needed(schema)
+    found = list(dataset.get_fragments(where))
+    whole = [fragment for fragment in found if stored[fragment.path].vector is None and not deleted]
+    tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
+    # A column whose name only looks like a part of the expression is read in vain.
+    needed = columns and [name for name in schema.names if name in columns or name in str(where)]
     for fragment in found:
         vector = stored[fragment.path].vector
         if vector is not None:
             rows = fragment.to_table(schema, needed)
-            rows = rows.filter(pa.array(vector.padded(rows.num_rows) != selection.deleted))
-            rows = rows if selection.where is None else rows.filter(selection.where)
-            tables.append(rows.select(selection.columns or schema.names))
+            rows = rows.filter(pa.array(vector.padded(rows.num_rows) != deleted))
+            rows = rows if where is None else rows.filter(where)
+            tables.append(rows.select(columns or schema.names))
     return pa.concat_tables(tables)
 
 

@@ -107,14 +107,12 @@ def kept_snapshots() -> Iterator[Snapshots]:
         _kept.reset(before)
 
 
-def snapshot_of(
-    location: str,
-    opened: Callable[[], DeltaTable],
-    which: Callable[[Snapshots, Path, Callable[[], DeltaTable]], DeltaTable],
-) -> DeltaTable:
-    """Return the newest snapshot of a table: *which* of the kept ones, or just *opened* where none are kept."""
+def snapshot_of(location: str, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
+    """Return the newest snapshot of a table: a kept one, its caller's *own* or not, or *opened* where none are kept."""
     kept = _kept.get()
-    return opened() if kept is None or not is_local(location) else which(kept, _there(location), opened)
+    if kept is None or not is_local(location):
+        return opened()
+    return (kept.own if own else kept.newest)(_there(location), opened)
 
 
 def _there(location: str) -> Path:
