@@ -9,7 +9,7 @@ its vector: such a commit removes nothing, and the rows of the file are there tw
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -44,22 +44,17 @@ def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
     return {path: vector for (path, _), vector in found.items()}
 
 
-def version_before(
-    lake: Lake, snapshot: DeltaTable, unwanted: Sequence[Callable[[LogAction], bool | None]]
-) -> int | None:
-    """
-    Return the last version of a table without the *unwanted* features; None when its log does not go back so far.
-
-    Each one returns whether an action gives it to the table, or None where the action says nothing about it.
-    """
+def newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction, LogAction], bool]) -> int | None:
+    """Return the newest version of a table whose protocol and metadata are *wanted*; None without one in its log."""
     log = _folder(snapshot)
     names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))
     found: int | None = None
-    had: list[bool | None] = [None] * len(unwanted)
+    newest: dict[str, LogAction] = {}
     for name in names:
         for action in _lines(lake, f"{log}/{name}"):
-            had = [before if (now := has(action)) is None else now for has, before in zip(unwanted, had, strict=True)]
-        found = int(name[:20]) if all(one is False for one in had) else found
+            newest |= {kind: action[kind] for kind in ("protocol", "metaData") if action.get(kind)}
+        if len(newest) > 1 and wanted(newest["protocol"], newest["metaData"]):
+            found = int(name[:20])
     return found
 
 

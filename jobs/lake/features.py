@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from deltalake import DeltaTable, Schema
 
-from jobs.lake.delta_log import LogAction, version_before
+from jobs.lake.delta_log import LogAction, newest_version
 from jobs.lake.lake import Lake
 from jobs.lake.tables import BY_NAME, Table
 from jobs.launch.engine import has_session, lacking_spark
@@ -161,38 +161,22 @@ def _taken_back(
 
 def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
     """Return the statements that put a table back to its last version that we write: nothing else drops all."""
-    features = partial(_has_features, KEPT if lacking_spark() else _written(lake))
-    known = version_before(lake, snapshot, (features, _has_mapping, partial(_has_columns, table)))
+    known = newest_version(lake, snapshot, partial(_is_ours, KEPT if lacking_spark() else _written(lake), table))
     version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _has_features(written: frozenset[str], action: LogAction) -> bool | None:
-    """Return whether an action gives a table features that we do not write."""
-    protocol = action.get("protocol")
-    if not protocol:
-        return None
-    return not written.issuperset((*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())))
-
-
-def _has_mapping(action: LogAction) -> bool | None:
-    """Return whether an action gives a table's columns other names in files."""
-    metadata = action.get("metaData")
-    return _is_mapped(metadata.get("configuration", {})) if metadata else None
+def _is_ours(written: frozenset[str], table: Table, protocol: LogAction, metadata: LogAction) -> bool:
+    """Return whether a table of this protocol and metadata has nothing that we do not write."""
+    if not written.issuperset((*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))):
+        return False
+    columns = _columns(Schema.from_json(metadata["schemaString"]), metadata["partitionColumns"], table)
+    return not (_is_mapped(metadata.get("configuration", {})) or any(columns))
 
 
 def _is_mapped(configuration: Mapping[str, str | None]) -> bool:
     return (configuration.get("delta.columnMapping.mode") or "none").lower() != "none"
-
-
-def _has_columns(table: Table, action: LogAction) -> bool | None:
-    """Return whether an action gives a table columns that we do not write."""
-    metadata = action.get("metaData")
-    if not metadata:
-        return None
-    schema = Schema.from_json(metadata["schemaString"])
-    return any(_columns(schema, metadata["partitionColumns"], table))
 
 
 def _columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
