@@ -1,7 +1,7 @@
 """Statements that make a lake's tables known to a catalog by their names; the tables stay where they are."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,9 +50,9 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
         kind_of_schema = "SCHEMA" if kind is CatalogKind.UNITY else "DATABASE"
         yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
     for table, snapshot in there:
-        location = _place(lake.locate(table.name), kind)
+        place = sql_text(_place(lake.locate(table.name), kind))
         full_name = f"{name}.{_quoted(name_of(table), kind)}"
-        yield Statement(table.name, _STATEMENTS[kind](full_name, location, table, snapshot))
+        yield Statement(table.name, _created(kind, full_name, place, table, snapshot))
     if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
         known = {table.name for table, _ in there}
         for view in views():
@@ -70,33 +70,25 @@ def name_of(table: Table) -> str:
     return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 
 
-def _spark(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str:
-    # Columns, their comments and the table's come from Delta's log: named here, they would have to be the same.
-    return f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {sql_text(location)}"
+# Columns, their comments and the table's come from Delta's log: named here, they would have to be the same.
+_FROM_LOG = {
+    CatalogKind.SPARK: "CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}",
+    CatalogKind.UNITY: "CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}",
+    CatalogKind.GLUE: "CREATE EXTERNAL TABLE {name}\nLOCATION {place}\nTBLPROPERTIES ('table_type' = 'DELTA')",
+}
 
 
-def _glue(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str:
-    # Athena, too, takes the columns from the log.
-    return f"CREATE EXTERNAL TABLE {name}\nLOCATION {sql_text(location)}\nTBLPROPERTIES ('table_type' = 'DELTA')"
-
-
-def _hive(name: str, location: str, table: Table, snapshot: DeltaTable) -> str:
+def _created(kind: CatalogKind, name: str, place: str, table: Table, snapshot: DeltaTable) -> str:
+    if kind is not CatalogKind.HIVE:
+        return _FROM_LOG[kind].format(name=name, place=place)
     columns = ",\n".join(
-        f"  {_quoted(field.name, CatalogKind.HIVE)} {sql_type(field.type)}{_comment(comment_of(field))}"
+        f"  {_quoted(field.name, kind)} {sql_type(field.type)}{_comment(comment_of(field))}"
         for field in snapshot.schema().fields
     )
     return (
         f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\nCOMMENT {sql_text(f'One row is {table.row}.')}\n"
-        f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {sql_text(location)}"
+        f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {place}"
     )
-
-
-_STATEMENTS: Mapping[CatalogKind, Callable[[str, str, Table, DeltaTable], str]] = {
-    CatalogKind.SPARK: _spark,
-    CatalogKind.UNITY: _spark,
-    CatalogKind.GLUE: _glue,
-    CatalogKind.HIVE: _hive,
-}
 
 
 def _place(location: str, kind: CatalogKind) -> str:
