@@ -79,7 +79,8 @@ class PartTask:
             rows = self.chosen(number, item, rows)
         undecoded, messages, noted = Undecoded(), 0, 0
         path = self.folder / name
-        with room_for(str(path)), _part(self.kind, path, self.release) as file:
+        part = _ParquetPart(path) if self.kind is Format.PARQUET else _LinesPart(path, self.release, self.kind)
+        with room_for(str(path)), part as file:
             for batch, bodies in chain.from_iterable(map(partial(slices, limit=self.limit), rows)):
                 file.write(batch, bodies)
                 undecoded.note(batch, bodies)
@@ -176,10 +177,6 @@ def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
     """Return the writer of a file that begins with rows of *size* bytes; pages of large rows are written when full."""
     at_once = min(max(rows * _PAGE // max(size, 1), 1), _MOST_AT_ONCE)
     return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_batch_size=at_once)
-
-
-def _part(kind: Format, path: Path, release: Release) -> _LinesPart | _ParquetPart:
-    return _ParquetPart(path) if kind is Format.PARQUET else _LinesPart(path, release, kind)
 
 
 def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:

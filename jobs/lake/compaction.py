@@ -101,10 +101,11 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
 
     def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
         left = tuple(spared)
-        chosen = _of_run(stored, left, of.store_id, many) if of else _chosen(stored, left)
-        return [Group(lake, rows, tuple(some), _name(of)) for some in chosen]
+        chosen = _of_run(stored, left, of.store_id, many) if of else list(_groups(_mergeable(stored, left)))
+        names = [of.name(MERGED) if of else f"compacted-{uuid4()}.parquet" for _ in chosen]
+        return [Group(lake, rows, tuple(some), name) for some, name in zip(chosen, names, strict=True)]
 
-    return rewritten(lake, table, plan, merge or _merge_here)
+    return rewritten(lake, table, plan, merge or (lambda groups: list(map(merge_group, groups))))
 
 
 def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
@@ -144,8 +145,7 @@ def _merged_by_spark(lake: Lake, snapshot: DeltaTable, table: Table, many: int) 
     from jobs.lake.spark_writer import SparkWriter  # few lakes need it
 
     with suppress(CommitFailedError):
-        merged = SparkWriter().merge(snapshot, small=SMALL, large=LARGE)
-        return Saved(table.name, merged.removed, merged.added, merged.removed_bytes, merged.added_bytes)
+        return SparkWriter().merge(snapshot, table.name, small=SMALL, large=LARGE)
     return Saved(table.name)
 
 
@@ -160,14 +160,10 @@ def estimate(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Saved(table.name, bytes_after=None)
-    chosen = _chosen(files(lake, snapshot), tuple(spared))
+    chosen = list(_groups(_mergeable(files(lake, snapshot), tuple(spared))))
     size = sum(file.size for some in chosen for file in some)
     obsolete = vacuum(lake, table, dry_run=True)
     return Saved(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
-
-
-def _chosen(stored: Iterable[StoredFile], spared: tuple[str, ...]) -> list[list[StoredFile]]:
-    return list(_groups(_mergeable(stored, spared)))
 
 
 def _of_run(stored: Iterable[StoredFile], spared: tuple[str, ...], store_id: str, many: int) -> list[list[StoredFile]]:
@@ -185,10 +181,6 @@ def _of_run(stored: Iterable[StoredFile], spared: tuple[str, ...], store_id: str
     return list(_groups(file for file in mine if file.size <= largest))
 
 
-def _name(of: FileNaming | None) -> str:
-    return of.name(MERGED) if of else f"compacted-{uuid4()}.parquet"
-
-
 def clustered_name() -> str:
     """Return a name for a file of a narrow range: merged with others, in the order of the log, it would be wide."""
     return f"{_CLUSTERED}{uuid4()}.parquet"
@@ -197,10 +189,6 @@ def clustered_name() -> str:
 def is_clustered(file: StoredFile) -> bool:
     """Return whether a file is one of a narrow range."""
     return file.path.startswith(_CLUSTERED)
-
-
-def _merge_here(groups: Sequence[Group]) -> list[Action | None]:
-    return [merge_group(group) for group in groups]
 
 
 def _mergeable(stored: Iterable[StoredFile], spared: tuple[str, ...]) -> list[StoredFile]:

@@ -1,19 +1,13 @@
 """Rows of Arrow as Python has them, without a detour: no import of pandas, which takes longer than a lookup."""
 
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 Row = TypeVar("Row", bound=NamedTuple)
 
 
-class Stream(Protocol):
-    """Anything that offers Arrow's stream interface."""
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
-
-
-def plain_rows(stream: Stream) -> list[dict[str, Any]]:
+def plain_rows(stream: object) -> list[dict[str, Any]]:
     """
     Return the rows of a stream without its columns of times, which are beside the milliseconds that they are made of.
 

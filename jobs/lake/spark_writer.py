@@ -15,6 +15,7 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
 
 from jobs.console.log import say
+from jobs.lake.compaction import Saved
 from jobs.lake.lake import Lake
 from jobs.launch.engine import has_session
 from jobs.storage.locations import local_path
@@ -43,15 +44,6 @@ def connected(table: str) -> Connection:
 
     spark = spark_session("rmq-lake")
     return Connection(spark._jvm, spark._jsparkSession)  # noqa: SLF001 - Delta's transactions have no Python side
-
-
-class Merged(NamedTuple):
-    """The files that Delta's OPTIMIZE replaced, and the new ones."""
-
-    removed: int
-    removed_bytes: int
-    added: int
-    added_bytes: int
 
 
 class SparkWriter:
@@ -93,7 +85,7 @@ class SparkWriter:
         described = ", ".join(f"{sql_text(name)} = {sql_text(value)}" for name, value in properties.items())
         self._run(snapshot, f"ALTER TABLE {{table}} SET TBLPROPERTIES ({described})")
 
-    def merge(self, snapshot: DeltaTable, *, small: int, large: int) -> Merged:
+    def merge(self, snapshot: DeltaTable, table: str, *, small: int, large: int) -> Saved:
         """Have Delta merge files below *small* bytes into some of *large* ones; it keeps row ids and clusters."""
         settings = connected(_location(snapshot)).session.conf()
         before = {name: settings.getOption(name) for name in (_LEAST, _MOST)}  # unknown until Delta's classes are there
@@ -109,7 +101,7 @@ class SparkWriter:
                     settings.unset(name)
         metrics = loads(line)["metrics"]
         gone, new = metrics["filesRemoved"], metrics["filesAdded"]
-        return Merged(gone["totalFiles"], gone["totalSize"], new["totalFiles"], new["totalSize"])
+        return Saved(table, gone["totalFiles"], new["totalFiles"], gone["totalSize"], new["totalSize"])
 
     @staticmethod
     def _run(snapshot: DeltaTable, statement: str) -> list[str]:

@@ -266,22 +266,15 @@ def _statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
         if len(ranged) != sum(1 for item in found if item.num_values):
             continue  # a row group with values but without limits: nothing can be said of the file
         if ranged:
-            low[name] = _lowest(min(item.min for item in ranged))
-            high[name] = _highest(max(item.max for item in ranged))
+            low[name] = _json(min(item.min for item in ranged), "")
+            high[name] = _json(max(item.max for item in ranged), _HIGHEST)
     return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
-def _lowest(value: object) -> object:
-    return value[:STATISTICS_LENGTH] if isinstance(value, str) else _json(value)
-
-
-def _highest(value: object) -> object:
+def _json(value: object, mark: str) -> object:
+    """Return a limit as Delta's log has it: of a long text the beginning, and a *mark* after it."""
     if isinstance(value, str) and len(value) > STATISTICS_LENGTH:
-        return value[:STATISTICS_LENGTH] + _HIGHEST
-    return _json(value)
-
-
-def _json(value: object) -> object:
+        return value[:STATISTICS_LENGTH] + mark
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     if isinstance(value, dt.date):

@@ -7,7 +7,7 @@ and so is what it rests on: it follows on the very snapshot that was asked for t
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
@@ -20,6 +20,9 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import Table
 from jobs.lake.vectors import Vector
 from jobs.storage.locations import is_local
+
+if TYPE_CHECKING:
+    from jobs.lake.spark_writer import SparkWriter
 
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
 NO_VECTORS = "files with deletion vectors can be replaced on local file systems alone"
@@ -66,21 +69,8 @@ class Commit(NamedTuple):
         return found
 
 
-class Writer(Protocol):
-    """Writes to the log of a table; `CommitFailedError` where another commit came first."""
-
-    @property
-    def name(self) -> str:
-        """How a run's manifest calls it."""
-
-    def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
-        """Write a commit on *snapshot*; after commits that come between only where *attempts* allow it."""
-
-    def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
-        """Give a table more columns."""
-
-    def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
-        """Give a table properties."""
+# Both write to the log of a table, and raise `CommitFailedError` where another commit came first.
+Writer: TypeAlias = "_Deltalake | SparkWriter"
 
 
 def writer_of(snapshot: DeltaTable) -> Writer:
@@ -95,7 +85,7 @@ def writer_of(snapshot: DeltaTable) -> Writer:
 class _Deltalake:
     """The package `deltalake`, which needs no JVM."""
 
-    name = "deltalake"
+    name = "deltalake"  # in a run's manifest
 
     def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
         """Write a commit; one that removes files with vectors by hand."""
@@ -121,9 +111,11 @@ class _Deltalake:
         )
 
     def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
+        """Give a table more columns."""
         snapshot.alter.add_columns(list(new))
 
     def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
+        """Give a table properties."""
         snapshot.alter.set_table_properties(dict(properties))
 
 
