@@ -9,7 +9,6 @@ both.
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from jobs.store.queue_files import FIRST_LOOK, StoredQueue, first_unwritten, keeps_light_in_rocksdb, stored_queues
@@ -41,8 +40,12 @@ class _Seen(NamedTuple):
 
     watermark: int
     end: int
-    physical_end: int  # of its last unit's record
-    newest: int = -1  # where its last unit leads
+    last: Unit | BatchUnit | None = None  # its last unit, if there is one
+
+    @property
+    def newest(self) -> int:
+        """The offset that its last unit leads to; -1 without one."""
+        return -1 if self.last is None else self.last.physical_offset
 
 
 def look(
@@ -60,7 +63,7 @@ def look(
     """
     known = watermarks or {}
     every = stored_queues(store)
-    looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every], store)
+    looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every])
     dispatched = _dispatched(looks, store)
     closed = store.is_final
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
@@ -71,7 +74,7 @@ def look(
         seen = [first[queue.name] for queue in queues]
     else:
         wishes = [_second_look(queue, first.get(queue.name), known.get(queue.name), from_offset) for queue in queues]
-        seen = _look_at_all(workers, wishes, store)
+        seen = _look_at_all(workers, wishes)
     return Look(
         tuple(queues),
         tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
@@ -84,9 +87,11 @@ def look(
 
 def _dispatched(looks: Sequence[_Seen], store: Store) -> int:
     """Return the end of the newest record that the last unit of a queue leads to: a foreign one leads to no record."""
-    ends = sorted({(seen.physical_end, seen.newest) for seen in looks}, reverse=True)
+    last = {(one.last.physical_offset + one.last.size, one.newest) for one in looks if one.last is not None}
+    # A unit that points after all files says nothing about the log; nor does a blank.
+    ends = sorted((one for one in last if one[0] <= store.end_offset), reverse=True)
     for end, offset in ends[:_MOST_FOREIGN]:
-        record = find_record(store, offset) if end else None
+        record = find_record(store, offset)
         if record is not None and record.end_offset == end:
             return end
     return max((end for end, _ in ends), default=0)
@@ -123,35 +128,21 @@ def _second_look(queue: StoredQueue, seen: _Seen | None, known: int | None, from
     return _Wish(queue, known, from_offset) if seen is None else _Wish(queue, seen.end, EVERYTHING)
 
 
-def _look_at_all(workers: Workers, wishes: Sequence[_Wish], store: Store) -> list[_Seen]:
+def _look_at_all(workers: Workers, wishes: Sequence[_Wish]) -> list[_Seen]:
     parts = [wishes[at : at + _AT_ONCE] for at in range(0, len(wishes), _AT_ONCE)]
-    task = partial(_look_at, limit=store.end_offset)
-    return [seen for part in workers.map(parts, task, "reading queues") for seen in part]
+    return [seen for part in workers.map(parts, _look_at, "reading queues") for seen in part]
 
 
-def _look_at(wishes: Sequence[_Wish], *, limit: int) -> list[_Seen]:
-    return [seen_of(*wish, limit) for wish in wishes]
+def _look_at(wishes: Sequence[_Wish]) -> list[_Seen]:
+    return [seen_of(*wish) for wish in wishes]
 
 
-def seen_of(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -> _Seen:
+def seen_of(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
     """Return the end of a queue at one look."""
-    watermark, end, unit = _end_near(queue, known, from_offset) or _end_anywhere(queue, known, from_offset)
-    if unit is None:
-        return _Seen(watermark, end, 0)
-    physical_end = unit.physical_offset + unit.size
-    # A unit that points after all files says nothing about the log; nor does a blank.
-    return _Seen(watermark, end, physical_end if physical_end <= limit else 0, unit.physical_offset)
+    return _end_near(queue, known, from_offset) or _end_anywhere(queue, known, from_offset)
 
 
-class _End(NamedTuple):
-    """The end of a queue at one look."""
-
-    watermark: int
-    end: int
-    last: Unit | BatchUnit | None  # its last unit, if there is one
-
-
-def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _End | None:
+def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen | None:
     """
     Return the end of a queue that was taken up to *known* and ends a few units after it; None of any other.
 
@@ -165,17 +156,17 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _End |
     # cut or made again; if all that was read is written, the end lies farther on.
     if not 0 < written * queue.unit_size < len(data) or queue.decode(data).physical_offset >= from_offset:
         return None
-    return _End(known, known - 1 + written, queue.decode(data, written - 1))
+    return _Seen(known, known - 1 + written, queue.decode(data, written - 1))
 
 
-def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _End:
+def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
     """Return the end of any queue."""
     is_valid = known is not None and _was_taken(queue, known, from_offset)
     end = queue.written_end(known if is_valid else None)
     watermark = queue.start
     if known is not None:
         watermark = max(known, queue.start) if is_valid else _first_new(queue, end, from_offset)
-    return _End(watermark, end, queue.unit(end - 1) if end > queue.start else None)
+    return _Seen(watermark, end, queue.unit(end - 1) if end > queue.start else None)
 
 
 def _was_taken(queue: StoredQueue, known: int, from_offset: int) -> bool:

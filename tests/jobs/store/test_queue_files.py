@@ -104,7 +104,7 @@ def test_one_read_near_the_known_end_says_what_the_general_way_says(
     (folder / name_of_offset(40 * UNIT.size)).write_bytes(b"".join(units))
     (tmp_path / "commitlog").mkdir()
     queue = queue_of(list_store(str(tmp_path)))
-    asked = [(queue, known, offset, 6400) for known in (None, *range(38, 106)) for offset in (0, 1, 2500, 6400)]
+    asked = [(queue, known, offset) for known in (None, *range(38, 106)) for offset in (0, 1, 2500, 6400)]
 
     near = [queue_ends.seen_of(*one) for one in asked]
     monkeypatch.setattr(queue_ends, "_end_near", lambda *_: None)
@@ -124,7 +124,7 @@ def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: py
         return whole(self, start, stop)
 
     monkeypatch.setattr(StoredQueue, "read", counting)
-    seen = queue_ends.seen_of(queue, end - 1, store.end_offset, store.end_offset)
+    seen = queue_ends.seen_of(queue, end - 1, store.end_offset)
 
     assert (end - 1, end) == (seen.watermark, seen.end)
     assert 1 == len(read)
