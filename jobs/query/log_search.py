@@ -8,7 +8,7 @@ are walked by the scalar layer; the compiled scan, whose import takes longer tha
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
@@ -49,11 +49,7 @@ class RecordBlock(NamedTuple):
         return decode_record(self.data[position:end], 0, self.base_offset + position)
 
 
-class Sieve(Protocol):
-    """Which records of a block are worth decoding."""
-
-    def __call__(self, block: RecordBlock, /) -> Iterator[int]:
-        """Yield their numbers, ascending."""
+Sieve = Callable[[RecordBlock], Iterator[int]]  # yields which records of a block are worth decoding, ascending
 
 
 def holding(text: str) -> Sieve:

@@ -104,7 +104,8 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
 
 def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
     """Explain that no message of any topic has *key*."""
-    if kind is KeyKind.UNIQUE and _is_offset_id(source, key):
+    named = offset_id(key) if kind is KeyKind.UNIQUE else None
+    if named is not None and named.host in source.hosts() and source.at(named.physical_offset, named.host):
         text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.lacks}" if source.lacks else ""
@@ -125,13 +126,6 @@ def offset_id(text: str) -> OffsetId | None:
         return decode_offset_id(text)
     except FormatError:
         return None
-
-
-def _is_offset_id(source: Source, text: str) -> bool:
-    named = offset_id(text)
-    if named is None or named.host not in source.hosts():
-        return False
-    return source.at(named.physical_offset, named.host) is not None
 
 
 def covered(coverage: Coverage) -> str:

@@ -33,6 +33,7 @@ from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 
 _OPEN_FILES = 64  # more are closed again, all at once
+_PHYSICAL_OFFSET = HEAD.index("physical_offset")
 _SMALL_READ = 4096  # most records are read with one call
 
 
@@ -249,6 +250,3 @@ class StoreReader:
     def static_queues(self, topic: str) -> list[StaticQueue]:
         """Return the queues of a static topic; none of any other."""
         return static_queues(read_config(self.store, MAPPING_FILE) or {}, topic)
-
-
-_PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from jobs.storage.locations import is_local, local_path
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
+from jobs.store.record_places import records_from
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK
@@ -268,16 +269,13 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
         log = SegmentBytes(read, segment.readable, segment.base_offset, framing)
         position: int | None = 0
         while position is not None and position < log.size:
-            try:
-                record = log.record_at(position)
-            except FormatError:
-                if not any(read(position, BLANK.size)):
-                    return  # not written yet
-                near = replace(log, size=min(log.size, position + _DAMAGE_SKIPPED))
-                position = near.find_record(position + 1, None)
-            else:
+            for record in records_from(log, position):
                 yield record
                 position = record.end_offset - segment.base_offset
+            if not any(read(position, BLANK.size)):
+                return  # not written yet
+            near = replace(log, size=min(log.size, position + _DAMAGE_SKIPPED))
+            position = near.find_record(position + 1, None)
 
 
 def _key_hashes(file: IndexReader, offset: int) -> set[int]:

@@ -48,13 +48,8 @@ class Database:
     """An open database."""
 
     def __init__(self, families: Mapping[str, "Rdict"], location: str) -> None:
-        self._families = families
+        self.families = families  # of columns, by their names
         self._location = location
-
-    @property
-    def families(self) -> Sequence[str]:
-        """The names of the column families."""
-        return tuple(self._families)
 
     def rows(self, family: str, start: bytes = b"", at_once: int = _AT_ONCE) -> Iterator[Rows]:
         """
@@ -62,7 +57,7 @@ class Database:
 
         None of a family that is not there. `CorruptData` where the next row cannot be read.
         """
-        found = self._families.get(family)
+        found = self.families.get(family)
         if found is None:
             return
         items = iter(found.items(from_key=start))

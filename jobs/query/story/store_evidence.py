@@ -92,10 +92,9 @@ class StoreEvidence:
     def _unit_place(self, queue: StoredQueue, position: int) -> Place:
         if queue.in_rocksdb:
             return Place(f"RocksDB, queue {queue.name.topic}/{queue.name.queue_id}")
-        at = position * queue.unit_size
-        for file in queue.files:
-            if file.base_offset <= at < file.end:
-                return Place(self._relative(file.location), at - file.base_offset)
+        file = queue.file_at(position)
+        if file is not None:
+            return Place(self._relative(file.location), position * queue.unit_size - file.base_offset)
         return Place(f"{queue.name.kind.value}/{queue.name.topic}/{queue.name.queue_id}")
 
     def keys(self, message: Message) -> list[KeyFact]:
