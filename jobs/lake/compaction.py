@@ -30,7 +30,7 @@ from jobs.lake.features import needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
-from jobs.lake.tables import Table
+from jobs.lake.tables import RUNS, Table
 from jobs.lake.vectors import has_vectors, is_vector_file
 from jobs.lake.writers import Rewrite
 from jobs.storage.locations import is_local, local_path
@@ -42,6 +42,7 @@ RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 18
 _SORTED_ROWS = 2 << 20  # in memory at once: a file of more is sorted piece by piece
 _CLUSTERED = "clustered-"
+_ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 
 Merge = Callable[[Sequence["Group"]], list[Action | None]]
 Plan = Callable[[Table, Sequence[StoredFile]], list["Group"]]
@@ -78,21 +79,20 @@ class Saved(NamedTuple):
         )
 
 
-def compact(  # noqa: PLR0913 - what may be merged, and who does it
+def compact(
     lake: Lake,
     table: Table,
     *,
     many: int = 2,
     of: FileNaming | None = None,
-    spared: Iterable[str] = (),
     merge: Merge | None = None,
 ) -> Saved:
     """
     Merge the small files of a table.
 
     For the run *of* a store, only the store's, by files that bear the run's name, if there are at least *many*; merged
-    with what is much larger, a row would be written again every few runs. Files whose names begin with one of
-    *spared* are left alone. Where Delta keeps row ids and clusters, its own OPTIMIZE merges, for all stores at once.
+    with what is much larger, a row would be written again every few runs. Where Delta keeps row ids and clusters, its
+    own OPTIMIZE merges, for all stores at once.
     """
     snapshot = open_table(lake, table.name)
     if snapshot is not None and needs_spark(snapshot):
@@ -100,8 +100,8 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
         return _merged_by_spark(lake, snapshot, table, many)
 
     def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
-        left = tuple(spared)
-        chosen = _of_run(stored, left, of.store_id, many) if of else list(_groups(_mergeable(stored, left)))
+        small = _mergeable(lake, table, stored)
+        chosen = _of_run(small, of.store_id, many) if of else list(_groups(small))
         names = [of.name(MERGED) if of else f"compacted-{uuid4()}.parquet" for _ in chosen]
         return [Group(lake, rows, tuple(some), name) for some, name in zip(chosen, names, strict=True)]
 
@@ -140,7 +140,7 @@ def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
 
 def _merged_by_spark(lake: Lake, snapshot: DeltaTable, table: Table, many: int) -> Saved:
     """Have Delta merge files where there are *many* small ones; another process that merges meanwhile is enough."""
-    if len(_mergeable(files(lake, snapshot, table), ())) < many:
+    if sum(file.size < SMALL and not is_clustered(file) for file in files(lake, snapshot, table)) < many:
         return Saved(table.name)
     from jobs.lake.spark_writer import SparkWriter  # few lakes need it
 
@@ -155,20 +155,20 @@ def _is_current(lake: Lake, table: Table, groups: Iterable[Group]) -> bool:
     return snapshot is not None and {file.path for group in groups for file in group.files} <= paths(snapshot)
 
 
-def estimate(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
+def estimate(lake: Lake, table: Table) -> Saved:
     """Estimate the effect of `compact` and `vacuum`; the size of merged files is not known before."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Saved(table.name, bytes_after=None)
-    chosen = list(_groups(_mergeable(files(lake, snapshot), tuple(spared))))
+    chosen = list(_groups(_mergeable(lake, table, files(lake, snapshot))))
     size = sum(file.size for some in chosen for file in some)
     obsolete = vacuum(lake, table, dry_run=True)
     return Saved(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
 
 
-def _of_run(stored: Iterable[StoredFile], spared: tuple[str, ...], store_id: str, many: int) -> list[list[StoredFile]]:
+def _of_run(small: Iterable[StoredFile], store_id: str, many: int) -> list[list[StoredFile]]:
     """Return groups of the smallest files: a large one waits until the smaller ones together are as large."""
-    mine = [file for file in _mergeable(stored, spared) if _store(file).startswith(store_id)]
+    mine = [file for file in small if _store(file).startswith(store_id)]
     # Files merge once the smaller ones weigh as much as the largest of the group: each merge of a byte at least doubles
     # the file that it is in, so that a byte is rewritten about log2(LARGE / first size) times, not once a run.
     largest = count = weight = total = 0
@@ -191,10 +191,26 @@ def is_clustered(file: StoredFile) -> bool:
     return file.path.startswith(_CLUSTERED)
 
 
-def _mergeable(stored: Iterable[StoredFile], spared: tuple[str, ...]) -> list[StoredFile]:
-    left = (*spared, _CLUSTERED)
+def _mergeable(lake: Lake, table: Table, stored: Iterable[StoredFile]) -> list[StoredFile]:
+    left = (_CLUSTERED, *(_spared_rows(lake) if table.name == RUNS.name else ()))
     small = [file for file in stored if file.size < SMALL and not file.path.startswith(left)]
     return sorted(small, key=lambda file: (_store(file), file.low("physical_offset", 0), file.path))
+
+
+def _spared_rows(lake: Lake) -> tuple[str, ...]:
+    """
+    Return how those files of `runs` are called that no merge touches: each store's newest run, and its registration.
+
+    Whoever looks whether a commit was its own looks for its file. And each run asks for all registrations: in a merged
+    file they would be read among hundreds of thousands of rows.
+    """
+    snapshot = open_table(lake, RUNS.name)
+    newest: dict[str, int] = {}
+    for path in paths(snapshot) if snapshot is not None else ():
+        store_id, run = path[:_ID_LENGTH], path[_ID_LENGTH + 1 :].partition("-")[0]
+        if run.isdigit():
+            newest[store_id] = max(newest.get(store_id, 0), int(run))
+    return tuple(f"{store_id}-{number}-" for store_id, run in newest.items() for number in (0, run))
 
 
 def _store(file: StoredFile) -> str:

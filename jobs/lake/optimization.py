@@ -12,7 +12,6 @@ from jobs.lake.runs import commit_prepared, known_stores, unfinished
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action
 from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS, Table
-from jobs.lake.upkeep import spared_rows
 from jobs.storage.locations import normalise
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
@@ -42,11 +41,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inf
         return inflate(lake, table, lambda work: workers.map(work, inflate_file, "inflating bodies"), dry_run=dry_run)
 
     if dry_run:
-        newest = spared_rows(lake)
-        return [
-            estimate(lake, table, newest if table is RUNS else ())._replace(inflated=inflated(table))
-            for table in WRITTEN_BY_RUNS
-        ]
+        return [estimate(lake, table)._replace(inflated=inflated(table)) for table in WRITTEN_BY_RUNS]
     for store in known_stores(lake):
         leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
         if leftover is not None:
@@ -58,8 +53,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inf
 
     saved = []
     for table in WRITTEN_BY_RUNS:
-        spared = spared_rows(lake) if table is RUNS else ()
-        merged = compact(lake, table, spared=spared, merge=merge)
+        merged = compact(lake, table, merge=merge)
         if table.sorted_by is not None:
             merged = merged.and_then(cluster(lake, table, merge))
         bodies = inflated(table)

@@ -15,7 +15,6 @@ from jobs.lake.commit import (
     minutes,
     open_table,
     own_table,
-    paths,
 )
 from jobs.lake.compaction import MANY, SMALL, compact, vacuum, vacuum_own
 from jobs.lake.features import needs_spark
@@ -32,7 +31,6 @@ _HOURS = 24
 _KEPT_SHORTER = (RUNS, INDEX_FILES)  # nobody reads them for long: a quarter of the time is enough
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
-_ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 
 
 def keep_up(lake: Lake, manifest: Manifest) -> None:
@@ -40,8 +38,7 @@ def keep_up(lake: Lake, manifest: Manifest) -> None:
     naming = FileNaming(manifest.store_id, manifest.run)
     for number, table in enumerate(WRITTEN_BY_RUNS):
         if _has_turn(manifest, table, number):
-            spared = spared_rows(lake) if table is RUNS else ()
-            compact(lake, table, many=MANY, of=naming, spared=spared)
+            compact(lake, table, many=MANY, of=naming)
     if manifest.run % MANY:
         return
     if manifest.run % _RUNS_BETWEEN_VACUUMS == 0:
@@ -105,19 +102,3 @@ def expect_many_commits(lake: Lake, every_s: float) -> None:
         short = {FILES_KEPT: kept} | ({LOG_KEPT: kept} if there.get(LOG_KEPT) == CONFIGURATION[LOG_KEPT] else {})
         with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
             writer_of(snapshot).set_properties(snapshot, short)
-
-
-def spared_rows(lake: Lake) -> tuple[str, ...]:
-    """
-    Return how those files of `runs` are called that no merge touches: each store's newest run, and its registration.
-
-    Whoever looks whether a commit was its own looks for its file. And each run asks for all registrations: in a merged
-    file they would be read among hundreds of thousands of rows.
-    """
-    snapshot = open_table(lake, RUNS.name)
-    newest: dict[str, int] = {}
-    for path in paths(snapshot) if snapshot is not None else ():
-        store_id, run = path[:_ID_LENGTH], path[_ID_LENGTH + 1 :].partition("-")[0]
-        if run.isdigit():
-            newest[store_id] = max(newest.get(store_id, 0), int(run))
-    return tuple(f"{store_id}-{number}-" for store_id, run in newest.items() for number in (0, run))
