@@ -6,11 +6,11 @@ same one, be it a copy, a slave or a moved disk. One that has other bytes at all
 called. Where fingerprints do not decide, the rows of the lake are fingerprints too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from enum import Enum, unique
-from functools import cached_property
-from typing import NamedTuple
+from functools import cache
+from typing import NamedTuple, TypeAlias
 
 import pyarrow.dataset as ds
 
@@ -30,6 +30,9 @@ from rmq_formats.errors import is_unreadable
 DEFAULT_BROKER = "default"
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
+
+
+_FirstRecord: TypeAlias = tuple[Fingerprint, MessageRecord]
 
 
 class AmbiguousBrokerError(ValueError):
@@ -95,19 +98,18 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
     for _ in range(_ATTEMPTS):
         registered = known_stores(lake)
         stores = [known for known in registered if known.tier is None]
-        firsts = _FirstRecords(store)
+        firsts = cache(lambda: list(_first_records(store)))  # read when somebody asks
         found = _find(lake, stores, store, firsts, broker or DEFAULT_BROKER)
-        if found is not None:
+        fingerprints = tuple(fingerprint for fingerprint, _ in firsts()) if found is None else ()
+        if not fingerprints:
             return found
-        if not firsts.fingerprints:
-            return None
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
         refuse_tables_without_runs(lake)
         if not register_new:
-            return KnownStore("", broker or DEFAULT_BROKER, firsts.fingerprints)
+            return KnownStore("", broker or DEFAULT_BROKER, fingerprints)
         try:
-            return register(lake, broker or DEFAULT_BROKER, firsts.fingerprints, len(registered))
+            return register(lake, broker or DEFAULT_BROKER, fingerprints, len(registered))
         except HeldByOtherError:
             continue  # another store came first, or this one by another process: look again
     raise HeldByOtherError("other stores are being registered all the time")
@@ -119,7 +121,7 @@ def namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:
 
 
 def _find(
-    lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: "_FirstRecords", broker: str
+    lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: Callable[[], list[_FirstRecord]], broker: str
 ) -> KnownStore | None:
     """Return the store that has the same bytes; else the one that this label means, if all its bytes have expired."""
     by_label = sorted(reversed(stores), key=lambda known: known.broker != broker)  # noqa: C414 - the newest first
@@ -131,12 +133,12 @@ def _find(
         undecided[likeness].append(known)
     if undecided[Likeness.PARTLY]:
         return undecided[Likeness.PARTLY][0]
-    owners = firsts.owners(lake) if stores else set()
+    owners = _owners(lake, firsts()) if stores else set()
     for known in by_label:
         if known.store_id in owners:
             return known
     # What is there now, not what was listed: retention may have deleted more since.
-    start = min((fingerprint.offset for fingerprint in firsts.fingerprints), default=store.start_offset)
+    start = min((fingerprint.offset for fingerprint, _ in firsts()), default=store.start_offset)
     expired = (
         known
         for known in undecided[Likeness.UNKNOWN]
@@ -145,26 +147,12 @@ def _find(
     return next(expired, None)
 
 
-class _FirstRecords:
-    """The first record of some of a store's segments, read when somebody asks."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @cached_property
-    def _records(self) -> list[tuple[Fingerprint, MessageRecord]]:
-        return list(_first_records(self._store))
-
-    @property
-    def fingerprints(self) -> tuple[Fingerprint, ...]:
-        return tuple(fingerprint for fingerprint, _ in self._records)
-
-    def owners(self, lake: Lake) -> set[str]:
-        """Return the ids of the stores that have a row for one of the records."""
-        where = ds.field("physical_offset").isin([record.physical_offset for _, record in self._records])
-        found = rows(lake, MESSAGES.name, _IdentityRow, where)
-        wanted = {tuple(getattr(record, name) for name in _IdentityRow._fields[1:]) for _, record in self._records}
-        return {row.store_id for row in found if row[1:] in wanted}
+def _owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
+    """Return the ids of the stores that have a row for one of the records."""
+    where = ds.field("physical_offset").isin([record.physical_offset for _, record in firsts])
+    found = rows(lake, MESSAGES.name, _IdentityRow, where)
+    wanted = {tuple(getattr(record, name) for name in _IdentityRow._fields[1:]) for _, record in firsts}
+    return {row.store_id for row in found if row[1:] in wanted}
 
 
 class _IdentityRow(NamedTuple):
@@ -180,7 +168,7 @@ class _IdentityRow(NamedTuple):
     store_timestamp: int
 
 
-def _first_records(store: Store) -> Iterator[tuple[Fingerprint, MessageRecord]]:
+def _first_records(store: Store) -> Iterator[_FirstRecord]:
     """Yield the first record of some segments, the oldest first."""
     step = max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
     for segment in store.segments[::step]:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -31,6 +31,9 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.indexfile.build import PACKED_KEY, pack_keys
 from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.release import Rules
+
+if TYPE_CHECKING:
+    from jobs.products.index.row_files import RowFiles
 
 KEYS_AT_ONCE = 1 << 18
 PAGE = 1 << 10  # keys read where few are asked for: a search asks for single ones, at last for near ones
@@ -91,23 +94,12 @@ class KeyBlock(NamedTuple):
     buffer: NDArray[np.uint8] | None = None
 
 
-class KeySource(Protocol):
-    """The files that hold the keys of runs."""
-
-    @property
-    def page(self) -> int:
-        """How many keys are read where few are asked for."""
-
-    def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
-        """Yield the keys of a part, some at a time; their texts only where the source has them."""
-
-
 @dataclass(frozen=True, slots=True)
 class ScratchKeys:
     """Keys in scratch files, one a run."""
 
     scratch: Scratch
-    page: int = PAGE
+    page: int = PAGE  # how many keys are read where few are asked for
 
     def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
         """Yield the keys of a part of one file, which has no texts."""
@@ -157,6 +149,9 @@ class LogKeys:
                 start = item.base_offset + int(item.positions[-1]) + 1
         if reader.was_deleted and self.kept:
             yield from self.kept[number](start, range_.end_offset)
+
+
+KeySource: TypeAlias = "ScratchKeys | LogKeys | RowFiles"  # the files that hold the keys of runs
 
 
 @dataclass(frozen=True)
