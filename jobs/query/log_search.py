@@ -56,7 +56,9 @@ def holding(text: str) -> Sieve:
     """Return the sieve that keeps records that *text* is in."""
     needle = text.encode("utf-8", "replace")
     if not needle or "\N{REPLACEMENT CHARACTER}" in text:
-        return _every  # the stored bytes were malformed: they cannot be looked for
+        return lambda block: iter(
+            range(len(block.positions))
+        )  # the stored bytes were malformed: they cannot be looked for
 
     def sieve(block: RecordBlock) -> Iterator[int]:
         place = block.data.find(needle)
@@ -68,10 +70,6 @@ def holding(text: str) -> Sieve:
             place = block.data.find(needle, place + 1)
 
     return sieve
-
-
-def _every(block: RecordBlock) -> Iterator[int]:
-    yield from range(len(block.positions))
 
 
 def few_records(store: StoreReader, span: Span) -> list[MessageRecord] | None:
@@ -103,12 +101,12 @@ def few_records(store: StoreReader, span: Span) -> list[MessageRecord] | None:
     return records if offset >= span.end else None
 
 
-def _nothing_lost(_start: int, _end: int, _reason: str) -> None:
-    """Note nothing."""
+def silent(*_: object) -> None:
+    """Show no progress, and note nothing."""
 
 
 def search(
-    store: StoreReader, sieve: Sieve, progress: Progress, span: Span = ALL, lose: Lose = _nothing_lost
+    store: StoreReader, sieve: Sieve, progress: Progress, span: Span = ALL, lose: Lose = silent
 ) -> Iterator[MessageRecord]:
     """Yield the records of *span* that *sieve* keeps, in the order of the log; call *lose* for unreadable parts."""
     for before, start, end in holes(store.store.segments):
@@ -164,10 +162,6 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | 
     if records:
         positions = [piece.offset - start + framing.header_size for piece in records]
         yield RecordBlock(data, start, positions, [piece.size - framing.header_size for piece in records])
-
-
-def silent(_done: int, _total: int) -> None:
-    """Show no progress."""
 
 
 __all__ = ["ALL", "Progress", "Span", "few_records", "holding", "search", "silent"]
