@@ -427,12 +427,12 @@ def has_litter(lake: Lake, store: KnownStore) -> bool:
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
-def forget(lake: Lake, manifest: Manifest, kept: int) -> None:
-    """Delete the manifests of the store's runs, but for the newest *kept*: nobody asks for them any more."""
-    prefix = f"{manifest.store_id}-"
+def forget(lake: Lake, whose: str, newest: int) -> None:
+    """Delete the manifests of the runs up to the *newest* that nobody asks for any more."""
+    prefix = f"{whose}-"
     for name in _file_names(lake, MANIFESTS):
         run = name.removeprefix(prefix).partition("-")[0]
-        if name.startswith(prefix) and int(run) <= manifest.run - kept:
+        if name.startswith(prefix) and run.isdigit() and int(run) <= newest:
             lake.delete(f"{MANIFESTS}/{name}")
 
 

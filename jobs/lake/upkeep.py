@@ -48,7 +48,7 @@ def keep_up(lake: Lake, manifest: Manifest) -> None:
             _thin_checkpoints(lake, table)
             if not is_any_at_work:
                 vacuum(lake, table)
-    forget(lake, manifest, _MANIFESTS_KEPT)
+    forget(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
 
 
 def _has_turn(manifest: Manifest, table: Table, number: int) -> bool:

@@ -32,11 +32,6 @@ def normalise(location: str) -> str:
     return local_path(location) if is_local(location) else location.rstrip("/")
 
 
-def is_object_store(location: str) -> bool:
-    """Return whether *location* is on an object store that we read and write."""
-    return scheme_of(location) in S3_SCHEMES | AZURE_SCHEMES
-
-
 def object_key(location: str) -> str:
     """Return the name of *location* for an object store's client: bucket or container, and the path in it."""
     place, slash, path = location.split("://", 1)[1].rstrip("/").partition("/")
@@ -53,7 +48,7 @@ def refusal(location: str, *, to_write: bool = False) -> str | None:
     scheme = scheme_of(location)
     if scheme in AZURE_SCHEMES and "@" not in urlsplit(location).netloc:
         return f"{location}: abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH is expected"
-    if scheme == LOCAL or is_object_store(location):
+    if scheme == LOCAL or scheme in S3_SCHEMES | AZURE_SCHEMES:
         return None
     if scheme != HDFS:
         known = "local paths, s3a://, abfss:// and hdfs://"

@@ -29,7 +29,7 @@ from jobs.lake.commit import (
     rows,
 )
 from jobs.lake.lake import Lake
-from jobs.lake.runs import MANIFESTS, HeldByOtherError
+from jobs.lake.runs import MANIFESTS, HeldByOtherError, forget
 from jobs.lake.superseded import Obsolete, rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
@@ -218,7 +218,4 @@ def sweep(lake: Lake, typing: Typing) -> None:
         names = [info.name for info in lake.list_files(table) if info.name.startswith(prefix)]
         for name in set(names) - kept:
             lake.delete(f"{table}/{name}")
-    for info in lake.list_files(MANIFESTS):
-        number = info.name.removeprefix(f"{TYPING}-").partition("-")[0]
-        if info.name.startswith(f"{TYPING}-") and number.isdigit() and int(number) <= typing.number - _KEPT:
-            lake.delete(f"{MANIFESTS}/{info.name}")
+    forget(lake, TYPING, typing.number - _KEPT)
