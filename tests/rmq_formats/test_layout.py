@@ -4,7 +4,7 @@ import pytest
 
 from rmq_formats.commitlog.layout import HEAD, RECORD
 from rmq_formats.errors import CorruptData, NeedMoreData
-from rmq_formats.layout import Layout, Row
+from rmq_formats.layout import Content, Layout, Row, in_blocks
 
 PAIR = Layout(("size", "i", "bytes that follow"), ("offset", "q", "where"))
 
@@ -30,6 +30,21 @@ def test_what_is_short_is_said_with_the_offset_that_the_caller_knows() -> None:
 def test_a_value_too_large_for_its_field_is_no_surprise_exception() -> None:
     with pytest.raises(CorruptData, match="do not fit"):
         PAIR.pack(1 << 31, 0)
+
+
+def test_a_file_is_read_once_a_block_and_gives_the_same_bytes() -> None:
+    data = bytes(range(100))
+    reads: list[tuple[int, int]] = []
+
+    def read(position: int, length: int) -> memoryview:
+        reads.append((position, length))
+        return memoryview(Content.of(data).read(position, length))
+
+    in_parts = in_blocks(read, 40)
+    asked = [(0, 10), (10, 20), (35, 5), (36, 5), (70, 50), (95, 10), (3, 4)]
+
+    assert [data[position : position + length] for position, length in asked] == [in_parts(*one) for one in asked]
+    assert [(0, 40), (36, 40), (70, 50), (95, 40), (3, 40)] == reads
 
 
 def test_a_layout_describes_itself() -> None:
