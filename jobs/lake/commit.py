@@ -284,7 +284,7 @@ def commit_layout(
 
     Where values are added to the rows, *data_change* tells readers of changes.
 
-    `TransactionTakenError` when another process rewrote files of this table at the same moment.
+    `TransactionTakenError` when another process rewrote files of this table at the same moment: ours are deleted then.
     """
     snapshot = own_table(lake, table.name)
     if snapshot is None:
@@ -300,6 +300,8 @@ def commit_layout(
         if now is None or not change.added or not {action.path for action in change.added} <= paths(now):
             if isinstance(error, OSError):
                 raise
+            for action in change.added:
+                lake.delete(f"{table.name}/{action.path}")
             raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
 
 

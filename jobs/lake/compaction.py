@@ -130,9 +130,7 @@ def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
 
     try:
         commit_layout(lake, table, rewrite)
-    except TransactionTakenError:  # another process rewrote files: ours are not needed
-        for action in written:
-            lake.delete(f"{table.name}/{action.path}")
+    except TransactionTakenError:  # another process rewrote files
         return Saved(table.name)
     before, after = (sum(file.size for file in some) for some in (removed.values(), written))
     return Saved(table.name, len(removed), len(written), before, after)

@@ -6,6 +6,7 @@ of changes such a row is another one: Delta's log says so.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -66,13 +67,9 @@ def inflate(lake: Lake, table: Table, work: Inflate, *, dry_run: bool = False) -
         return Rewrite(tuple(file for file, _ in changed), tuple(action for _, action in changed))
 
     for _ in range(_ATTEMPTS):
-        try:
+        with suppress(TransactionTakenError):
             commit_layout(lake, table, rewrite, layout="inflated", data_change=True)
             return sum(one.bodies for one in done)
-        except TransactionTakenError:
-            for one in done:
-                if one.action is not None:
-                    lake.delete(f"{table.name}/{one.action.path}")
     raise OSError(f"{lake.locate(table.name)}: other processes rewrite its files again and again; run this later")
 
 
