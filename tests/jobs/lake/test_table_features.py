@@ -302,11 +302,10 @@ def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, 
     assert result["bad"] == []
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("gateway")
 @pytest.mark.timeout(14400)
-@pytest.mark.parametrize(
-    ("kills", "features"), [pytest.param(KILLS, (), marks=pytest.mark.campaign), (2, ("rowTracking",))]
-)
+@pytest.mark.parametrize(("kills", "features"), [(KILLS, ()), (2, ("rowTracking",))])
 def test_commands_killed_between_prepare_and_commit_lose_nothing(
     tmp_path: Path, kills: int, features: tuple[str, ...]
 ) -> None:
