@@ -99,9 +99,9 @@ def test_nothing_but_the_own_script_runs(opened: tuple[Pages, Browser]) -> None:
     page.open(f"{pages.base}/messages")
     for path, outcome in (("/bars.js", "load"), (f"/body?{message}", "error"), ("/messages.ndjson", "error")):
         page.value("script = document.createElement('script'), 0")
-        ends = "new Promise(end => script.onload = script.onerror = event => end(event.type))"
+        page.value("ends = new Promise(end => script.onload = script.onerror = event => end(event.type)), 0")
         page.value(f"script.src = {json.dumps(path)}, document.head.append(script), 0")
-        assert outcome == page.value(ends), path
+        assert outcome == page.value("ends"), path
     page.value("script = document.createElement('script'), script.text = 'ran = 1', document.head.append(script), 0")
     page.value("document.body.insertAdjacentHTML('beforeend', '<button id=it onclick=\"ran = 1\">'), it.click(), 0")
     assert "undefined" == page.value("typeof ran")

@@ -68,6 +68,7 @@ final class BrokerVerbs {
             throw new IllegalStateException("the broker refuses to start");
         }
         store.adopt(Reflect.call(broker, "getMessageStore"));
+        paceTransactions();
         Loopback.confineServers(broker);
         Reflect.call(broker, "start");
         if (request.isTrue("leads")) {
@@ -78,6 +79,14 @@ final class BrokerVerbs {
             announce(DEFAULT_TOPIC);
         }
         return new Answer().with("unknown", String.join(",", unknown));
+    }
+
+    private void paceTransactions() throws Exception {
+        String getter = "getTransactionalMessageService";
+        Object transactions = Reflect.can(broker, getter) ? Reflect.call(broker, getter) : null;
+        if (transactions != null && Reflect.hasField(transactions, "deleteContext")) {
+            Reflect.replaceField(transactions, "deleteContext", new PacedMap<Integer, Object>());
+        }
     }
 
     private void openNameServer(String home, int port) throws Exception {
