@@ -30,10 +30,6 @@ class StoreEvidence:
     def __init__(self, source: StoreSource) -> None:
         self.source = source
         self._reader = source.reader
-        self._root = source.reader.store.root
-
-    def _relative(self, location: str) -> str:
-        return location.removeprefix(self._root).lstrip("/")
 
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages under a unique key, topic by topic; of a small log those that no index has, too."""
@@ -56,7 +52,7 @@ class StoreEvidence:
         segment = self._reader.store.segment_at(offset)
         if segment is None:
             return Place("commitlog", offset)
-        return Place(self._relative(segment.location), offset - segment.base_offset)
+        return Place(self._reader.store.below(segment.location), offset - segment.base_offset)
 
     def queues(self, message: Message) -> list[QueueFact]:
         """Return the unit that each queue has for a copy."""
@@ -94,7 +90,7 @@ class StoreEvidence:
             return Place(f"RocksDB, queue {queue.name.topic}/{queue.name.queue_id}")
         file = queue.file_at(position)
         if file is not None:
-            return Place(self._relative(file.location), position * queue.unit_size - file.base_offset)
+            return Place(self._reader.store.below(file.location), position * queue.unit_size - file.base_offset)
         return Place(f"{queue.name.kind.value}/{queue.name.topic}/{queue.name.queue_id}")
 
     def keys(self, message: Message) -> list[KeyFact]:
@@ -108,7 +104,7 @@ class StoreEvidence:
             files = self._reader.index_readers_around(offset)
             found = next((file for file in files if self._leads(file, key.text, offset)), None)
             beside = found or next(self._reader.index_readers_around(offset), None)
-            place = Place(self._relative(beside.file)) if beside is not None and beside.file else Place("index")
+            place = Place(self._reader.store.below(beside.file if beside else None) or "index")
             facts.append(KeyFact(key.kind.value, key.key, Check.LEADS_THERE if found else Check.MISSING, place))
         return facts
 

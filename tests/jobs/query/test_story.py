@@ -174,6 +174,15 @@ def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(golden: StoreOf, t
     assert f"index: NOT FOUND under the unique {line.unique_key}" in shown.out
 
 
+def test_a_segment_outside_the_store_is_named_by_its_whole_path(golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    store = Path(shutil.copytree(golden("b551-retry"), tmp_path / "store"))
+    line = sent_lines(store)[0]
+    log = (store / "commitlog").rename(tmp_path / "log")
+    shown = run("query", "story", line.unique_key, "--store", store, "--commitlog", log)
+    assert f" {log}/" in shown.out
+    assert f"consumequeue/{line.topic}" in shown.out
+
+
 def test_nothing_that_is_no_story_is_told(golden: StoreOf, run: Run) -> None:
     store = golden("b551-retry")
     assert run("query", "story", "NOSUCHID", "--store", store).code == 5
