@@ -231,6 +231,13 @@ class _Lost(NamedTuple):
     keys: int
 
 
+class _Run(NamedTuple):
+    """Files up to number *end* that have keys of earlier ones."""
+
+    end: int
+    is_explained: bool = False  # by a start that found the newest file empty; else somebody has copied them
+
+
 class Placing:
     """Finds the place of one file after the other."""
 
@@ -244,12 +251,12 @@ class Placing:
         zone = detect_zone((file.name, file.header.begin_timestamp) for file in files)
         placed: list[Survivor] = []
         before: Survivor | None = None
-        started_over = 0  # files up to this number were made after a start that found the newest one empty
+        run = _Run(0)
         for number, file in enumerate(files):
             found = self._place(file, before)
-            if before is not None and number >= started_over and self._is_repeated(found, before, placed):
-                started_over = number + self._started_over(files[number:], found, before, zone)
-                if started_over == number:
+            if before is not None and self._is_repeated(found, before, placed):
+                run = run if number < run.end else self._run_from(number, files, found, before, zone)
+                if not run.is_explained:
                     found = replace(found, relation=Relation.REPEATED)
             if found.relation is not Relation.REPEATED:
                 before = found
@@ -269,9 +276,11 @@ class Placing:
             for one in placed
         )  # fmt: skip
 
-    def _started_over(self, files: Sequence[RealFile], found: Survivor, before: Survivor, zone: tzinfo | None) -> int:
+    def _run_from(
+        self, number: int, files: Sequence[RealFile], found: Survivor, before: Survivor, zone: tzinfo | None
+    ) -> "_Run":
         """
-        Return how many *files*, of which *found* is the first, a start made that found the newest one empty; or 0.
+        Return the files from *number* on that follow one from another, and whether a start explains them.
 
         A broker that is killed before the first entry of a new file leaves zeros. These name no message that the index
         ends with, so that the start skips none: it fills that file, and the next ones, with all messages that it walks
@@ -280,20 +289,20 @@ class Placing:
         """
         ended = before.real.header
         if not self._begins_log_file(found) or ended.index_count < self._geometry.index_num:
-            return 0
+            return _Run(number + 1)
         if zone is not None and found.real.name < name_of_time(ended.end_timestamp, zone):
-            return 0
+            return _Run(number + 1)
         last = found
-        for number, file in enumerate(files[1:], 1):
+        for end, file in enumerate(files[number + 1 :], number + 1):
             if last.end > before.end:
-                return number
+                return _Run(end, is_explained=True)
             following = self._place(file, last)
             again = self._row.find(last.real.header.end_physical_offset)
             if not again <= following.start <= last.end and not self._begins_log_file(following):
-                return 0
+                return _Run(end)  # no file between is the first of a run that goes farther
             last = following
         was_killed_again = last.real.header.index_count < self._geometry.index_num
-        return len(files) if last.end > before.end or was_killed_again else 0
+        return _Run(len(files), is_explained=last.end > before.end or was_killed_again)
 
     def _begins_log_file(self, survivor: Survivor) -> bool:
         segment = self._store.segment_at(survivor.real.header.begin_physical_offset)
