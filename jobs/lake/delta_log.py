@@ -50,11 +50,15 @@ def newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction
     names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))
     found: int | None = None
     newest: dict[str, LogAction] = {}
+    is_wanted = False
     for name in names:
+        changed: dict[str, LogAction] = {}
         for action in _lines(lake, f"{log}/{name}"):
-            newest |= {kind: action[kind] for kind in ("protocol", "metaData") if action.get(kind)}
-        if len(newest) > 1 and wanted(newest["protocol"], newest["metaData"]):
-            found = int(name[:20])
+            changed |= {kind: action[kind] for kind in ("protocol", "metaData") if action.get(kind)}
+        newest |= changed
+        if changed and len(newest) > 1:  # few commits change either
+            is_wanted = wanted(newest["protocol"], newest["metaData"])
+        found = int(name[:20]) if is_wanted else found
     return found
 
 

@@ -223,8 +223,8 @@ def select(
     found = list(dataset.get_fragments(where))
     whole = [fragment for fragment in found if stored[fragment.path].vector is None and not deleted]
     tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
-    # A column whose name only looks like a part of the expression is read in vain.
-    needed = columns and [name for name in schema.names if name in columns or name in str(where)]
+    asked = str(where)  # a column whose name only looks like a part of it is read in vain
+    needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
     for fragment in found:
         vector = stored[fragment.path].vector
         if vector is not None:
