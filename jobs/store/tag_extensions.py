@@ -1,6 +1,5 @@
 """Tags codes that units keep in extension files."""
 
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -21,26 +20,34 @@ def stored_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_
     """Return the tags codes of a queue's *units*; an address that leads nowhere stays."""
     codes: NDArray[np.int64] = units["tags_code"].astype(np.int64)
     addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))
-    reads = {file: in_blocks(partial(_read, queue, file), _BLOCK) for file in queue.extension}
+    read = in_blocks(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
     for number in addressed.tolist():
-        code = _tags_code(reads, offset_of_address(int(codes[number])))
+        code = _tags_code(queue, read, offset_of_address(int(codes[number])))
         if code is not None:
             codes[number] = code
     return codes
 
 
-def _read(queue: StoredQueue, file: QueueFile, position: int, length: int) -> Buffer:
+def _file_at(queue: StoredQueue, offset: int) -> QueueFile | None:
+    return next((file for file in queue.extension if file.base_offset <= offset < file.end), None)
+
+
+def _read(queue: StoredQueue, offset: int, length: int) -> Buffer:
+    """Read from *offset* of the extension on, at most to the end of a file."""
+    file = _file_at(queue, offset)
+    if file is None:
+        return b""
     with queue.storage.open(file.location) as reader:
-        return reader.read(position, length)
+        return reader.read(offset - file.base_offset, length)
 
 
-def _tags_code(reads: Mapping[QueueFile, Read], offset: int) -> int | None:
+def _tags_code(queue: StoredQueue, read: Read, offset: int) -> int | None:
     """Return the tags code of the unit at *offset* of the extension; None where there is none."""
-    file = next((file for file in reads if file.base_offset <= offset < file.end), None)
+    file = _file_at(queue, offset)
     if file is None:
         return None
     try:
-        unit = decode_ext_unit(reads[file](offset - file.base_offset, min(_LARGEST_UNIT, file.end - offset)))
+        unit = decode_ext_unit(read(offset, min(_LARGEST_UNIT, file.end - offset)))
     except FormatError:
         return None
     return unit.tags_code if unit.size >= EXT_UNIT.size else None
