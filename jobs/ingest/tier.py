@@ -36,7 +36,6 @@ from jobs.store.tier import TierQueue
 from jobs.store.workers import Workers
 from rmq_formats.release import NEWEST, rules_of
 
-# Bytes of a range: a segment is read from a known record on, so that nothing in it has to be found, or to chain.
 _MOST_PARTS = 4096  # of a bundle
 _CHUNKS_A_WORKER = 4
 _SPARED = frozenset(table.name for table in PRODUCED) - {TIERED.name, QUARANTINE.name}

@@ -71,9 +71,10 @@ def name_of(table: Table) -> str:
 
 
 # Columns, their comments and the table's come from Delta's log: named here, they would have to be the same.
+_BY_SPARK = "CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}"
 _FROM_LOG = {
-    CatalogKind.SPARK: "CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}",
-    CatalogKind.UNITY: "CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}",
+    CatalogKind.SPARK: _BY_SPARK,
+    CatalogKind.UNITY: _BY_SPARK,
     CatalogKind.GLUE: "CREATE EXTERNAL TABLE {name}\nLOCATION {place}\nTBLPROPERTIES ('table_type' = 'DELTA')",
 }
 

@@ -100,9 +100,9 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
         stores = [known for known in registered if known.tier is None]
         firsts = cache(lambda: list(_first_records(store)))  # read when somebody asks
         found = _find(lake, stores, store, firsts, broker or DEFAULT_BROKER)
-        fingerprints = tuple(fingerprint for fingerprint, _ in firsts()) if found is None else ()
-        if not fingerprints:
+        if found is not None or not firsts():
             return found
+        fingerprints = tuple(fingerprint for fingerprint, _ in firsts())
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
         refuse_tables_without_runs(lake)

@@ -55,10 +55,8 @@ Sieve = Callable[[RecordBlock], Iterator[int]]  # yields which records of a bloc
 def holding(text: str) -> Sieve:
     """Return the sieve that keeps records that *text* is in."""
     needle = text.encode("utf-8", "replace")
-    if not needle or "\N{REPLACEMENT CHARACTER}" in text:
-        return lambda block: iter(
-            range(len(block.positions))
-        )  # the stored bytes were malformed: they cannot be looked for
+    if not needle or "\N{REPLACEMENT CHARACTER}" in text:  # malformed bytes, as stored, cannot be looked for
+        return lambda block: iter(range(len(block.positions)))
 
     def sieve(block: RecordBlock) -> Iterator[int]:
         place = block.data.find(needle)
