@@ -32,7 +32,7 @@ from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
 from jobs.storage import answered
-from jobs.storage.local import flush_path
+from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import is_there
 from jobs.storage.s3 import delta_location, delta_options, persistently
@@ -377,7 +377,7 @@ def _flush(uri: str, versions: Iterable[int] = ()) -> None:
     for version in versions:
         with suppress(FileNotFoundError), (log / f"{version:020d}.json").open("rb") as file:
             os.fsync(file.fileno())
-    flush_path(log if versions else root)
+    flush_directory(log if versions else root)
 
 
 T = TypeVar("T")

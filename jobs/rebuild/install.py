@@ -29,7 +29,7 @@ from uuid import uuid4
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
-from jobs.storage.local import flush_path
+from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.store.store import REPLACED
 from rmq_formats.errors import FormatError
@@ -350,7 +350,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
             _exchange_for(plan, staging, made, step)
         else:
             _put_each(plan, staging, step)
-        flush_path(beside.parent)
+        flush_directory(beside.parent)
 
 
 def sweep(beside: Path) -> None:
@@ -366,9 +366,9 @@ def _put_each(plan: Installation, staging: Path, step: Step) -> None:
         step(f"put {name}")
         if name in plan.set_aside:
             os.link(plan.folder / name, plan.aside / name, follow_symlinks=False)
-            flush_path(plan.aside)
+            flush_directory(plan.aside)
         (staging / name).replace(plan.folder / name)
-        flush_path(plan.folder)
+        flush_directory(plan.folder)
     staging.rmdir()
 
 
@@ -378,7 +378,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
         step(f"keep {name}")
         os.link(plan.folder / name, _make_parents(staging, name, plan.owner), follow_symlinks=False)
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
-        flush_path(directory)
+        flush_directory(directory)
     _give(made, plan.owner.group, plan.owner.directory_mode)
     os.fsync(made)
     if plan.checkpoint is not None:
@@ -390,7 +390,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
     _check_is(made, plan.aside)
     _exchange(plan.aside, plan.folder)
     _check_is(made, plan.folder)
-    flush_path(plan.folder.parent)
+    flush_directory(plan.folder.parent)
     step("tidy up")
     if plan.aside.exists():
         for name in plan.kept:  # they are linked into the new set
@@ -468,7 +468,7 @@ def _replace_checkpoint(checkpoint: NewCheckpoint) -> None:
             os.link(place, checkpoint.backup, follow_symlinks=False)
         os.fsync(file.fileno())
     attempt.replace(place)
-    flush_path(place.parent)
+    flush_directory(place.parent)
 
 
 def _exchange(new: Path, old: Path) -> None:

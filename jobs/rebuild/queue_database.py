@@ -30,7 +30,7 @@ import numpy as np
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.queues import BuiltFile, QueueRecipe, groups_of, note_of
 from jobs.rebuild.unit_files import UnitFile, read_units
-from jobs.storage.local import flush_path, sha256_of
+from jobs.storage.local import flush_directory, flush_file, sha256_of
 from jobs.storage.locations import local_path
 from jobs.storage.space import room_for
 from jobs.store.queue_files import queues_of_files
@@ -210,7 +210,7 @@ def build_database(
     with room_for(str(folder)), said_as_errors_of_files(str(place)):
         _write(folder, built, queues, carried)
     folder.rename(place)
-    flush_path(place.parent)
+    flush_directory(place.parent)
     return BuiltDatabase(list(_files(place)), queues, carried)
 
 
@@ -240,10 +240,10 @@ def _write(
         database.close()
     for child in folder.iterdir():
         if child.name.startswith(_HANDED_OVER) or child.name.endswith(_TABLE):
-            flush_path(child)
+            flush_file(child)
         else:  # options, logs, and what is rocksdict's own: a broker writes its own ones
             child.unlink()
-    flush_path(folder)
+    flush_directory(folder)
 
 
 def _options() -> "Options":

@@ -22,7 +22,7 @@ from jobs.rebuild.lost_queues import LostQueues, select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, describe_database, notes_of_database, stored_ends
 from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, collect, discard, named, note_of
 from jobs.rebuild.unit_files import UnitFile
-from jobs.storage.local import LocalStorage, flush_path
+from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.features import QueueStorage, features_of
@@ -314,4 +314,4 @@ def _write_manifest(out: Path, recipe: QueueRecipe, made: Mapping[str, object], 
     LocalStorage().create(
         str(out / MANIFEST), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
     )
-    flush_path(out)
+    flush_directory(out)

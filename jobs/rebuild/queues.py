@@ -21,7 +21,7 @@ from uuid import uuid4
 import numpy as np
 
 from jobs.rebuild.unit_files import UnitFile, read_units, write_units
-from jobs.storage.local import flush_path, write_all
+from jobs.storage.local import flush_directory, write_all
 from jobs.storage.scratch import Scratch
 from jobs.store.ranges import Range
 from jobs.store.units import Units
@@ -270,7 +270,7 @@ class _Files:
             path = f"{self.folder}/{name_of_offset(base)}"
             built.append(BuiltFile(path, self.size, self._written.get(base, 0), self._hashes[base].hexdigest()))
         if built:
-            flush_path(self.attempt)
+            flush_directory(self.attempt)
             self._move(directory / self.folder)
         return built
 
@@ -281,4 +281,4 @@ class _Files:
         except OSError:
             if not target.is_dir():  # else an earlier attempt of this task got as far: the same bytes
                 raise
-        flush_path(target.parent)
+        flush_directory(target.parent)

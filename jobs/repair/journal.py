@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jobs.console.amounts import counted
 from jobs.rebuild.install import Installation, acting_as, remove_empty, sweep, user_of
-from jobs.storage.local import LocalStorage, flush_path, sha256_of
+from jobs.storage.local import LocalStorage, flush_directory, sha256_of
 
 JOURNAL = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"
@@ -68,7 +68,7 @@ class Journal:
         attempt.unlink(missing_ok=True)
         LocalStorage().create(str(attempt), json.dumps(asdict(self), indent=1).encode())
         attempt.replace(target)
-        flush_path(target.parent)
+        flush_directory(target.parent)
 
     @contextmanager
     def step(self, plan: Installation) -> Iterator[None]:
@@ -176,4 +176,4 @@ def _put_back(folder: Path, aside: Path, names: Sequence[str]) -> None:
             (aside / name).replace(folder / name)
             (aside / name).unlink(missing_ok=True)  # of two names of one file, both stay
     if folder.exists():
-        flush_path(folder)
+        flush_directory(folder)

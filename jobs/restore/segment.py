@@ -24,7 +24,7 @@ from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HE
 from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.restore.plan import Plan, PlannedSegment
 from jobs.restore.proof import JUDGED, UNIT_COLUMNS, Expected, Units, judge
-from jobs.storage.local import flush_path, sha256_of, start_flush, write_all
+from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
@@ -202,7 +202,7 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
         digest = sha256_of(attempt)
         os.fsync(descriptor)
         attempt.rename(target)
-        flush_path(target.parent)
+        flush_directory(target.parent)
     finally:
         os.close(descriptor)
         attempt.unlink(missing_ok=True)

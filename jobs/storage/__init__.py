@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from jobs.storage.local import Care, LocalStorage
 from jobs.storage.locations import AZURE_SCHEMES, HDFS, is_local, local_path, refusal, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
+from rmq_formats.layout import Buffer
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -36,7 +37,7 @@ class AnyStorage(Storage):
         """Open *location* for reading."""
         return storage_of(location, self.options, self.care).open(location)
 
-    def create(self, location: str, data: bytes) -> None:
+    def create(self, location: str, data: Buffer) -> None:
         """Write a new file durably, in full or not at all; `FileExistsError` when there is one already."""
         storage_of(location, self.options, self.care).create(location, data)
 

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from jobs.storage.locations import join, refusal
 from jobs.storage.model import FileInfo, Reader, Storage
+from rmq_formats.layout import Buffer
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address
@@ -110,7 +111,7 @@ class HdfsStorage(Storage):
         """Open a file; every read is one ranged request."""
         yield _HdfsReader(self.name_nodes, location)
 
-    def create(self, location: str, data: bytes) -> None:
+    def create(self, location: str, data: Buffer) -> None:
         """Refuse: this client only reads."""
         del data
         raise OSError(errno.EROFS, refusal(location, to_write=True))

@@ -204,7 +204,7 @@ class LocalStorage(Storage):
         finally:
             os.close(descriptor)
 
-    def create(self, location: str, data: bytes) -> None:
+    def create(self, location: str, data: Buffer) -> None:
         """Write a new file through a temporary name, flush it and its directory."""
         path = Path(local_path(location))
         with room_for(location, len(data)):
@@ -218,7 +218,7 @@ class LocalStorage(Storage):
                 os.link(attempt, path)  # fails when the name is taken, unlike rename
             finally:
                 attempt.unlink(missing_ok=True)
-            flush_path(path.parent)
+            flush_directory(path.parent)
 
     def delete(self, location: str) -> None:
         """Remove a file, if it is there."""
@@ -287,9 +287,18 @@ def start_flush(descriptor: int, position: int, size: int) -> None:
         os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
 
-def flush_path(path: Path) -> None:
-    """Make the names in a directory durable, or the bytes of a file that somebody else has written."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def flush_directory(path: Path) -> None:
+    """Make the names in a directory durable; what lies in its place is refused, for a pipe would wait for ever."""
+    _flush(path, os.O_DIRECTORY)
+
+
+def flush_file(path: Path) -> None:
+    """Make the bytes of a file durable that somebody else has written."""
+    _flush(path, os.O_CLOEXEC)
+
+
+def _flush(path: Path, flags: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:

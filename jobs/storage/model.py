@@ -4,6 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
+from rmq_formats.layout import Buffer
+
 
 class FileInfo(NamedTuple):
     """One file below a listed directory: `name` is its path relative to that directory, with slashes."""
@@ -55,7 +57,7 @@ class Storage(Protocol):
         with self.open(location) as reader:
             return bytes(reader.read(position, length))
 
-    def create(self, location: str, data: bytes) -> None:
+    def create(self, location: str, data: Buffer) -> None:
         """
         Write a new file durably, in full or not at all.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from jobs.storage.azure import AzureSettings, azure_delta_options, azure_filesystem
 from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
+from rmq_formats.layout import Buffer
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -158,7 +159,7 @@ class ObjectStorage(Storage):
         with calls(lambda: self.filesystem.open_input_file(object_key(location))) as file:
             yield _ArrowReader(file, calls(file.size), calls)
 
-    def create(self, location: str, data: bytes) -> None:
+    def create(self, location: str, data: Buffer) -> None:
         """
         Put a new object; `FileExistsError` when there is one already.
 

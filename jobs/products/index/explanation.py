@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple, Self
 
 from jobs.console.amounts import counted
-from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file, count_written
+from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file, is_blank
 from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import is_covered
@@ -215,7 +215,7 @@ def _overlap(files: Sequence[Explained]) -> bool:
 def _is_blank(real: RealFile, store: Store) -> bool:
     """Return whether a file is as a broker makes it, before it puts the first entry and writes the header."""
     with store.storage.open(real.location) as file:
-        return not count_written(file, file.next_written(0), real.size)
+        return is_blank(file, real.size)
 
 
 def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> IndexRecipe:

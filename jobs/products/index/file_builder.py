@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, KeySource, RowPart
 from jobs.storage import AnyStorage, storage_of
-from jobs.storage.local import flush_path, sha256_of, start_flush, write_all
+from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder
@@ -160,8 +160,12 @@ def build_file(work: FileWork, *, directory: str, options: Mapping[str, str]) ->
         return _build_local(work, Path(local_path(directory)))
     with TemporaryDirectory(prefix="rocketmq-lake-") as folder:
         built = _build_local(work, Path(folder))
-        with (Path(folder) / work.name).open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
-            storage_of(directory, options).create(join(directory, work.name), whole)  # type: ignore[arg-type]
+        with (
+            (Path(folder) / work.name).open("rb") as file,
+            mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
+            memoryview(mapped) as whole,
+        ):
+            storage_of(directory, options).create(join(directory, work.name), whole)
     return built._replace(place=None)
 
 
@@ -215,7 +219,7 @@ class Attempt:
     def named(self, name: str, header: IndexHeader) -> BuiltFile:
         """Give a finished file its name; one that has it is replaced."""
         self._path.rename(self._directory / name)
-        flush_path(self._directory)
+        flush_directory(self._directory)
         return BuiltFile(name, self._size, self._sha256, header, gethostname(), self._place)
 
 
@@ -282,7 +286,7 @@ def compare_file(recipe: IndexRecipe) -> Compared:
             comparison.bits,
             comparison.zeroed,
             slots_in_use(file, recipe.geometry),
-            count_written(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size),
+            _not_zero(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size),
             bytes(file.read(0, HEADER.size)) != HEADER.pack(*real.header),
         )
 
@@ -293,9 +297,13 @@ def slots_in_use(file: Reader, geometry: Geometry) -> int:
     return sum(int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4"))) for data in blocks)
 
 
-def count_written(file: Reader, position: int, end: int) -> int:
-    """Count the bytes of a part of a file that are not zero."""
+def _not_zero(file: Reader, position: int, end: int) -> int:
     return sum(int(np.count_nonzero(data)) for data in _blocks(file, position, end))
+
+
+def is_blank(file: Reader, size: int) -> bool:
+    """Return whether a file of *size* bytes holds nothing but zeros; it is read up to the first other byte alone."""
+    return not any(data.any() for data in _blocks(file, file.next_written(0), size))
 
 
 def _blocks(file: Reader, position: int, end: int) -> Iterator[NDArray[np.uint8]]:
