@@ -4,7 +4,7 @@ import gc
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from tests.golden import StoreOf, unpack, unpack_situation
 from tests.sampling import SEED, deselect_what_is_not_sampled
 from tests.support.commands import Run, runner
+from tests.support.in_memory import writing_in_memory
 from tests.support.spark_settings import SMALL
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Balanced:  
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # workers write where the process says that started them
+        stack = ExitStack()
+        stack.enter_context(writing_in_memory())
+        config.add_cleanup(stack.close)
     settings.load_profile("other examples in every run" if config.getoption("whole") else "same examples in every run")
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
@@ -142,13 +143,17 @@ def resident_pages(path: Path) -> list[bool]:
 
 
 @pytest.fixture
-def half_cached(tmp_path: Path) -> Path:
-    path = tmp_path / "segment"
-    path.write_bytes(os.urandom(4 * MIB))
-    cache_half(path)
-    if any(resident_pages(path)[: 2 * MIB // PAGE]):
-        pytest.skip("this file system keeps its pages")
-    return path
+def half_cached() -> Iterator[Path]:
+    """Make a file in the checkout: other tests may write into memory, which keeps its pages."""
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=build) as folder:
+        path = Path(folder) / "segment"
+        path.write_bytes(os.urandom(4 * MIB))
+        cache_half(path)
+        if any(resident_pages(path)[: 2 * MIB // PAGE]):
+            pytest.skip("this file system keeps its pages")
+        yield path
 
 
 def cache_half(path: Path) -> None:

@@ -7,6 +7,8 @@ Random faults, repaired with a lake, with bridges, with what a person accepts; u
 The lake has what the healthy store had. Each line of an answer is a rule that a repair broke.
 """
 
+import atexit
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -75,6 +77,7 @@ def repair_drawn(seed: int, most: int) -> RepairDraw:
 @cache
 def _lake_of(name: str) -> Lake:
     folder = Path(tempfile.mkdtemp(prefix="repair-draws-lake-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     release = None if name in SITUATIONS else release_of(name)
     ingest_store(golden(name), folder / "lake", release=release)
     return Lake(str(folder / "lake"))
