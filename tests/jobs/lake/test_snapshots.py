@@ -7,15 +7,17 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from jobs.lake.commit import open_table, own_table
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import files, select
 from jobs.lake.snapshots import kept_snapshots, open_delta
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_store
+from tests.support.lakes import ingest_store, rows_of
 
 NAME = "things"
 
@@ -126,3 +128,23 @@ def test_properties_and_columns_that_others_set_are_seen(lake: Lake, tmp_path: P
             assert seen.metadata().configuration["delta.appendOnly"] == "true"
             assert [field.name for field in seen.schema().fields] == ["number", "more"]
             assert seen.protocol().min_writer_version > 1
+
+
+def test_files_whose_statistics_leave_no_wanted_row_are_not_opened(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    for number in (1, 2):
+        broker.append(some_records(10, seed=number))
+        ingest_store(broker.root, tmp_path / "lake", "b")
+    lake = Lake(str(tmp_path / "lake"))
+    snapshot = open_delta(lake.locate("messages"), {})
+    offsets = [row["physical_offset"] for row in rows_of(tmp_path / "lake")]
+    older, newer = sorted(files(lake, snapshot), key=lambda file: str(file.lowest["physical_offset"]).zfill(20))
+    Path(lake.locate("messages", older.path)).write_bytes(b"")
+
+    def found(where: pc.Expression) -> object:
+        return select(lake, snapshot, ["physical_offset"], where, deleted=False)["physical_offset"].to_pylist()
+
+    assert found(pc.field("physical_offset") >= newer.lowest["physical_offset"]) == offsets[10:]
+    assert found(pc.field("physical_offset") > offsets[-1]) == []
+    with pytest.raises(pa.ArrowInvalid, match=older.path):
+        found(pc.field("physical_offset") <= older.lowest["physical_offset"])
