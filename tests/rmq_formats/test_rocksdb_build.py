@@ -77,7 +77,7 @@ def test_only_as_many_numbers_as_the_log_can_have_lost_get_rows() -> None:
 
 
 def test_rows_of_lost_records_lead_to_the_start_of_the_segment_before() -> None:
-    for segments, expected in (((0, 4000), 0), ((0, 1000), 0), ((0, 1000, 2000), 1000)):
+    for segments, expected in (((0, 4000), 0), ((0, 1000), 0), ((0, 1000, 2000), 1000), ((400, 2000), 400)):
         builder = RowBuilder([(500, 1900)], segments)
         _, blanks, _ = builder.append(packed([(0, 0), (2, 2500)]))
 
