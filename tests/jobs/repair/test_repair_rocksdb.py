@@ -30,9 +30,11 @@ def copied(situation: StoreOf, name: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
 
 
-def repaired(store: Path, lake: Path | None = None, out: str = "repair", *, bridge: bool = False) -> RepairSummary:
+def repaired(
+    store: Path, lake: Path | None = None, out: str = "repair", *, apply: bool = True, bridge: bool = False
+) -> RepairSummary:
     source = None if lake is None else Lake(str(lake))
-    request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply=True, bridge=bridge)
+    request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply=apply, bridge=bridge)
     return repair(request, OneByOne())
 
 
@@ -173,8 +175,9 @@ def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: StoreOf, 
     before = content_of(store)
     BESIDE_A_COPY[damage](store / "consumequeue")
 
-    summary = repaired(store)
+    plan, summary = repaired(store, out="plan", apply=False), repaired(store)
 
+    assert [] == plan.notes
     assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content_of(store), summary.notes)
 
 
