@@ -197,6 +197,8 @@ def test_an_inner_batch_gives_a_batch_unit() -> None:
         ({"INNER_BASE": "0", "INNER_NUM": "0"}, 1),
         ({"INNER_BASE": "-1", "INNER_NUM": "1"}, 0),  # numbers count from 0
         ({"INNER_BASE": "0", "INNER_NUM": "-1"}, 0),
+        ({"INNER_BASE": "0", "INNER_NUM": "32767"}, 1),
+        ({"INNER_BASE": "0", "INNER_NUM": "32768"}, 0),  # no short of Java's
     ],
 )
 def test_a_record_of_a_batch_topic_has_a_unit_where_it_has_base_and_count(

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import pytest
 from rocksdict import AccessType, Options, Rdict
@@ -17,6 +18,7 @@ from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.workers import OneByOne
 from jobs.verify.advice import advice
 from jobs.verify.run import VerifyRequest, verify
+from rmq_formats.rocksdb.layout import UNIT_VALUE
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip
@@ -66,12 +68,21 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 def delete_rows(folder: Path) -> None:
+    _change_rows(folder, lambda units, key: units.delete(key))
+
+
+def flip_rows(folder: Path) -> None:
+    """Have some rows point elsewhere."""
+    _change_rows(folder, lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
+
+
+def _change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
     raw = Options(raw_mode=True)
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder), raw)}
     database = Rdict(str(folder), raw, families, AccessType.read_write())
     units = database.get_column_family("default")
     for key in list(units.keys())[10:14]:
-        del units[key]
+        change(units, key)
     units.flush()
     units.close()
     database.close()
@@ -179,6 +190,15 @@ def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: StoreOf, 
 
     assert [] == plan.notes
     assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content_of(store), summary.notes)
+
+
+def test_rows_of_a_second_copy_that_differ_alone_are_set_aside(situation: StoreOf, tmp_path: Path) -> None:
+    store = copied(situation, DOUBLE, tmp_path)
+    flip_rows(store / "consumequeue")
+
+    (note,) = repaired(store, apply=False).notes
+
+    assert "set the database aside" in note
 
 
 def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation: StoreOf, tmp_path: Path) -> None:
