@@ -113,6 +113,7 @@ def test_index_files_beside_a_missing_segment_are_not_of_another_log(store: Path
     verdict = verified(store)
 
     assert the_cause(verdict) == ("log", "gap", f"{SEGMENT} to {2 * SEGMENT}")
+    assert verdict.parts["log"].numbers["missing_bytes"] == SEGMENT
     assert verdict.findings[0].part == "log"
     assert {finding.kind for finding in verdict.findings} == {"gap", "unit_of_lost_record", "entries_of_lost_messages"}
     assert verdict.exit_code is ExitCode.DAMAGE
