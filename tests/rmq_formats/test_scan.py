@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.framing import BLOCK
@@ -389,6 +389,7 @@ def test_a_live_log_that_only_zeros_follow_is_read_to_its_end_once() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), min_size=1, max_size=6))
+@example([(0, 27), (1, 28), (2, 35), (3, 36)])
 def test_a_copy_may_differ_in_its_place_alone(changes: list[tuple[int, int]]) -> None:
     raw = log_of([a_record(b"body" * number) for number in range(4)], BASE)
     found = scan(Disk(raw, -1).read, 0, len(raw), len(raw), BASE, final=True)

@@ -98,6 +98,11 @@ FINAL = {
         DLEDGER,
         "RDRB",
     ),
+    "a wrong magic before the end of the file": (
+        damaged(a_segment([ONE, TWO], framing=DLEDGER, sealed=True), 48 + ONE.total_size, bytes(4)),
+        DLEDGER,
+        "RDB",
+    ),
     # A page of ones begins like the end of a file, but an end states how many bytes are left.
     "an erased page": (
         damaged(a_segment([ONE, ONE, ONE], framing=DLEDGER, sealed=True), 48 + ONE.total_size, ERASED),

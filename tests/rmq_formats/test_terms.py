@@ -109,6 +109,12 @@ def test_an_entry_whose_record_is_damaged_still_says_its_term() -> None:
     assert scanned(bytes(raw), Framing.DLEDGER) == pieces
 
 
+def test_the_first_entry_of_a_segment_says_its_term() -> None:
+    first = entries([3])
+
+    assert SegmentBytes.of(first, BASE, Framing.DLEDGER).term_before(len(first)) == 3
+
+
 def test_a_bad_sector_says_no_term() -> None:
     segment = SegmentBytes(_failing(OSError(errno.EIO, "bad sector")), 4096, BASE, Framing.DLEDGER)
 
