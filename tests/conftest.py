@@ -3,7 +3,8 @@
 import gc
 import os
 import re
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 
+_MAY_TAKE_LONG = re.compile(r"mark\.timeout\(\d{4}")
 _USES_SPARK = re.compile(r"\b(?:spark|own_session): |usefixtures\(.spark.\)")
 # It would draw the constants of whatever modules this worker has imported: other examples in every run. No setting
 # of Hypothesis turns that off; what it would add to is empty until the first module is looked at.
@@ -33,18 +35,34 @@ settings.register_profile("same examples in every run", deadline=None, derandomi
 settings.register_profile("other examples in every run", deadline=None)
 
 
+class _LongestFirst(OrderedDict[str, dict[str, bool]]):
+    """What no worker has yet: what may take long goes first, then what has many tests, so that all end together."""
+
+    def __init__(self, long: Container[str]) -> None:
+        super().__init__()
+        self._long = long
+
+    def popitem(self, last: bool = True) -> tuple[str, dict[str, bool]]:  # noqa: ARG002, FBT002 - as declared
+        scope = max(self, key=lambda scope: (scope in self._long, len(self[scope])))
+        return scope, self.pop(scope)
+
+
 class _Balanced(LoadScopeScheduling):  # type: ignore[misc] # xdist publishes no types
     """Keeps the tests of a file together, and on one worker the files that share the one JVM."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:  # noqa: ANN401 - a logger of xdist's own
         super().__init__(config, log)
-        self.config.option.loadscopereorder = True
         self._scopes: dict[str, str] = {}
+        self._long: set[str] = set()
+        self.workqueue = _LongestFirst(self._long)
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         if file not in self._scopes:
-            self._scopes[file] = "spark" if _USES_SPARK.search((self.config.rootpath / file).read_text()) else file
+            text = (self.config.rootpath / file).read_text()
+            scope = self._scopes[file] = "spark" if _USES_SPARK.search(text) else file
+            if scope == "spark" or _MAY_TAKE_LONG.search(text):
+                self._long.add(scope)
         return self._scopes[file]
 
 
