@@ -3,8 +3,7 @@
 import gc
 import os
 import re
-from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -35,35 +34,28 @@ settings.register_profile("same examples in every run", deadline=None, derandomi
 settings.register_profile("other examples in every run", deadline=None)
 
 
-class _LongestFirst(OrderedDict[str, dict[str, bool]]):
-    """What no worker has yet: what may take long goes first, then what has many tests, so that all end together."""
-
-    def __init__(self, long: Container[str]) -> None:
-        super().__init__()
-        self._long = long
-
-    def popitem(self, last: bool = True) -> tuple[str, dict[str, bool]]:  # noqa: ARG002, FBT002 - as declared
-        scope = max(self, key=lambda scope: (scope in self._long, len(self[scope])))
-        return scope, self.pop(scope)
-
-
 class _Balanced(LoadScopeScheduling):  # type: ignore[misc] # xdist publishes no types
     """Keeps the tests of a file together, and on one worker the files that share the one JVM."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:  # noqa: ANN401 - a logger of xdist's own
         super().__init__(config, log)
         self._scopes: dict[str, str] = {}
-        self._long: set[str] = set()
-        self.workqueue = _LongestFirst(self._long)
+        self._long = {"spark"}
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         if file not in self._scopes:
             text = (self.config.rootpath / file).read_text()
-            scope = self._scopes[file] = "spark" if _USES_SPARK.search(text) else file
-            if scope == "spark" or _MAY_TAKE_LONG.search(text):
-                self._long.add(scope)
+            self._scopes[file] = "spark" if _USES_SPARK.search(text) else file
+            if _MAY_TAKE_LONG.search(text):
+                self._long.add(self._scopes[file])
         return self._scopes[file]
+
+    def _assign_work_unit(self, node: object) -> None:
+        """Take what may take long first, then what has many tests, so that all workers end together."""
+        first = max(self.workqueue, key=lambda scope: (scope in self._long, len(self.workqueue[scope])))
+        self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
