@@ -8,7 +8,6 @@ The truth is the store before anything was planted: which files are right, and w
 this process, without Spark.
 """
 
-import atexit
 import os
 import shutil
 import signal
@@ -45,6 +44,7 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER
 from rmq_formats.properties import CRC_SIZE
 from tests.golden import SITUATIONS, unpack, unpack_situation
 from tests.support.faults import GEOMETRY
+from tests.support.in_memory import folder_of_process
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 
@@ -451,9 +451,7 @@ class Planted(NamedTuple):
 @cache
 def _unpacked() -> Path:
     """Return this process's own folder of unpacked golden stores."""
-    folder = Path(tempfile.mkdtemp(prefix="fault-draws-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return folder_of_process("fault-draws-")
 
 
 @cache

@@ -1,7 +1,9 @@
 """Folders that tests write into: in memory, where it has room, as tens of thousands of small files are flushed."""
 
+import atexit
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,13 @@ def writing_in_memory() -> Iterator[None]:
         places = {"TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": str(_PLACE)}
         with patch.dict(os.environ, places), patch.object(tempfile, "tempdir", folder):
             yield
+
+
+def folder_of_process(prefix: str) -> Path:
+    """Make a folder for what tests of this process share; it is deleted when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _has_room() -> bool:

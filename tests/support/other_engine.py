@@ -1,9 +1,7 @@
 """Spark with Delta as another engine that writes to a lake, and what it sees of the lake's messages."""
 
-import atexit
 import re
 import shutil
-import tempfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -15,6 +13,7 @@ from jobs.ingest.request import Summary
 from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from tests.support.broker import Broker, some_records
+from tests.support.in_memory import folder_of_process
 from tests.support.lakes import ingest_store
 
 if TYPE_CHECKING:
@@ -93,9 +92,7 @@ class SharedLake:
 
 @cache
 def _filled(spark: "SparkSession", runs: tuple[int, ...]) -> SharedLake:
-    folder = tempfile.mkdtemp(prefix="shared-lake-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    lake = SharedLake(spark, Path(folder))
+    lake = SharedLake(spark, folder_of_process("shared-lake-"))
     for count in runs:
         lake.grow(count)
         lake.run()

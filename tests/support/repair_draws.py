@@ -7,8 +7,6 @@ Random faults, repaired with a lake, with bridges, with what a person accepts; u
 The lake has what the healthy store had. Each line of an answer is a rule that a repair broke.
 """
 
-import atexit
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +38,7 @@ from tests.support.fault_draws import (
     undone,
     wrong_files,
 )
+from tests.support.in_memory import folder_of_process
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 
@@ -76,8 +75,7 @@ def repair_drawn(seed: int, most: int) -> RepairDraw:
 
 @cache
 def _lake_of(name: str) -> Lake:
-    folder = Path(tempfile.mkdtemp(prefix="repair-draws-lake-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = folder_of_process("repair-draws-lake-")
     release = None if name in SITUATIONS else release_of(name)
     ingest_store(golden(name), folder / "lake", release=release)
     return Lake(str(folder / "lake"))

@@ -71,7 +71,7 @@ def delete_rows(folder: Path) -> None:
     _change_rows(folder, lambda units, key: units.delete(key))
 
 
-def flip_rows(folder: Path) -> None:
+def redirect_rows(folder: Path) -> None:
     """Have some rows point elsewhere."""
     _change_rows(folder, lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
 
@@ -194,7 +194,7 @@ def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: StoreOf, 
 
 def test_rows_of_a_second_copy_that_differ_alone_are_set_aside(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, DOUBLE, tmp_path)
-    flip_rows(store / "consumequeue")
+    redirect_rows(store / "consumequeue")
 
     (note,) = repaired(store, apply=False).notes
 
