@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
 VERDICTS := build/verdicts.jsonl
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-# One more than cores: a test waits for a disk or for a process of its own. Each takes some 1 GiB.
+# One more than cores: some tests wait for processes of their own. Each takes some 1 GiB.
 WORKERS := --numprocesses $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
 # Left out of `make test`: what needs more than Python and Java, or minutes.
 SLOW := oracle or released or cluster or s3 or hdfs or browser or slow

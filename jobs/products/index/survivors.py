@@ -297,6 +297,8 @@ class Placing:
             if last.end > before.end:
                 return _Run(end, is_explained=True)
             following = self._place(file, last)
+            # Two files of one start share a message at most, all keys of which may be put again; after one more kill
+            # the next file begins where a log file does. No start makes a file that goes on elsewhere.
             again = self._row.find(last.real.header.end_physical_offset)
             if not again <= following.start <= last.end and not self._begins_log_file(following):
                 return _Run(end)  # no file between is the first of a run that goes farther
