@@ -120,7 +120,7 @@ class NextRun:
         )
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)
-        if self.was_cut_off:
+        if self.was_cut_off or self.workers.has_repeated:
             sweep(self.lake, manifest)
         keep_up(self.lake, manifest)
 

@@ -41,11 +41,12 @@ def taken_counts() -> Counts:
     return counts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SparkWorkers:
     """A Spark session."""
 
     spark: SparkSession
+    has_repeated: bool = False
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -60,16 +61,35 @@ class SparkWorkers:
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
     ) -> list[Outcome[Result]]:
-        """Run *task* on ranges side by side."""
+        """Run *task* on ranges side by side; progress is in bytes, of tasks that are at work, too."""
         await_workers()
-        return _run_ranges(self.spark, ranges, task, discard)
+        size = sum(range_.end - range_.start for range_ in ranges)
+        if IS_FIRST_USE and (self.spark.sparkContext.master or "").startswith("local"):
+            compile_first()
+        records = self.spark.sparkContext.accumulator(0)
+        with Tally.of(len(ranges)) as tally:
+
+            def run(some: Sequence[Range]) -> list[Outcome[Result]]:
+                def work(numbered: tuple[int, Range]) -> Outcome[Result]:
+                    number, range_ = numbered
+                    outcome = run_range(range_, task, partial(tally.noted, number, range_) if is_first else iter)
+                    records.add(outcome.seen.records)
+                    return outcome
+
+                is_first = some is ranges  # what is read again is counted already
+                return self._run(list(enumerate(some)), work)
+
+            _counts[0] = _counts[0]._replace(ranges=_counts[0].ranges + len(ranges))
+            work = Work("reading", size, tasks=len(ranges))
+            with of_spark_job(self.spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
+                return chained(ranges, run, discard)
 
     def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on items side by side."""
         if not items:
             return []
         with of_spark_job(self.spark, Work(label, len(items), "parts")):
-            return _run(self.spark, items, task)
+            return self._run(items, task)
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
         """Return the segments that the executors do not see: Spark is asked for each, if they are elsewhere."""
@@ -77,56 +97,31 @@ class SparkWorkers:
             return []
         return unseen(segments, seen_by_executors(self.spark, segments))
 
+    def _run(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+        """Run *task* on each item, one Spark task an item; what fails twice is raised as it was there."""
+        if not items:
+            return []
 
-def _run_ranges(
-    spark: SparkSession, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object]
-) -> list[Outcome[Result]]:
-    """Return the outcomes that chain; progress is in bytes, of tasks that are at work, too."""
-    size = sum(range_.end - range_.start for range_ in ranges)
-    if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
-        compile_first()
-    records = spark.sparkContext.accumulator(0)
-    with Tally.of(len(ranges)) as tally:
+        def work(part: Iterable[Item]) -> Iterator[tuple[bool, Result | FormatError | OSError]]:
+            context = TaskContext.get()
+            is_first = context is not None and context.attemptNumber() == 0
+            for item in part:
+                try:
+                    yield is_first, task(item)
+                    spare_collector()
+                except (FormatError, OSError) as error:
+                    if is_first:
+                        raise  # Spark tries once more
+                    yield is_first, error  # as it is: a failed job would wrap it in pages of traces
 
-        def run(some: Sequence[Range]) -> list[Outcome[Result]]:
-            def work(numbered: tuple[int, Range]) -> Outcome[Result]:
-                number, range_ = numbered
-                outcome = run_range(range_, task, partial(tally.noted, number, range_) if is_first else iter)
-                records.add(outcome.seen.records)
-                return outcome
-
-            is_first = some is ranges  # what is read again is counted already
-            return _run(spark, list(enumerate(some)), work)
-
-        _counts[0] = _counts[0]._replace(ranges=_counts[0].ranges + len(ranges))
-        work = Work("reading", size, tasks=len(ranges))
-        with of_spark_job(spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
-            return chained(ranges, run, discard)
-
-
-def _run(spark: SparkSession, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
-    """Run *task* on each item, one Spark task an item; what fails twice is raised as it was there."""
-    if not items:
-        return []
-
-    def work(part: Iterable[Item]) -> Iterator[Result | FormatError | OSError]:
-        for item in part:
-            try:
-                yield task(item)
-                spare_collector()
-            except (FormatError, OSError) as error:
-                context = TaskContext.get()
-                if context is not None and context.attemptNumber() == 0:
-                    raise  # Spark tries once more
-                yield error  # as it is: a failed job would wrap it in pages of traces
-
-    _counts[0] = _counts[0]._replace(tasks=_counts[0].tasks + len(items))
-    results: list[Result] = []
-    for result in spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect():
-        if isinstance(result, FormatError | OSError):
-            raise result
-        results.append(result)
-    return results
+        _counts[0] = _counts[0]._replace(tasks=_counts[0].tasks + len(items))
+        results: list[Result] = []
+        for is_first, result in self.spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect():
+            self.has_repeated |= not is_first
+            if isinstance(result, FormatError | OSError):
+                raise result
+            results.append(result)
+        return results
 
 
 _spared: list[bool] = []  # one, once this worker has done a task

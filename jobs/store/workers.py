@@ -30,6 +30,10 @@ class Workers(Protocol):
     def width(self) -> int:
         """How many tasks run at once."""
 
+    @property
+    def has_repeated(self) -> bool:
+        """Whether a task took more than one attempt: what another one wrote before it died is there still."""
+
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object]
     ) -> list[Outcome[Result]]:
@@ -48,6 +52,7 @@ class OneByOne:
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     width: int = 1
+    has_repeated: bool = False
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
@@ -115,6 +120,11 @@ class DelegatingWorkers:
     def width(self) -> int:
         """How many tasks run at once."""
         return self.workers.width
+
+    @property
+    def has_repeated(self) -> bool:
+        """Whether a task took more than one attempt."""
+        return self.workers.has_repeated
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id

@@ -53,7 +53,7 @@ def ingest_with(trouble: str, store: str, lake: str, range_size: int) -> dict[st
     return {"code": int(summary.exit_code), "messages": summary.messages}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Counting(SparkWorkers):
     """Notes how many ranges it was given."""
 
@@ -64,7 +64,7 @@ class _Counting(SparkWorkers):
         return super().ranges(ranges, task, discard)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Troubled(SparkWorkers):
     """Runs the tasks of ranges with trouble after them."""
 
@@ -84,10 +84,16 @@ class _Troubled(SparkWorkers):
 
 
 def _failing(lake: str) -> Callable[[int, int], None]:
-    """Let every first attempt fail, and the next one end when both have written their files: it may be a copy."""
+    """
+    Let every first attempt fail, and the next one end when both have written their files: it may be a copy.
+
+    What is there of the range as the first one fails is noted beside the lake.
+    """
 
     def fail(offset: int, attempt: int) -> None:
         if attempt == 0:
+            written = [path.name for path in Path(lake, "messages").glob(f"*-{offset:020d}-*.parquet")]
+            Path(f"{lake}-failed-{offset}").write_text("\n".join(written))
             raise OSError("this attempt was told to fail")
         _await_both(lake, offset)
 

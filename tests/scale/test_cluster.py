@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import shutil
 import signal
 import threading
@@ -188,29 +187,23 @@ def test_of_a_slow_task_and_its_speculative_copy_one_counts(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     assert_every_message_counts_once(store, results["late"], cluster.folder / "late")
-    assert 0 in _written_in_vain(cluster.folder / "late")
+    assert not [name for name in leftovers(cluster.folder / "late") if f"-{0:020d}-" in name]
 
 
 def test_a_task_that_fails_behind_its_work_is_done_again_and_counts_once(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     assert_every_message_counts_once(store, results["fail"], cluster.folder / "fail")
-    assert [int(path.name) for path in segments_of(store)] == sorted(_written_in_vain(cluster.folder / "fail"))
+    notes = [cluster.folder / f"fail-failed-{int(path.name)}" for path in segments_of(store)]
+    written = [name for note in notes for name in note.read_text().split()]
+    assert len(written) >= len(notes)
+    left = [name for name in written if any(name in path for path in leftovers(cluster.folder / "fail"))]
+    assert left == []
 
 
 def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: Path) -> None:
     assert {"code": 0, "messages": len(expected_rows(store))} == result
     assert expected_rows(store) == raw_rows(lake)
-
-
-def _written_in_vain(lake: Path) -> set[int]:
-    """
-    Return where ranges begin whose messages an attempt has written that does not count.
-
-    How many such files there are is up to Spark: on a busy machine it starts copies of other tasks, too.
-    """
-    names = [name for name in leftovers(lake) if name.startswith("/messages/")]
-    return {int(re.findall(r"-(\d{20})-", name)[0]) for name in names}
 
 
 @pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")

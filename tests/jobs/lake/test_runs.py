@@ -4,11 +4,12 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import tee
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from jobs.ingest.request import Summary
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import ingest
 from jobs.lake import commit as commits
 from jobs.lake import compaction, upkeep
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
@@ -37,12 +39,17 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
+from jobs.store.chain import Outcome, Task
+from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import OneByOne
 from rmq_formats.arrow import column
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
 
+T = TypeVar("T")
 FIRST = Fingerprint(0, 100, "00")
 
 
@@ -281,6 +288,30 @@ def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path:
     assert rows == raw_rows(tmp_path / "lake")
     assert len(rows_of(tmp_path / "lake", "quarantine")) == 1
     assert unfinished(lake, known_stores(lake)[0]) is None
+
+
+@dataclass(frozen=True, slots=True)
+class _TwoAttempts(OneByOne):
+    """Workers whose tasks die after they have written, and are done again."""
+
+    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
+        def twice(range_: Range, pieces: Iterator[Records | Piece]) -> T:
+            first, second = tee(pieces)
+            task(range_, first)
+            return task(range_, second)
+
+        return OneByOne.ranges(self, ranges, twice, discard)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_a_task_wrote_that_died_and_was_done_again_is_deleted_as_the_run_ends(
+    broker: Broker, tmp_path: Path, is_known: bool
+) -> None:
+    broker.append(some_records(5))
+    ingest(IngestRequest(str(broker.root), str(tmp_path / "lake")), _TwoAttempts(has_repeated=is_known))
+
+    assert len(raw_rows(tmp_path / "lake")) == 5
+    assert (leftovers(tmp_path / "lake") == []) == is_known
 
 
 def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> None:
