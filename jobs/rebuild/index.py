@@ -197,7 +197,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         left = plan.builds[len(built) :]
         parts = _parts(request, workers, len(left))
         work = [FileWork(build.name, build.recipe, part) for build, part in zip(left, parts, strict=True)]
-        task = partial(build_file, directory=directory, options=options)
+        task = partial(build_file, directory=directory, scratch=scratch)
         built += workers.map(work, task, "building index files")
     check = partial(check_built, directory=directory, options=options)
     if request.proven_only:

@@ -22,6 +22,7 @@ import numpy as np
 
 from jobs.rebuild.unit_files import UnitFile, read_units, write_units
 from jobs.storage.local import flush_directory, write_all
+from jobs.storage.locations import local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.ranges import Range
 from jobs.store.units import Units
@@ -34,7 +35,6 @@ from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.store import name_of_offset
 
 EXTENSION = "consumequeue_ext"
-ATTEMPT = ".attempt-"
 _SHOWN = 3
 _HELD_UNITS = 1 << 20  # some 30 MB
 
@@ -140,8 +140,12 @@ def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[UnitFil
 
 
 def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
-    """Write the queues of a group, each whole or not at all; a second attempt gives the same files."""
-    attempt = Path(recipe.directory) / f"{ATTEMPT}{uuid4()}"
+    """
+    Write the queues of a group, each whole or not at all; a second attempt gives the same files.
+
+    What an attempt that dies has begun lies among the scratch files, and goes with them.
+    """
+    attempt = Path(local_path(recipe.scratch.location)) / f"queues-{uuid4()}"
     queues: dict[QueueName, _Queue] = {}
     try:
         for some in _together(recipe.scratch, group, ranges):

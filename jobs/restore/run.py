@@ -205,7 +205,7 @@ def _sweep(out: Path) -> None:
 
 def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
     """Write a segment, and beside it the state from which `--resume` continues."""
-    result = restore_segment(work)
+    result = restore_segment(work, Path(folder))
     LocalStorage().create(f"{folder}/{work.base_offset:020d}.json", json.dumps(result._asdict()).encode())
     return result
 

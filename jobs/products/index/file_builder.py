@@ -26,6 +26,7 @@ from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
+from jobs.storage.scratch import Scratch
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
 from rmq_formats.indexfile.divided import Division
@@ -154,23 +155,27 @@ class FileWork(NamedTuple):
     parts: int
 
 
-def build_file(work: FileWork, *, directory: str, options: Mapping[str, str]) -> BuiltFile:
-    """Write a file into *directory*, whole or not at all; a second attempt replaces it by the same."""
+def build_file(work: FileWork, *, directory: str, scratch: Scratch) -> BuiltFile:
+    """
+    Write a file into *directory*, whole or not at all; a second attempt replaces it by the same.
+
+    What an attempt that dies has begun lies in *scratch*, and goes with it.
+    """
     if is_local(directory):
-        return _build_local(work, Path(local_path(directory)))
+        return _build_local(work, Path(local_path(directory)), Path(local_path(scratch.location)))
     with TemporaryDirectory(prefix="rocketmq-lake-") as folder:
-        built = _build_local(work, Path(folder))
+        built = _build_local(work, Path(folder), Path(folder))
         with (
             (Path(folder) / work.name).open("rb") as file,
             mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
             memoryview(mapped) as whole,
         ):
-            storage_of(directory, options).create(join(directory, work.name), whole)
+            storage_of(directory, scratch.options).create(join(directory, work.name), whole)
     return built._replace(place=None)
 
 
-def _build_local(work: FileWork, directory: Path) -> BuiltFile:
-    with Attempt(directory, work.recipe.geometry) as attempt:
+def _build_local(work: FileWork, directory: Path, begun_in: Path) -> BuiltFile:
+    with Attempt(directory, work.recipe.geometry, begun_in) as attempt:
         header = make(work.recipe, attempt.write, work.parts)
         attempt.finish()
         return attempt.named(work.name, header)
@@ -179,10 +184,10 @@ def _build_local(work: FileWork, directory: Path) -> BuiltFile:
 class Attempt:
     """An index file without a name; its `with` block deletes it if it has none by then."""
 
-    def __init__(self, directory: Path, geometry: Geometry) -> None:
+    def __init__(self, directory: Path, geometry: Geometry, begun_in: Path) -> None:
         self._directory = directory
         self._size = geometry.file_size
-        self._path = directory / f".attempt-{uuid4()}"
+        self._path = begun_in / f".attempt-{uuid4()}"
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._is_open = True
         self._sha256 = ""

@@ -122,7 +122,7 @@ class RowFiles:
         self._borders[run, number] = key.copy()
 
     def _begun(self) -> tuple[Attempt, FileBuilder]:
-        attempt = self._attempts.enter_context(Attempt(self._directory, self._geometry))
+        attempt = self._attempts.enter_context(Attempt(self._directory, self._geometry, self._directory))
         previous = self._files[-1].header if self._files else None
         return attempt, FileBuilder(self._geometry, RuleTable.of(self._rules), attempt.write, previous, self._division)
 

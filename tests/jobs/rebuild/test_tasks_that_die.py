@@ -1,0 +1,70 @@
+"""A task that dies and is done again, as Spark does: what its first attempt had begun is not among the results."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+from unittest.mock import patch
+
+import pytest
+
+from jobs.lake.lake import Lake
+from jobs.rebuild import queue_run
+from jobs.rebuild.index import RebuildIndexRequest, rebuild
+from jobs.restore.run import RestoreRequest, restore
+from jobs.store.workers import DelegatingWorkers, OneByOne, Workers
+from tests.golden import StoreOf
+from tests.support.lakes import ingest_store
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+STORE = "b498-base"
+
+
+class _Killed(BaseException):
+    """Stands for a signal that ends a process at once."""
+
+
+class _Dying(DelegatingWorkers):
+    """Workers each of whose tasks is killed once, as it would give its work a name; nothing is cleaned up then."""
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
+        for item in items:
+            with (
+                patch.object(Path, "rename", side_effect=_Killed),
+                patch.object(Path, "unlink"),
+                patch("jobs.rebuild.queues.rmtree"),
+                suppress(_Killed),
+            ):
+                task(item)
+        return super().map(items, task, label)
+
+
+def index(store: Path, out: Path, workers: Workers) -> None:
+    rebuild(RebuildIndexRequest(str(store), str(out)), workers)
+
+
+def queues(store: Path, out: Path, workers: Workers) -> None:
+    queue_run.rebuild(queue_run.RebuildQueuesRequest(str(store), out), workers)
+
+
+def whole_store(store: Path, out: Path, workers: Workers) -> None:
+    lake = out.with_name("lake")
+    if not lake.exists():
+        ingest_store(store, lake)
+    restore(RestoreRequest(Lake(str(lake)), out), workers)
+
+
+@pytest.mark.parametrize("made", [index, queues, whole_store])
+def test_what_an_attempt_that_died_had_begun_is_not_left(
+    golden: StoreOf, tmp_path: Path, made: Callable[[Path, Path, Workers], None]
+) -> None:
+    for name, workers in (("once", OneByOne()), ("again", _Dying(OneByOne()))):
+        made(golden(STORE), tmp_path / name, workers)
+
+    whole, again = (
+        sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*"))
+        for name in ("once", "again")
+    )
+    assert whole == again
