@@ -70,7 +70,7 @@ def put_in_place(store: str, plan: Callable[[], "Sequence[Installation]"], answe
     with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):
         plans = plan()
         lines = [line for one in plans for line in one.describe()]
-        answer.add(headed(NOT_DONE if dry_run else "INSTALL", lines))
+        answer.add(headed(NOT_DONE if dry_run else "INSTALL", lines or ["nothing to put in place"]))
         for one in plans if not dry_run else ():
             install(one)
     return not dry_run

@@ -126,6 +126,9 @@ def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(store: Pa
     ]
     assert before == state_of(store)
 
+    outcome = run("rebuild-consumequeue", store, "--out", tmp_path / "queues", *arguments[4:])
+    assert "    nothing to put in place" in outcome.out.splitlines()
+
 
 @pytest.mark.parametrize(
     ("options", "said"),
