@@ -145,6 +145,17 @@ def test_an_entry_of_no_message_is_surplus_and_its_key_lacks_one(tier: Path, nam
     assert verdict.exit_code is ExitCode.MISMATCH
 
 
+def test_entries_of_no_message_are_named_whatever_queue_they_lead_to(tier: Path) -> None:
+    count = 0
+    for path in index_files(tier)[:-1]:
+        entries = (path.stat().st_size - _ENTRIES_AT) // ENTRY.size
+        count += entries
+        for number in range(entries):
+            change(path, number, "key_hash", 50)
+
+    assert count == sum(one.times for one in verified(tier).findings if one.kind == "tier_entry_differs")
+
+
 def test_a_missing_index_file_is_named_with_the_queues_that_lack_entries(tier: Path) -> None:
     path, after = index_files(tier)[2:4]
     count = (path.stat().st_size - _ENTRIES_AT) // ENTRY.size
