@@ -2,6 +2,7 @@
 
 import shutil
 import struct
+import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -53,6 +54,20 @@ def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: S
 
         assert complete.items() <= now.items()
         complete = now
+
+    assert real_entries(whole) == lake_entries(tmp_path / "lake")
+
+
+def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: StoreOf, tmp_path: Path) -> None:
+    """Nothing in the log tells the two releases apart, and nobody names them."""
+    whole, store = golden("up533-540"), tmp_path / "store"
+    (store / "index").mkdir(parents=True)
+    files = sorted((whole / "index").iterdir())
+    for written, there in ((11232, files[:10]), (sys.maxsize, files)):
+        _shown(whole, store, written, kept_from=0)
+        for path in there:
+            shutil.copy(path, store / "index")
+        ingest(IngestRequest(str(store), str(tmp_path / "lake")), OneByOne())
 
     assert real_entries(whole) == lake_entries(tmp_path / "lake")
 
