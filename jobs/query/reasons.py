@@ -152,7 +152,8 @@ def unknown_topic(source: Source, topic: str) -> Reason:
             f"are still in the log, from {_place(first)} to {_place(last)}; --through-log answers from them"
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
-    near = get_close_matches(topic, sorted(source.topics()), n=3)
+    names = sorted(source.topics())
+    near = [name for name in names if name.lower() == topic.lower()] or get_close_matches(topic, names, n=3)
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     if not source.knows_topics:
         text = f"no message of {topic} is in the log, and the broker's table of topics is in RocksDB, which is not read"

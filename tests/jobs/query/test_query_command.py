@@ -359,6 +359,7 @@ def test_an_empty_list_says_why(run: Run, lake: Path, golden: StoreOf) -> None:
     for place in (("--store", golden("b551-base")), ("--lake", lake)):
         for asked, kind, why in (
             (("-t", "T_1"), "topic_unknown", "no topic T_1 was ever seen there; did you mean T1?"),
+            (("-t", "t2"), "topic_unknown", "no topic t2 was ever seen there; did you mean T2?"),
             (("-k", "nokey"), "not_on_disk", "no message has the key 'nokey'; the messages there were stored from "),
             (("-t", "T2", "-k", "k0"), "other_topic", "'k0' is under T1, not under T2 (15 seen"),
             (
