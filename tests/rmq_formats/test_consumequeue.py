@@ -227,10 +227,18 @@ def test_a_queue_ends_at_the_first_unit_that_is_not_written() -> None:
 
     assert list(walk_units(unit + UNIT.pack(5, 0, 7) + unit)) == [Unit(5, 6, 7)]
     assert list(walk_units(unit * 2)) == [Unit(5, 6, 7)] * 2
-    assert [decode_batch_unit(BATCH_UNIT.pack(5, 6, 7, 8, 9, count, -1, 0)).is_written for count in (1, 0)] == [
-        True,
-        False,
-    ]
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "base_offset", "count", "is_written"),
+    [(0, 1, 0, 1, True), (-1, 1, 0, 1, False), (0, 0, 0, 1, False), (0, 1, -1, 1, False), (0, 1, 0, 0, False)],
+)
+def test_a_batch_unit_is_written_as_a_broker_says(
+    offset: int, size: int, base_offset: int, count: int, is_written: bool
+) -> None:
+    data = BATCH_UNIT.pack(offset, size, 7, 8, base_offset, count, -1, 0)
+
+    assert decode_batch_unit(data).is_written is is_written
 
 
 def test_an_extension_file_ends_when_a_unit_finds_no_room() -> None:
