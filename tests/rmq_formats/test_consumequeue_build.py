@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -314,6 +315,19 @@ def test_extension_units_and_addresses_are_those_of_the_scalar_extension(
     assert made == codes
     for base, expected in scalar.files():
         assert bytes(files[base : base + 110]) == expected
+
+
+def test_extension_units_that_come_at_once_lie_as_those_that_come_one_by_one() -> None:
+    """Three files of five: each file that is full ends with a mark."""
+    units = np.zeros(12, packed_of([]).dtype)
+    at_once, one_by_one = ExtBuilder(110), ExtBuilder(110)
+    spans = [*chain.from_iterable(one_by_one.append(units[at : at + 1])[1] for at in range(len(units)))]
+    together = [*at_once.append(units[:5])[1], *at_once.append(units[5:])[1]]
+
+    assert len(spans) == len(units) + 2
+    assert [(span.offset, span.data.tobytes()) for span in together] == [
+        (span.offset, span.data.tobytes()) for span in spans
+    ]
 
 
 IN_PLACE, ELSEWHERE, SKIPPED = (0, 0), (1, 0), (0, 1)  # units that are misplaced, and skipped
