@@ -18,11 +18,12 @@ from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
 from rmq_formats.commitlog.record import encode_record
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import gaps_of, ingest_beside, ingest_store, raw, raw_rows, rows_of
-from tests.support.stores import flip
+from tests.support.stores import flip, records_of, segments_of
 
 
 @pytest.fixture
@@ -192,6 +193,24 @@ def test_a_second_store_without_a_name_must_be_named(broker: Broker, tmp_path: P
         ingest_beside(tmp_path / "second", None)
 
     assert len(rows_of(tmp_path / "lake")) == 70
+
+
+def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_record_on(
+    golden: StoreOf, tmp_path: Path
+) -> None:
+    """In DLedger's log a record lies behind the header of its entry."""
+    store, lake = Path(shutil.copytree(golden("b498-dledger"), tmp_path / "store")), tmp_path / "lake"
+    ingest_store(store, lake)
+    segments = segments_of(store)
+    others = [record.physical_offset for record, _ in records_of(segments)][-6:]
+    for offset in others:
+        at = offset - int(segments[-1].name)
+        flip(segments[-1], at + 15)  # its queue
+        flip(segments[-1], at + 63)  # its store time
+
+    assert ingest_store(store, lake).messages == len(others)
+    assert [row["physical_offset"] for row in rows_of(lake, "superseded_messages")] == others
+    assert raw_rows(lake) == [(record.physical_offset, data) for record, data in records_of(segments)]
 
 
 def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
