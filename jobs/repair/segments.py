@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
@@ -24,6 +25,7 @@ from jobs.restore.coverage import Interval
 from jobs.restore.plan import Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.locations import local_path
+from jobs.storage.scratch import scratch_beside
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short, plan_ranges
 from jobs.store.store import Segment, Store
@@ -143,7 +145,9 @@ def mend(  # noqa: PLR0913, PLR0917 - the two sources, what speaks against one, 
         if base in bases:
             work = SegmentWork.of(plan, segment, str(folder / name_of_offset(base)), proven_only=True)
             works.append(MendWork(work, there.get(base), ranges.get(base), doubts))
-    made = workers.map(works, mend_segment, "making segments")
+    with scratch_beside(str(folder), {}) as scratch:
+        begun_in = Path(local_path(scratch.location))
+        made = workers.map(works, partial(mend_segment, begun_in=begun_in), "making segments")
     home = Path(local_path(store.segments[0].location)).parent
     mended = [
         MendedSegment(
@@ -161,9 +165,9 @@ def _is_as_stored(mended: MendedSegment) -> bool:
     return Path(mended.target).exists() and filecmp.cmp(mended.path, mended.target, shallow=False)
 
 
-def mend_segment(work: MendWork) -> RestoredSegment:
+def mend_segment(work: MendWork, *, begun_in: Path) -> RestoredSegment:
     """Write a segment from the lake's rows, then from the store's file what is sound there, or what the lake lacks."""
-    result = restore_segment(work.lake)
+    result = restore_segment(work.lake, begun_in)
     if work.segment is not None:
         base, limit = work.lake.base_offset, work.lake.base_offset + work.lake.size
         whole = Path(local_path(work.segment.location)).stat().st_size >= work.lake.size

@@ -169,11 +169,11 @@ class _Segment:
         return [(end, limit)]
 
 
-def restore_segment(work: SegmentWork, begun_in: Path | None = None) -> RestoredSegment:
+def restore_segment(work: SegmentWork, begun_in: Path) -> RestoredSegment:
     """Write one segment of the log, durably and under its name only when it is whole; till then it is in *begun_in*."""
     target = Path(work.path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    attempt = (begun_in or target.parent) / f"{ATTEMPT}{target.name}-{uuid4()}"
+    attempt = begun_in / f"{ATTEMPT}{target.name}-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(descriptor, work.size)

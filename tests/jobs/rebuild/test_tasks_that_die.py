@@ -1,5 +1,6 @@
 """A task that dies and is done again, as Spark does: what its first attempt had begun is not among the results."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 from jobs.lake.lake import Lake
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
+from jobs.repair.run import RepairRequest, repair
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import DelegatingWorkers, OneByOne, Workers
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
+from tests.support.stores import flip, segments_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,14 +52,24 @@ def queues(store: Path, out: Path, workers: Workers) -> None:
     queue_run.rebuild(queue_run.RebuildQueuesRequest(str(store), out), workers)
 
 
-def whole_store(store: Path, out: Path, workers: Workers) -> None:
+def lake_of(store: Path, out: Path) -> Lake:
     lake = out.with_name("lake")
     if not lake.exists():
         ingest_store(store, lake)
-    restore(RestoreRequest(Lake(str(lake)), out), workers)
+    return Lake(str(lake))
 
 
-@pytest.mark.parametrize("made", [index, queues, whole_store])
+def whole_store(store: Path, out: Path, workers: Workers) -> None:
+    restore(RestoreRequest(lake_of(store, out), out), workers)
+
+
+def segment(store: Path, out: Path, workers: Workers) -> None:
+    lake, damaged = lake_of(store, out), Path(shutil.copytree(store, out.with_name(f"{out.name}-store")))
+    flip(segments_of(damaged)[0], 2000)
+    assert repair(RepairRequest(str(damaged), out, lake), workers).files
+
+
+@pytest.mark.parametrize("made", [index, queues, whole_store, segment])
 def test_what_an_attempt_that_died_had_begun_is_not_left(
     golden: StoreOf, tmp_path: Path, made: Callable[[Path, Path, Workers], None]
 ) -> None:

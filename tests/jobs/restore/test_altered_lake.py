@@ -167,7 +167,7 @@ def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None
     plan = plan_log(Lake(str(lake)), find_store(Lake(str(lake)), None))
     for segment in plan.segments:
         made = out / "proven" / segment.path
-        restore_segment(SegmentWork.of(plan, segment, str(made), proven_only=True))
+        restore_segment(SegmentWork.of(plan, segment, str(made), proven_only=True), out)
         proven, stored = (np.frombuffer(path.read_bytes(), np.uint8) for path in (made, store / segment.path))
         assert ((proven == stored) | (proven == 0))[: plan.end - segment.base_offset].all()
 
