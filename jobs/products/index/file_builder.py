@@ -175,19 +175,18 @@ def build_file(work: FileWork, *, directory: str, scratch: Scratch) -> BuiltFile
 
 
 def _build_local(work: FileWork, directory: Path, begun_in: Path) -> BuiltFile:
-    with Attempt(directory, work.recipe.geometry, begun_in) as attempt:
+    with Attempt(begun_in, work.recipe.geometry) as attempt:
         header = make(work.recipe, attempt.write, work.parts)
         attempt.finish()
-        return attempt.named(work.name, header)
+        return attempt.named(directory, work.name, header)
 
 
 class Attempt:
     """An index file without a name; its `with` block deletes it if it has none by then."""
 
-    def __init__(self, directory: Path, geometry: Geometry, begun_in: Path) -> None:
-        self._directory = directory
+    def __init__(self, folder: Path, geometry: Geometry) -> None:
         self._size = geometry.file_size
-        self._path = begun_in / f".attempt-{uuid4()}"
+        self._path = folder / f".attempt-{uuid4()}"
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._is_open = True
         self._sha256 = ""
@@ -221,10 +220,10 @@ class Attempt:
         self._place = _place(os.fstat(self._descriptor))
         self._close()
 
-    def named(self, name: str, header: IndexHeader) -> BuiltFile:
-        """Give a finished file its name; one that has it is replaced."""
-        self._path.rename(self._directory / name)
-        flush_directory(self._directory)
+    def named(self, directory: Path, name: str, header: IndexHeader) -> BuiltFile:
+        """Give a finished file its place and its name; one that has it is replaced."""
+        self._path.rename(directory / name)
+        flush_directory(directory)
         return BuiltFile(name, self._size, self._sha256, header, gethostname(), self._place)
 
 

@@ -122,7 +122,7 @@ class RowFiles:
         self._borders[run, number] = key.copy()
 
     def _begun(self) -> tuple[Attempt, FileBuilder]:
-        attempt = self._attempts.enter_context(Attempt(self._directory, self._geometry, self._directory))
+        attempt = self._attempts.enter_context(Attempt(self._directory, self._geometry))
         previous = self._files[-1].header if self._files else None
         return attempt, FileBuilder(self._geometry, RuleTable.of(self._rules), attempt.write, previous, self._division)
 
@@ -137,7 +137,10 @@ class RowFiles:
         """Give the files their names, in order."""
         for file in self._files:
             file.finished.result()
-        return [file.attempt.named(name, file.header) for file, name in zip(self._files, names, strict=False)]
+        return [
+            file.attempt.named(self._directory, name, file.header)
+            for file, name in zip(self._files, names, strict=False)
+        ]
 
     def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
         """Yield a key that is the first or the last one of its file: all that a plan asks for."""
