@@ -46,6 +46,11 @@ class NextRun:
     was_cut_off: bool  # the run before this one: it did not end by itself
 
     @property
+    def may_have_litter(self) -> bool:
+        """Whether an attempt that died may have left files under this run's number."""
+        return self.was_cut_off or self.workers.has_repeated
+
+    @property
     def output(self) -> Output:
         """The lake, and the names of this run's files there."""
         return Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
@@ -91,7 +96,7 @@ class NextRun:
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
         # What an attempt left may be deleted only when its number is taken.
-        if has_moved or files or superseded or (self.was_cut_off and has_litter(self.lake, self.known)):
+        if has_moved or files or superseded or (self.may_have_litter and has_litter(self.lake, self.known)):
             manifest = Manifest(
                 store_id=self.known.store_id,
                 broker=self.known.broker,
@@ -120,7 +125,7 @@ class NextRun:
         )
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)
-        if self.was_cut_off or self.workers.has_repeated:
+        if self.may_have_litter:
             sweep(self.lake, manifest)
         keep_up(self.lake, manifest)
 
