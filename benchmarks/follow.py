@@ -1,12 +1,10 @@
 """
 How long a message takes from the broker's disk to a reader of the lake, while `ingest --follow` runs.
 
-    python -m benchmarks.follow [--rates MESSAGES…] [--seconds N] [--every TIME] [--release X.Y.Z] [--folder DIR]
+    python -m benchmarks.follow [--rates MESSAGES…] [--seconds N] [--every TIME] [--folder DIR]
 
-With `--release` a real broker stores the messages, and what its producer feels of it is in the result, too: how long a
-send takes beside the command, and before and after it. Otherwise a process of its own writes log and queues as a broker
-does, some messages every 20 ms, each stored at its own moment: a generated log, so that rates can be asked for which no
-broker reaches here.
+A process of its own writes log and queues as a broker does, some messages every 20 ms, each stored at its own moment:
+the anchor, which says how much the machine could write.
 
 This one opens the Delta table again and again, with a reader that is not ours: what a version has for the first time
 was written when its records say. `ingest` is a user's command, in a process of its own. The result says how many
@@ -19,10 +17,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -32,14 +29,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from benchmarks.beside_broker import TOPIC, loaded
-from benchmarks.incremental_runs import sizes
 from benchmarks.measuring import answer, asked, processes_below
 from benchmarks.stores import FOLDER, LiveStore, Recipe
-from jobs.report.model import Bars
-from tests.oracle.process import AT_FULL_SPEED, running
-from tests.oracle.sessions import open_broker
-from tests.oracle.settings import REAL_GEOMETRY
 
 _TICK_S = 0.02
 _MOST_TICKS = 10  # whose messages are made at once: a writer that is late must not date them before they are written
@@ -47,9 +38,6 @@ _LOOK_S = 0.05
 _RECIPE = Recipe(0, record_size=400, compressible=True, segment_size=256 << 20)
 _POINTS = 20  # messages of a version whose ages are taken, evenly spaced
 _SAMPLES = 20  # of memory and files
-_ALONE_S = 120  # a broker without a command beside it
-_WARM_S = 5  # its compilers and caches
-_BODY_SIZE = 100  # of what it is sent: records of some 400 bytes
 _PATIENCE_S = 120  # for a process that was asked to end
 
 
@@ -84,7 +72,8 @@ class Reader:
         while (passed := time.monotonic() - began) < seconds:
             self._look_at(process)
             if passed > len(self.samples) * seconds / _SAMPLES:
-                self.samples.append({"second": round(passed), "rss_mib": _memory(process.pid), **sizes(self.lake)})
+                files = sum(path.is_file() for path in self.lake.rglob("*"))
+                self.samples.append({"second": round(passed), "rss_mib": _memory(process.pid), "files": files})
 
     def _look_at(self, process: "subprocess.Popen[bytes]") -> None:
         if process.poll() is not None:
@@ -156,48 +145,21 @@ def watched(command: Sequence[str], reader: Reader, seconds: float) -> float:
     return used
 
 
-def beside_a_writer(store: Path, rate: int, seconds: float, follow: Callable[[], float]) -> float:
-    """Follow while a process writes what a broker would."""
+def measure(folder: Path, rate: int, seconds: float, every: str) -> dict[str, Any]:
+    """Follow a store for some seconds; return how long messages took."""
+    store, lake = folder / "store", folder / "lake"
+    LiveStore(store, _RECIPE).append(100)
+    command = [sys.executable, "-m", "jobs.main", "ingest", str(store), "--lake", str(lake), "--broker", "b", "--quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # compiles, and fills caches
+    shutil.rmtree(lake)
+    shutil.rmtree(store)
+    reader = Reader(lake)
     writing = [sys.executable, "-m", "benchmarks.follow", "--write", str(store), "--rates", str(rate)]
     writer = subprocess.Popen([*writing, "--seconds", str(seconds + _PATIENCE_S)])
     with ended(writer, signal.SIGKILL):
         while not any(store.rglob("consumequeue")):
             time.sleep(_LOOK_S)
-        return follow()
-
-
-def beside_a_broker(
-    store: Path, rate: int, seconds: float, release: str, follow: Callable[[], float]
-) -> tuple[float, dict[str, Any]]:
-    """Follow while a broker is sent to; return what its producer felt, too, and before and after."""
-    used: list[float] = []
-    phases: dict[str, Callable[[], object]] = {
-        "broker alone": lambda: time.sleep(min(seconds, _ALONE_S)),
-        "beside a command that follows": lambda: used.append(follow()),
-        "broker alone again": lambda: time.sleep(min(seconds, _ALONE_S)),
-    }
-    opened = partial(open_broker, home=store.parent / "home")
-    with running(release, AT_FULL_SPEED) as driver, opened(driver, store, REAL_GEOMETRY) as broker:
-        broker.make_topic(TOPIC, 4)
-        loaded(broker, rate, lambda: time.sleep(min(seconds, _WARM_S)), _BODY_SIZE)
-        felt = {name: loaded(broker, rate, work, _BODY_SIZE) for name, work in phases.items()}
-    return used[0], felt
-
-
-def measure(folder: Path, rate: int, seconds: float, every: str, release: str | None) -> dict[str, Any]:
-    """Follow a store for some seconds; return what that was like."""
-    store, lake = folder / "store", folder / "lake"
-    LiveStore(store, _RECIPE).append(100)
-    command = [sys.executable, "-m", "jobs.main", "ingest", str(store), "--lake", str(lake), "--broker", "b", "--quiet"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # compilers and caches
-    shutil.rmtree(lake)
-    shutil.rmtree(store)
-    reader, felt = Reader(lake), dict[str, Any]()
-    if release is None:
-        used = beside_a_writer(store, rate, seconds, lambda: watched([*command, "--every", every], reader, seconds))
-    else:
-        command += ["--release", release, "--every", every]
-        used, felt = beside_a_broker(store, rate, seconds, release, lambda: watched(command, reader, seconds))
+        used = watched([*command, "--every", every], reader, seconds)
     at = quantiles(reader.ages, n=100) if len(reader.ages) > 1 else [0.0] * 99
     return {
         "rate": rate,
@@ -206,45 +168,23 @@ def measure(folder: Path, rate: int, seconds: float, every: str, release: str | 
         "visible_after_s": {"p50": round(at[49], 2), "p95": round(at[94], 2), "p99": round(at[98], 2)},
         "cores": round(used / seconds, 2),
         "cpu_s_a_commit": round(used / max(reader.commits, 1), 2),
-        "load": round(os.getloadavg()[0], 1),  # of the machine by then, this and other work
-        **({"sends": felt} if felt else {}),
+        "load": round(os.getloadavg()[0], 1),  # of the machine, other work included
         "samples": reader.samples,
     }
 
 
-def bars(result: Mapping[str, Any]) -> Iterator[Bars]:
-    """Yield the plots of what was measured."""
-    rates = result.get("rates", ())
-    who = f"RocketMQ {result['release']}" if "release" in result else "a generated log"
-    who += f" for {result.get('seconds', 0) / 60:.0f} min"
-    for name, text in (("p50", "half of the messages"), ("p95", "95 of 100"), ("p99", "99 of 100")):
-        seconds = {f"{one['rate']:,} messages/s": one["visible_after_s"][name] for one in rates}
-        if seconds:
-            yield Bars(f"Following {who}: from disk to a reader, {text}", "seconds", seconds)
-    for one in rates:
-        memory = {f"after {sample['second']} s": sample["rss_mib"] for sample in one["samples"]}
-        yield Bars(f"Following {who}, {one['rate']:,} messages/s: memory", "MiB", memory)
-        files = {f"after {sample['second']} s": sample["files"] for sample in one["samples"]}
-        yield Bars(f"Following {who}, {one['rate']:,} messages/s: files of the lake", "files", files)
-        sends = {phase: felt["p99_ms"] for phase, felt in one.get("sends", {}).items()}
-        if sends:
-            yield Bars(f"Following {who}, {one['rate']:,} messages/s: one send in a hundred takes", "ms", sends)
-
-
 def main() -> None:
     """Print the figures as JSON."""
-    given = asked(__doc__, rates=[500, 5000], seconds=120.0, every="1s", release=str, folder=FOLDER, write=Path)
+    given = asked(__doc__, rates=[500, 5000], seconds=120.0, every="1s", folder=FOLDER, write=Path)
     if given.write is not None:
         write(given.write, given.rates[0], given.seconds)
         return
     folder, found = given.folder / "follow", []
     for rate in given.rates:
         shutil.rmtree(folder, ignore_errors=True)
-        found.append(measure(folder, rate, given.seconds, given.every, given.release))
+        found.append(measure(folder, rate, given.seconds, given.every))
         shutil.rmtree(folder)  # a lake that a failure left is looked at
-    by = {"release": given.release} if given.release else {}
-    result = {**by, "every": given.every, "seconds": given.seconds, "rates": found}
-    answer(result)
+    answer({"every": given.every, "seconds": given.seconds, "rates": found})
 
 
 if __name__ == "__main__":

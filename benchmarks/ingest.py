@@ -1,46 +1,60 @@
 """
-Ingest a log into `messages`, against what is on either side of it.
+Ingest a log, and restore it from the lake, against what limits both.
 
-    python -m benchmarks.ingest [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--broker]
-                                [--folder DIR] [--scratch DIR]
+    python -m benchmarks.ingest [--mib N] [--runs N] [--cores N] [--no-spark] [--folder DIR] [--scratch DIR]
 
-Peers, interleaved in one run: reading the bytes into a checksum (the physical limit); one process that writes the same
-columns with the same codec from batches that lie ready in memory (the floor: it neither reads, decodes nor checks); the
-same work shared by two processes at once, whose CPU seconds are those of busy cores, as ours are; one process again,
-without a codec for bodies that it does not shorten, as we write them; Spark's own writer on our batches; naive PySpark
-(binaryFile, `struct` for each record; of a smaller log with small segments, counted per byte). The log is in the page
-cache, and sessions are started before the clock. `--broker`: once, after them, a real broker that dispatches the same
-log to its queues and its index.
+The store is healthy, in messages of 1 KB, and in the page cache; sessions are started before the clock. Peers take
+turns in one run:
+
+- read: every byte of the log into a checksum, the physical limit of reading;
+- floor: one process writes the rows of `messages` from memory with pyarrow; it neither reads, decodes nor checks;
+- messages, all tables: `ingest` into an empty lake, in one process and in Spark's tasks;
+- Spark's writer: the same Arrow batches, written by Spark as a Delta table (once: it takes minutes);
+- cp and restore: the log copied, and the log restored from the lake; every byte must be equal.
+
+`passes` is the number of bytes that one process reads from segments, divided by the size of the log.
 """
 
 import argparse
+import os
 import shutil
-import struct
+import time
 from collections.abc import Callable, Iterator
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
-from benchmarks.broker import RELEASE, rebuilt_by_broker
-from benchmarks.floor import batches_of, floor
-from benchmarks.lakes import bring, spark_workers
-from benchmarks.measuring import Measured, answer, asked, measured, medians
-from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.store.ranges import plan_ranges
+from benchmarks.broker import RELEASE
+from benchmarks.lakes import ingest_into_new_lake, spark_workers
+from benchmarks.measuring import Measured, answer, asked, count_log_bytes, measured, medians
+from benchmarks.stores import FOLDER, Recipe, make_healthy_store
+from jobs.lake.lake import Lake
+from jobs.lake.table_file import parquet_writer
+from jobs.lake.tables import MESSAGES
+from jobs.products.index.settings import Wanted
+from jobs.restore.run import RestoreRequest, restore
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne, Workers
-from rmq_formats.commitlog.layout import MAGIC_V1
+from jobs.store.workers import InProcessWorkers, OneByOne, Workers
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.properties import PropertyParser
 
-_SLOW = {"Spark's writer", "naive PySpark"}  # run once: they take minutes
-_CORES = 2  # that Spark and the floor may use
-_NAIVE_MIB = 192
-_NAIVE_SEGMENT = 16 << 20
-_PLAIN = ">iiiiiqqiq4siq4siiqi"  # the fields before a record's body
-_PLAIN_SIZE = struct.calcsize(_PLAIN)
+_RECORD_SIZE = 1024
+_TABLES = {"messages": frozenset({"messages"}), "all tables": frozenset({"messages", "consume_queue", "index"})}
+
+
+def batches_of(range_: Range) -> Iterator[pa.RecordBatch]:
+    """Decode one range."""
+    for group in RangeReader(range_).pieces():
+        if isinstance(group, Records):
+            yield message_batch(group, PropertyParser.SCAN)[0]
 
 
 def checksum(store: Path) -> None:
@@ -52,8 +66,24 @@ def checksum(store: Path) -> None:
                 value = crc32(data, value)
 
 
+def floor(store: Path, folder: Path) -> Measured:
+    """Write the rows of a log from memory; preparing them is not timed."""
+    figures = Measured()
+    for number, range_ in enumerate(plan_ranges(list_store(str(store)))):
+        batches = list(batches_of(range_))
+        if not batches:
+            continue  # the unwritten rest of a segment
+        began, cpu = time.perf_counter(), time.process_time()
+        with parquet_writer(folder / f"{number}.parquet", SCHEMA, MESSAGES, batches[0].num_rows, ["body"]) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        figures.wall_s += time.perf_counter() - began
+        figures.cpu_s += time.process_time() - cpu
+    return figures
+
+
 def spark_writer(spark: SparkSession, store: Path, folder: Path) -> None:
-    """Give our batches to Spark's writer."""
+    """Give our batches to Spark's own Delta writer."""
     ranges = plan_ranges(list_store(str(store)))
     plain = pa.schema([field for field in SCHEMA if field.name not in {"properties", "keys"}])
 
@@ -61,15 +91,14 @@ def spark_writer(spark: SparkSession, store: Path, folder: Path) -> None:
         for batch in indices:
             for number in batch.column(0).to_pylist():
                 for made in batches_of(ranges[number]):
-                    yield pa.RecordBatch.from_arrays(
-                        [_plain(made.column(field.name)) for field in plain], names=plain.names
-                    )
+                    columns = [_without_dictionary(made.column(field.name)) for field in plain]
+                    yield pa.RecordBatch.from_arrays(columns, names=plain.names)
 
     frame = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(rows, _ddl(plain))
     frame.write.format("delta").mode("overwrite").option("compression", "zstd").save(str(folder))
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _without_dictionary(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
@@ -81,123 +110,93 @@ def _ddl(schema: pa.Schema) -> str:
     )
 
 
-def naive(spark: SparkSession, store: Path, folder: Path) -> None:
-    """Do what a first version does: whole files as rows, records by `struct` in Python, Spark's writer."""
-
-    def records(row: Row) -> Iterator[tuple[object, ...]]:
-        content, position = row.content, 0
-        while position + _PLAIN_SIZE <= len(content):
-            fields = struct.unpack_from(_PLAIN, content, position)
-            if fields[1] != MAGIC_V1:
-                return
-            start = position + _PLAIN_SIZE
-            body = bytes(content[start : start + fields[-1]])
-            start += fields[-1]
-            topic = content[start + 1 : start + 1 + content[start]].decode()
-            start += 1 + content[start]
-            (length,) = struct.unpack_from(">h", content, start)
-            text = content[start + 2 : start + 2 + length].decode()
-            properties = dict(item.split("\x01", 1) for item in text.split("\x02") if item)
-            yield (*fields[:9], fields[11], *fields[14:], topic, properties, body)
-            position += fields[0]
-
-    integers = (
-        "total_size",
-        "magic_code",
-        "body_crc",
-        "queue_id",
-        "flag",
-        "queue_offset",
-        "physical_offset",
-        "sys_flag",
-    )
-    names = [
-        *integers,
-        "born_timestamp",
-        "store_timestamp",
-        "reconsume_times",
-        "prepared_transaction_offset",
-        "body_length",
-    ]
-    ddl = ", ".join(f"{name} bigint" for name in names) + ", topic string, properties map<string,string>, body binary"
-    files = spark.read.format("binaryFile").load(str(store / "commitlog"))
-    frame = spark.createDataFrame(files.rdd.flatMap(records), ddl)
-    frame.write.format("delta").mode("overwrite").save(str(folder))
-
-
 def main() -> None:
     """Print the figures as JSON."""
-    given = asked(
-        __doc__, mib=4096, record_size=1024, runs=3, scratch=Path, compressible=False, broker=False, folder=FOLDER
-    )
-    size = given.mib << 20
-    store = make_store(Recipe(size, given.record_size, compressible=given.compressible), given.folder)
-    small = make_store(Recipe(_NAIVE_MIB << 20, given.record_size, segment_size=_NAIVE_SEGMENT, seed=1), given.folder)
+    given = asked(__doc__, mib=4096, runs=3, cores=2, no_spark=False, scratch=Path, folder=FOLDER)
+    store = make_healthy_store(Recipe(given.mib << 20, _RECORD_SIZE, compressible=True), given.folder)
     scratch = (given.scratch or given.folder) / "rocketmq-lake-scratch"
-    spark_tasks = spark_workers(_CORES)
-    spark = spark_tasks.spark
-    as_is = [] if given.compressible else ["body"]
-    peers: dict[str, tuple[float, Callable[[], Measured | None]]] = {
-        "checksum": (given.mib, lambda: checksum(store)),
-        "floor": (given.mib, lambda: floor(store, size, scratch)),
-        "floor, two at once": (given.mib, lambda: floor(store, size, scratch, processes=_CORES)),
-        "floor, bodies as we store them": (given.mib, lambda: floor(store, size, scratch, as_is=as_is)),
-        "one process": (given.mib, lambda: _ours(store, scratch, OneByOne())),
-        "rocketmq-lake": (given.mib, lambda: _ours(store, scratch, spark_tasks)),
-        "Spark's writer": (given.mib, lambda: spark_writer(spark, store, scratch / "spark")),
-        "naive PySpark": (_NAIVE_MIB, lambda: naive(spark, small, scratch / "naive")),
+    peers: dict[str, Callable[[], Measured | None]] = {
+        "read": lambda: checksum(store),
+        "floor": lambda: floor(store, scratch),
+        **_ingests("one process", store, scratch, OneByOne()),
+        **_ingests(f"{given.cores} processes", store, scratch, InProcessWorkers(width=given.cores)),
+        "cp": lambda: _synced(lambda: shutil.copytree(store / "commitlog", scratch / "copy")),
     }
-    seen: dict[str, list[Measured]] = {name: [] for name in peers}
+    once: dict[str, Callable[[], None]] = {}
+    if not given.no_spark:
+        spark_tasks = spark_workers(given.cores)
+        peers |= _ingests(f"Spark, {given.cores} cores", store, scratch, spark_tasks)
+        once["Spark's writer"] = lambda: spark_writer(spark_tasks.spark, store, scratch / "spark")
+    seen: dict[str, list[Measured]] = {name: [] for name in [*peers, *once]}
     for turn in range(given.runs + 1):
-        for name, (_, run) in peers.items():
-            if name in _SLOW and turn != 1:
-                continue
+        for name, run in [*peers.items(), *(once.items() if turn == 1 else ())]:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
             with measured() as figures:
                 own = run()
             if turn:  # the first turn warms up
                 seen[name].append(own or figures)
+    restored = _restored(store, scratch, InProcessWorkers(width=given.cores))
+    with count_log_bytes() as read:
+        ingest_into_new_lake(store, scratch / "lake", OneByOne(), _TABLES["all tables"])
     shutil.rmtree(scratch)
-    result = _result(given, seen, {name: mib for name, (mib, _) in peers.items()})
-    if given.broker:
-        with rebuilt_by_broker(store, given.folder) as (_, seconds):
-            result["broker"] = {"release": RELEASE, "wall_s_per_gib": round(seconds / given.mib * 1024, 3)}
-    answer(result)
+    answer(_result(given, {name: medians(runs) for name, runs in seen.items()} | {"restore": restored}, read.total))
 
 
-def _ours(store: Path, scratch: Path, workers: Workers) -> None:
-    """Ingest messages alone."""
-    if not bring(store, scratch / "lake", workers).messages:
-        raise SystemExit("nothing was ingested")
+def _ingests(where: str, store: Path, scratch: Path, workers: Workers) -> dict[str, Callable[[], None]]:
+    def run(tables: frozenset[str]) -> None:
+        if not ingest_into_new_lake(store, scratch / "lake", workers, tables).messages:
+            raise SystemExit("nothing was ingested")
+
+    return {f"{name}, {where}": lambda tables=tables: run(tables) for name, tables in _TABLES.items()}  # type: ignore[misc]  # a default binds each
 
 
-def _result(given: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict[str, float]) -> dict[str, Any]:
-    middle = {name: medians(runs) for name, runs in seen.items()}
-    per_gib = {
-        name: {key: round(values[key] / mib[name] * 1024, 3) for key in ("cpu_s", "wall_s")}
-        for name, values in middle.items()
+def _synced(work: Callable[[], object]) -> None:
+    """Do *work* and wait until all of it is on the disk."""
+    work()
+    os.sync()
+
+
+def _restored(store: Path, scratch: Path, workers: Workers) -> dict[str, float]:
+    """Restore the log from a lake and compare every byte."""
+    lake, out = scratch / "lake", scratch / "restored"
+    ingest_into_new_lake(store, lake, workers)
+    wanted = RestoreRequest(
+        Lake(str(lake)), out, wanted=Wanted(release=RELEASE), with_queues=False, with_index=False
+    )  # fmt: skip
+    with measured() as figures:
+        _synced(lambda: restore(wanted, workers))
+    for segment in sorted((store / "commitlog").iterdir()):
+        if not cmp(segment, out / "commitlog" / segment.name, shallow=False):
+            raise SystemExit(f"{segment}: not the same bytes")
+    shutil.rmtree(lake)
+    shutil.rmtree(out)
+    return medians([figures])
+
+
+def _result(given: argparse.Namespace, middle: dict[str, dict[str, float]], log_bytes: int) -> dict[str, Any]:
+    def wall(name: str) -> float:
+        return middle[name]["wall_s"]
+
+    own = f"{given.cores} processes"
+    ratios = {
+        "messages, one process, over floor": wall("messages, one process") / wall("floor"),
+        f"all tables over messages, {own}": wall(f"all tables, {own}") / wall(f"messages, {own}"),
+        f"messages, one process over {own}": wall("messages, one process") / wall(f"messages, {own}"),
+        "restore over cp": wall("restore") / wall("cp"),
     }
-    ours, floor_ = per_gib["rocketmq-lake"], per_gib["floor"]
-    at_once, like_ours = per_gib["floor, two at once"], per_gib["floor, bodies as we store them"]
+    if not given.no_spark:
+        spark = f"messages, Spark, {given.cores} cores"
+        ratios["Spark's writer over messages on Spark"] = wall("Spark's writer") / wall(spark)
     return {
-        "record_size": given.record_size,
         "mib": given.mib,
         "runs": given.runs,
-        "median": middle,
-        "per_gib": per_gib,
-        "ratios": {
-            "cpu_over_floor": round(ours["cpu_s"] / floor_["cpu_s"], 2),
-            "wall_over_floor": round(ours["wall_s"] / floor_["wall_s"], 2),
-            "cpu_over_floor_two_at_once": round(ours["cpu_s"] / at_once["cpu_s"], 2),
-            "wall_over_floor_two_at_once": round(ours["wall_s"] / at_once["wall_s"], 2),
-            "cpu_over_floor_with_bodies_as_ours": round(ours["cpu_s"] / like_ours["cpu_s"], 2),
-            "wall_over_floor_with_bodies_as_ours": round(ours["wall_s"] / like_ours["wall_s"], 2),
-            "rows_per_core_second": round((1 << 30) / given.record_size / ours["cpu_s"]),
-            "one_process_wall_over_two": round(per_gib["one process"]["wall_s"] / ours["wall_s"], 2),
-            "times_faster_than_naive": round(per_gib["naive PySpark"]["wall_s"] / ours["wall_s"], 1),
-            "times_faster_than_spark_writer": round(per_gib["Spark's writer"]["wall_s"] / ours["wall_s"], 1),
-        },
+        "load": os.getloadavg(),
+        "mib_per_second": {name: round(given.mib / figures["wall_s"]) for name, figures in middle.items()},
+        "core_s_per_gib": {name: round(figures["cpu_s"] * 1024 / given.mib, 2) for name, figures in middle.items()},
+        "peak_worker_mib": {name: figures["peak_worker_mib"] for name, figures in middle.items()},
+        "ratios": {name: round(value, 2) for name, value in ratios.items()},
+        "passes": {"ingest, all tables": round(log_bytes / (given.mib << 20), 2)},
     }
 
 

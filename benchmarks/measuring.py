@@ -19,7 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -120,10 +121,26 @@ def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> f
     return time.thread_time()
 
 
-def peak_mb() -> int:
-    """Return the most memory, in units of 10^6 bytes, that this process has had resident so far."""
-    status = Path("/proc/self/status").read_text()  # the figure of `getrusage` is the parent's where that was larger
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 // 10**6
+@dataclass(slots=True)
+class LogBytes:
+    """The bytes that this process has read from segments of a log."""
+
+    total: int = 0
+
+
+@contextmanager
+def count_log_bytes() -> Iterator[LogBytes]:
+    """Count what the block reads from files in a folder `commitlog`, in this process."""
+    counted, preadv = LogBytes(), os.preadv
+
+    def counting(descriptor: int, *arguments: Any) -> int:  # noqa: ANN401 - those of os.preadv
+        count = preadv(descriptor, *arguments)
+        if "/commitlog/" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            counted.total += count
+        return count
+
+    with patch.object(os, "preadv", counting):
+        yield counted
 
 
 def provenance() -> dict[str, str]:

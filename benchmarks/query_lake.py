@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.broker import RELEASE
-from benchmarks.lakes import bring, kept, spark_workers
+from benchmarks.lakes import ingest_into_new_lake, make_once, spark_workers
 from benchmarks.measuring import answer, asked
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
 from rmq_formats.commitlog.record import Host
@@ -35,9 +35,10 @@ def make_lake(folder: Path, messages: int) -> Path:
     """Ingest a generated store, unless its lake is there."""
 
     def make(lake: Path) -> None:
-        bring(make_store(_recipe(messages), folder), lake, spark_workers(), frozenset({"messages", "index"}))
+        store = make_store(_recipe(messages), folder)
+        ingest_into_new_lake(store, lake, spark_workers(), frozenset({"messages", "index"}))
 
-    return kept(folder / f"lake-{messages}", make)
+    return make_once(folder / f"lake-{messages}", make)
 
 
 def timed(run: Callable[[], object]) -> float:

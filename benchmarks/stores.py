@@ -6,6 +6,7 @@ Bodies come from a pool whose checksums are known; the pool is larger than any c
 """
 
 import os
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.broker import RELEASE
+from jobs.products.index.settings import Wanted
+from jobs.rebuild.index import RebuildIndexRequest, rebuild
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
 from rmq_formats.commitlog.record import Host, encode_record, new_record
 from rmq_formats.store import name_of_offset
@@ -77,6 +82,34 @@ def offsets_of(recipe: Recipe) -> NDArray[np.int64]:
     return numbers // per_segment * recipe.segment_size + numbers % per_segment * recipe.record_size
 
 
+def make_healthy_store(recipe: Recipe, folder: Path) -> Path:
+    """Write a store with its queues and its index, unless it exists, as a broker that was stopped leaves it."""
+    store = make_store(recipe, folder)
+    if not (store / "index").exists():
+        _add_queues(recipe, store)
+        out = folder / "index-of-healthy-store"
+        shutil.rmtree(out, ignore_errors=True)
+        rebuild(RebuildIndexRequest(str(store), str(out), Wanted(release=RELEASE)), OneByOne())
+        (store / "index").mkdir()
+        for file in out.rglob("*"):
+            if file.is_file() and file.name.isdigit():
+                file.rename(store / "index" / file.name)
+        shutil.rmtree(out)
+    return store
+
+
+def _add_queues(recipe: Recipe, store: Path) -> None:
+    offsets = offsets_of(recipe)
+    numbers = np.arange(offsets.size)
+    of_topic = numbers // recipe.topics
+    for topic in range(recipe.topics):
+        for queue in range(recipe.queues):
+            chosen = (numbers % recipe.topics == topic) & (of_topic % recipe.queues == queue)
+            folder = store / "consumequeue" / f"Bench{topic:03}" / str(queue)
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_units(folder, 0, offsets[chosen], recipe.record_size)
+
+
 def drop_from_cache(folder: Path) -> None:
     """Drop the pages of every file below *folder*, so that the next read goes to the disk; mapped ones stay."""
     for path in folder.rglob("*"):
@@ -116,25 +149,29 @@ class LiveStore:
         if at + len(numbers) == self._per_segment:
             end = self._per_segment * self._recipe.record_size
             _write_at(path, size, end, BLANK.pack(size - end, MAGIC_BLANK))
-        self._write_units(numbers, base + position)
+        self._append_units(numbers, base + position)
 
-    def _write_units(self, numbers: NDArray[np.int64], offset: int) -> None:
+    def _append_units(self, numbers: NDArray[np.int64], offset: int) -> None:
         recipe = self._recipe
         count = recipe.topics * recipe.queues
         for of_queue in range(min(count, len(numbers))):
             chosen = np.arange(of_queue, len(numbers), count)
             of_topic, topic = divmod(int(numbers[of_queue]), recipe.topics)
-            units = np.empty(len(chosen), _UNIT)
-            units["offset"], units["size"] = offset + chosen * recipe.record_size, recipe.record_size
-            units["tags"] = _TAG_A
             folder = self.root / "consumequeue" / f"Bench{topic:03}" / str(of_topic % recipe.queues)
             folder.mkdir(parents=True, exist_ok=True)
             first = int(numbers[of_queue]) // count
-            for file in range(first // _QUEUE_UNITS, (first + len(units) - 1) // _QUEUE_UNITS + 1):
-                start = file * _QUEUE_UNITS
-                part = units[max(start - first, 0) : start + _QUEUE_UNITS - first]
-                path = folder / name_of_offset(start * _UNIT.itemsize)
-                _write_at(path, _QUEUE_UNITS * _UNIT.itemsize, max(first - start, 0) * _UNIT.itemsize, part.data)
+            _write_units(folder, first, offset + chosen * recipe.record_size, recipe.record_size)
+
+
+def _write_units(folder: Path, first: int, offsets: NDArray[np.int64], record_size: int) -> None:
+    """Write units of one queue, the first of them at queue offset *first*."""
+    units = np.empty(len(offsets), _UNIT)
+    units["offset"], units["size"], units["tags"] = offsets, record_size, _TAG_A
+    for file in range(first // _QUEUE_UNITS, (first + len(units) - 1) // _QUEUE_UNITS + 1):
+        start = file * _QUEUE_UNITS
+        part = units[max(start - first, 0) : start + _QUEUE_UNITS - first]
+        path = folder / name_of_offset(start * _UNIT.itemsize)
+        _write_at(path, _QUEUE_UNITS * _UNIT.itemsize, max(first - start, 0) * _UNIT.itemsize, part.data)
 
 
 def _write_at(path: Path, size: int, position: int, data: bytes | memoryview) -> None:

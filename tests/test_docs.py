@@ -91,14 +91,6 @@ def test_a_module_that_a_page_names_exists() -> None:
     assert [] == [one for one in named if not any((above / one[1]).is_file() for above in (ROOT, ROOT / "tests"))]
 
 
-def test_no_convention_of_another_tool_is_without_an_answer() -> None:
-    table = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8").partition("## Conventions")[2]
-    answers = [line.strip("| ").rpartition(" | ")[2] for line in table.splitlines() if re.match(r"\| ?\S* ", line)][1:]
-
-    assert 30 < len(answers)
-    assert [] == [answer for answer in answers if not re.fullmatch(r"yes|no[:.;,] .{20,}|(?!no\b).{10,}", answer)]
-
-
 def test_what_language_models_read_names_every_page() -> None:
     named = set(re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text(encoding="utf-8")))
     pages = {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md") if page.parent.name != "adr"}

@@ -29,7 +29,7 @@ AUTO = "auto"  # the option's value that leaves the choice to the rule
 _START_SECONDS = 3.5  # that a command waits longer on Spark: JVM, session, first task, workers' imports
 _REMOTE_RATE = 64 << 20  # bytes a second of one connection to another machine
 
-# Bytes of the log, or of a lake's files, that one process reads a second (docs/performance.md says how measured).
+# Bytes of the log, or of the files of a lake, that one process reads a second (docs/internals/performance-history.md).
 _RATES = {
     "ingest": 160 << 20,
     "verify": 850 << 20,

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from benchmarks.browse import make_lake
+from benchmarks.lakes import make_large_lake
 from benchmarks.stores import FOLDER
 from tests.golden import unpack
 from tests.support.browser import Browser, browser, needs_chromium
@@ -160,7 +160,7 @@ def test_a_page_of_another_port_gets_nothing(opened: tuple[Pages, Browser], tmp_
 def test_ten_million_messages_are_searched_and_paged_and_one_is_opened() -> None:
     """The lake, of 100 million index entries, is that of the benchmark, and stays where that one keeps it."""
     FOLDER.mkdir(exist_ok=True)
-    with served(make_lake(FOLDER, 10_000_000)) as pages, browser() as page:
+    with served(make_large_lake(FOLDER, 10_000_000)) as pages, browser() as page:
         page.open(pages.address)
         page.requests.clear()
         page.errors.clear()

@@ -1,7 +1,7 @@
 """
-What every verb takes from the typed command to the next prompt, caches warm, in its own process and on Spark.
+Time every verb on a small store from the typed command to the next prompt, in its own process and on Spark.
 
-    python -m benchmarks.verbs [--mib N] [--engines here,spark] [--runs N]
+    python -m benchmarks.small_commands [--mib N] [--engines here,spark] [--runs N]
 
 The store is the demo's, 56 KiB that a real broker wrote; with --mib one of so many MiB in records of 1 KiB.
 Each run is a process of its own, with modules compiled to files, as they are where it is installed. Processor
