@@ -32,7 +32,7 @@ LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-in
 compiled test test-fast test-slow test-released test-campaign test-matrix: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help environment compiled test test-fast test-slow test-released test-campaign test-matrix test-mutants matrix-writers matrix-others golden test-browser coverage check format site bench lock
+.PHONY: help environment compiled test test-fast test-slow test-released test-campaign test-matrix test-mutants matrix-writers matrix-others golden test-browser coverage check size format site bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ check: environment ## Format, lint and types; what CI demands before any test
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m mypy
+
+size: environment ## Lines, modules, classes and words, each with its budget
+	@$(PYTHON) -m tests.support.size
 
 format: environment ## Let ruff rewrite what it can
 	$(PYTHON) -m ruff format
