@@ -70,7 +70,7 @@ test-mutants: environment ## Small changes to the code that a test should notice
 test-browser: environment ## Reports as a browser shows them
 	$(PYTHON) -m pytest -m browser $(ARGS)
 
-test-matrix: environment ## Every case of every matrix; what brokers of all releases write and accept (an hour), as docs/compatibility.md
+test-matrix: environment ## Every case of every matrix; what brokers of all releases write and accept (an hour), as docs/internals/compatibility.md
 	$(PYTHON) -m pytest --whole $(WORKERS) -m "sample and not ($(SLOW) or campaign)" $(ARGS)
 	mkdir -p build && rm -f $(VERDICTS)
 	$(MAKE) --jobs 2 --no-print-directory matrix-writers matrix-others

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 
-RELEASE = "5.3.3"  # some releases make nothing of a log alone: see docs/compatibility.md
+RELEASE = "5.3.3"  # some releases make nothing of a log alone: see docs/internals/compatibility.md
 _PATIENCE = 7200  # seconds; a machine may be busy
 
 

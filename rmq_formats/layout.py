@@ -2,7 +2,7 @@
 Fixed-size byte layouts, declared once.
 
 A `Layout` is a list of fields in file order. The scalar modules unpack it, the compiled modules ask it for offsets, and
-`docs/formats.md` is compared with it. Integers are big-endian, and signed except where the code is a capital.
+`docs/internals/formats.md` is compared with it. Integers are big-endian, and signed except where the code is a capital.
 """
 
 import struct

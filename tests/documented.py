@@ -1,4 +1,4 @@
-"""What `docs/formats.md` has to say, rendered from the declarations: layouts, switches, bits."""
+"""What `docs/internals/formats.md` has to say, rendered from the declarations: layouts, switches, bits."""
 
 import pkgutil
 from collections.abc import Iterator

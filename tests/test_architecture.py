@@ -126,8 +126,8 @@ def test_no_module_imports_in_a_circle() -> None:
 
 
 def drawn_order() -> Mapping[str, int]:
-    """Return the line of the drawing in `docs/architecture.md` on which each package of `jobs` is."""
-    drawing = (ROOT / "docs" / "architecture.md").read_text().partition("\njobs ")[2].partition("```")[0]
+    """Return the line of the drawing in `docs/internals/architecture.md` on which each package of `jobs` is."""
+    drawing = (ROOT / "docs" / "internals" / "architecture.md").read_text().partition("\njobs ")[2].partition("```")[0]
     found = (re.match(r"  ((?:\w+/ ?)+)", line) for line in drawing.splitlines())
     return {name.strip("/"): row for row, names in enumerate(filter(None, found)) for name in names[1].split()}
 

@@ -9,7 +9,7 @@ from tests.documented import flag_bits, layout_table, layouts, switch_text
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-FORMATS = (DOCS / "formats.md").read_text()
+FORMATS = (DOCS / "internals" / "formats.md").read_text()
 LAYOUTS = dict(layouts())
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
@@ -93,7 +93,7 @@ def test_a_module_that_a_page_names_exists() -> None:
 
 def test_what_language_models_read_names_every_page() -> None:
     named = set(re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text(encoding="utf-8")))
-    pages = {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md") if page.parent.name != "adr"}
+    pages = {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md") if page.parent.name != "decisions"}
 
     assert pages - {"docs/index.md"} | {"CONTRIBUTING.md"} == named
 

@@ -32,7 +32,7 @@ def test_no_verb_is_red_on_a_healthy_store(folder: Path, verb: str) -> None:
 def test_the_page_is_what_comes_out_now_and_verify_is_never_green_on_damage(folder: Path, every: int) -> None:
     rows = list(matrix(folder, every))
     green = [fault for fault, cells in rows if not fault.unseen and cells["verify"].code is ExitCode.CLEAN]
-    text = (ROOT / "docs" / "faults.md").read_text()
+    text = (ROOT / "docs" / "internals" / "faults.md").read_text()
 
     assert [] == green
     assert {line(*row) for row in rows} <= set(text.splitlines())

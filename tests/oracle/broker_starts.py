@@ -63,7 +63,7 @@ class Seen(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One start, as docs/faults.md tells of it."""
+    """One start, as docs/internals/faults.md tells of it."""
 
     case: str
     release: str

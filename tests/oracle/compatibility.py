@@ -1,5 +1,5 @@
 """
-Put the verdicts of test runs into the tables of docs/compatibility.md.
+Put the verdicts of test runs into the tables of docs/internals/compatibility.md.
 
     ORACLE_VERDICTS=verdicts.jsonl python -m pytest -m matrix tests/oracle
     python -m tests.oracle.compatibility verdicts.jsonl
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "internals" / "compatibility.md"
 _WORDS_OF_A_KIND: Final = 4  # cells that name a row of the table of store kinds
 
 

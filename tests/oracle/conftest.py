@@ -135,7 +135,7 @@ def kills(tmp_path: Path) -> Kills:
 
 @pytest.fixture(scope="session")
 def verdict() -> Verdict:
-    """Write down what became of a scenario on a release, for docs/compatibility.md."""
+    """Write down what became of a scenario on a release, for docs/internals/compatibility.md."""
     path = os.environ.get("ORACLE_VERDICTS")
 
     def write(release: str, way: str, words: str) -> None:

@@ -2,7 +2,7 @@
 The RocketMQ releases that judge this project.
 
 A release is a set of published modules. Some modules of some releases were never published; the nearest published
-version is in for those, and only for modules that do not decide what is in a store (see docs/formats.md).
+version is in for those, and only for modules that do not decide what is in a store (see docs/internals/formats.md).
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """
 The matrix of faults: each way in which a store can be damaged, and what each verb says of it.
 
-    python -m tests.support.faults > docs/faults.md
+    python -m tests.support.faults > docs/internals/faults.md
 
 Every fault is planted in a copy of one healthy store that a real broker wrote; every verb runs in this process, without
 Spark. `test_faults.py` compares the page with what comes out now.

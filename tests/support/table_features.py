@@ -1,4 +1,4 @@
-"""The features of Delta that other engines turn on, by their names in the table of docs/guarantees.md."""
+"""The features of Delta that other engines turn on, by their names in the table of docs/internals/guarantees.md."""
 
 from tests.documentation import ROOT
 
@@ -94,7 +94,12 @@ FEATURES: dict[str, tuple[str, ...]] = {
 
 
 def promised() -> dict[str, tuple[str, ...]]:
-    """Return the cells of the table in docs/guarantees.md, the remark last, by the name of the feature."""
-    lines = (ROOT / "docs" / "guarantees.md").read_text().partition("| feature | read | append |")[2].split("\n\n")[0]
+    """Return the cells of the table in docs/internals/guarantees.md, the remark last, by the name of the feature."""
+    lines = (
+        (ROOT / "docs" / "internals" / "guarantees.md")
+        .read_text()
+        .partition("| feature | read | append |")[2]
+        .split("\n\n")[0]
+    )
     rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines.splitlines()[2:])
     return {name: tuple(cells[:6]) for name, *cells in rows}

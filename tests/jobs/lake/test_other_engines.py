@@ -1,4 +1,4 @@
-"""Other engines write to the lake, too: Spark beside our runs and merges. docs/guarantees.md has the table."""
+"""Other engines write to the lake: Spark during our runs and merges. docs/internals/guarantees.md has the table."""
 
 import os
 import re

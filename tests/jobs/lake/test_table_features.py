@@ -1,4 +1,4 @@
-"""Tables with features that other engines turn on: docs/guarantees.md has the table."""
+"""Tables with features that other engines turn on: docs/internals/guarantees.md has the table."""
 
 import json
 import os
