@@ -8,7 +8,7 @@ is damaged, and what is missing. Entries of messages that the log has lost are c
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jobs.console.moments import time_text
 from jobs.diagnosis.checkpoint import checkpoint_of
@@ -23,17 +23,21 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
-from jobs.products.index.key_row import Key
+from jobs.products.index.file_builder import RealFile
+from jobs.products.index.key_row import Key, collect_keys
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
-from jobs.storage.scratch import scratch_for
+from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process
+from jobs.store.known import UndecidedError
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
+from jobs.store.release import eras_of, given_rules
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.compare import Part
+from rmq_formats.release import rules_of
 
 LOST_MESSAGES = "entries_of_lost_messages"
 _KEYS_CHANGED = "undecided: keys of the record changed, which no checksum covers, or "
@@ -74,9 +78,15 @@ def verify_index(
     if not files:
         in_rocksdb = verify_rocksdb_index(watch, store, wanted.release, range_size, scratch_location)
         return in_rocksdb or _without_files(store)
-    settings = settle(store, files, wanted)
+    log = ListedLog(store, plan_ranges(store, range_size=range_size))
+    try:
+        settings = settle(store, files, wanted)
+    except UndecidedError as error:
+        with scratch_for(scratch_location, watch.options) as scratch:
+            missing = _missing_before(watch, log, files, wanted, scratch)
+        return PartReport([missing] if missing else [], {"files": len(files)}, unverified=str(error))
     with scratch_for(scratch_location, watch.options) as scratch:
-        log, rules = ListedLog(store, plan_ranges(store, range_size=range_size)), settings.rules.value.rules
+        rules = settings.rules.value.rules
         geometry = settings.geometry.value
         explanation = explain(watch, log, files, geometry, rules, scratch, lambda: watch.doubtful)
         behind = list(_behind(explanation, store))
@@ -113,6 +123,27 @@ def _without_files(store: Store) -> PartReport:
         "the index files were deleted or lost",
     )  # fmt: skip
     return PartReport([finding], {"files": 0})
+
+
+def _missing_before(
+    watch: LogWatch, log: ListedLog, files: Sequence[RealFile], wanted: Wanted, scratch: Scratch
+) -> Finding | None:
+    """Return the finding that keys come before the first index file; its header shows that under any geometry."""
+    first = next((file for file in files if file.header.entry_count), None)
+    begin = 0 if first is None else first.header.begin_physical_offset
+    ranges = [range_ for range_ in log.ranges if range_.start_offset < begin]
+    if first is None or not ranges:
+        return None
+    # Where the release is not known either, only keys that every release puts are counted.
+    rules = given_rules(wanted.release) if wanted.release else rules_of((0, eras_of(log.store)[0].lowest))
+    row = collect_keys(watch, log._replace(ranges=ranges), rules, scratch)
+    keys = row.find(begin)
+    if not keys:
+        return None
+    return Finding(
+        INDEX, MISSING_INDEX_ENTRIES, f"index/{first.name}", None, "before this file", f"no entries for {keys} keys", "",
+        "index files were deleted or lost, or the index was off before", keys, row.keys(0, 1)[0].physical_offset,
+    )  # fmt: skip
 
 
 def _is_finding(explained: Explained) -> bool:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.diagnosis.log_check import LogWatch
+from jobs.console.severity import Severity
 from jobs.lake.findings import Finding
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import Wanted
@@ -433,3 +434,38 @@ def test_an_index_in_rocksdb_is_named_by_its_keys_not_by_its_folder(store: Path)
 
     (store / "rocksdbstore" / "000005.log").write_bytes(b"\x00\x11495200000@Orders@K@k1@7F00@\x00\x00")
     assert [note for note in checked(store).notes if "000005.log: an index in RocksDB" in note]
+
+
+@pytest.mark.parametrize("release", ["5.3.3", None])
+def test_keys_before_the_first_index_file_are_missed_though_no_file_shows_its_geometry(
+    store: Path, release: str | None
+) -> None:
+    """A broker that is started after its index was lost begins a file that is not full for long."""
+    files = sorted((store / "index").iterdir())
+    begin = decode_header(files[-1].read_bytes()).begin_physical_offset
+    for path in files[:-1]:
+        path.unlink()
+
+    report = verify_index(LogWatch(OneByOne()), list_store(str(store)), Wanted(release=release))
+    keys = [key for record, _ in stored_records(store) for key in index_keys(record, Release.of("5.3.3"))
+            if record.physical_offset < begin]  # fmt: skip
+
+    (finding,) = report.findings
+    assert (finding.kind, finding.file, finding.times) == (
+        "missing_index_entries", f"index/{files[-1].name}", len(keys)
+    )  # fmt: skip
+    assert report.severity is Severity.CONTRADICTION
+    assert "--hash-slots" in report.unverified
+
+
+def test_an_index_file_that_covers_the_log_needs_no_geometry_to_be_complete(store: Path) -> None:
+    """All keys but those of the first message are in later files; the first file begins with the log."""
+    for path in sorted((store / "index").iterdir())[1:]:
+        path.unlink()
+    first = index_file(store, 0)
+    header = decode_header(first.read_bytes())
+    overwrite(first, HEADER.offset("index_count"), (header.index_count - 1).to_bytes(4))
+
+    report = verify_index(LogWatch(OneByOne()), list_store(str(store)), Wanted(release="5.3.3"))
+    assert report.findings == []
+    assert report.unverified
