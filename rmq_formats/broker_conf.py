@@ -47,8 +47,16 @@ class BrokerConf:
     )
     hash_slots: int | None = field(default=None, metadata={"maxHashSlotNum": int})
     index_num: int | None = field(default=None, metadata={"maxIndexNum": int})
+    message_index_enable: bool = field(default=True, metadata={"messageIndexEnable": _boolean})
+    index_file_write_enable: bool = field(default=True, metadata={"indexFileWriteEnable": _boolean})
     delay_level: str | None = field(default=None, metadata={"messageDelayLevel": str})
     enable_consume_queue_ext: bool = field(default=False, metadata={"enableConsumeQueueExt": _boolean})
+    is_given: bool = False  # a file was read: what it leaves out has the broker's default
+
+    @property
+    def makes_index_files(self) -> bool:
+        """Whether the broker writes index files."""
+        return self.message_index_enable and self.index_file_write_enable
 
 
 _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {

@@ -204,6 +204,20 @@ class StoreForm(NamedTuple):
         return Wanted(self.hash_slots, self.index_num, self.release, self.time_zone, conf)
 
 
+def given_words(place: StorePlace, form: StoreForm) -> tuple[str, ...]:
+    """Return the options that say where the store's log is and what its files are like, to be typed again."""
+    values = {
+        "commitlog": None if place.commitlog is None else ",".join(place.commitlog),
+        "broker-conf": place.broker_conf,
+        "hash-slots": form.hash_slots,
+        "index-num": form.index_num,
+        "consume-queue-size": form.consume_queue_size,
+        "release": form.release,
+        "time-zone": form.time_zone,
+    }
+    return tuple(word for name, value in values.items() if value is not None for word in (f"--{name}", str(value)))
+
+
 hash_slots_option = click.option(
     "--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."
 )

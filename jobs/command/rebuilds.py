@@ -84,6 +84,7 @@ class Rebuilt(NamedTuple):
     replaced: Sequence[str]  # files of the store that new ones take the place of
     installed: bool
     to_install: Sequence[str] | None  # further options of the command that puts the files in place; None: there is none
+    options: Sequence[str] = ()  # of the store, as given
 
 
 def give_rebuilt(rebuilt: Rebuilt, values: Mapping[str, object], result: Result, answer: Answer) -> ExitCode:
@@ -91,7 +92,7 @@ def give_rebuilt(rebuilt: Rebuilt, values: Mapping[str, object], result: Result,
     done = "REPLACED" if rebuilt.installed else "WOULD REPLACE"
     lines = [f"  {done} {place} of the store" for place in rebuilt.replaced]
     if rebuilt.installed:
-        verify = f"{program()} verify {quote(rebuilt.store)}"
+        verify = " ".join([program(), "verify", *map(quote, (rebuilt.store, *rebuilt.options))])
         lines += Step("compare all of it, before the broker starts", (verify,)).lines()
     elif rebuilt.to_install is not None:
         again = typed(*rebuilt.to_install, "--install", renamed=(rebuilt.out, rebuilt.out.rstrip("/") + "-2"))

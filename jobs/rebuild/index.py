@@ -43,6 +43,7 @@ from jobs.storage.locations import is_local, join, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.epochs import takeovers
+from jobs.store.features import has_default_sizes
 from jobs.store.known import ASSUMED, AssumedError
 from jobs.store.ranges import plan_ranges
 from jobs.store.request import StoreRequest
@@ -128,6 +129,7 @@ class Result(Judged):
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     log_bytes: int = 0  # that were read
+    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
     installed: bool = False  # the files are in the store
     was_killed: bool = False  # then the next start deletes files that end after the checkpoint, new ones too
 
@@ -190,7 +192,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
             survivors=[_survivor(explained) for explained in plan.explained],
             replaced=sorted(name for build in plan.builds for name in build.replaces),
             gaps=plan.row.gaps, left_out=list(_left_out(plan, store)),
-            log_bytes=store.log_size, was_killed=not store.is_closed,
+            log_bytes=store.log_size, was_killed=not store.is_closed, options=request.options,
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
             return result
@@ -240,7 +242,7 @@ def look(request: RebuildIndexRequest, options: Mapping[str, str], readers: int 
     check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)
     settings = settle(store, files, request.wanted)
-    if request.proven_only and settings.geometry.origin == ASSUMED:
+    if settings.geometry.origin == ASSUMED and (request.proven_only or not has_default_sizes(store)):
         slots, entries = map(str, DEFAULT_GEOMETRY)
         raise AssumedError(
             "how many slots and entries the broker's index files have",

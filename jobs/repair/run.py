@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 from jobs.console.amounts import counted
 from jobs.console.lines import NOT_DONE, headed
@@ -56,6 +57,7 @@ from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
+from jobs.store.features import has_default_sizes
 from jobs.store.index_files import geometry_of_index, header_of
 from jobs.store.known import ASSUMED, GIVEN, AssumedError, UndecidedError
 from jobs.store.request import StoreRequest
@@ -70,10 +72,11 @@ from rmq_formats.broker_start import StartOutcome
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
+_NO_FILE_IS_WRONG = frozenset({CHECKPOINT_TIME, NOT_INDEXED, REPEATED})  # findings that no made index file corrects
 _SHOWN = 4
 _NONE_PROVEN = (
     "no index file is made: it would be the newest one, which a start after a crash deletes, or one that a restart may "
-    "have cut elsewhere; it is made all the same by `rebuild-index STORE --out NEW --lost-only --install "
+    "have cut elsewhere; it is made all the same by `rebuild-index {} --out NEW --lost-only --install "
     "--advance-checkpoint`"
 )
 
@@ -102,7 +105,8 @@ class RepairSummary(Judged):
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     blanks: list[str] = field(default_factory=list)  # those of them that differ in blanks for records of the log alone
-    defaults: list[str] = field(default_factory=list)  # options that give RocketMQ's, where nothing shows the broker's
+    asks_for_sizes: bool = False  # nothing shows some of the broker's, without which files cannot be made
+    defaults: list[str] = field(default_factory=list)  # options that give RocketMQ's, where the broker may have them
     withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
     left: Verdict | None = None  # after it has been done
 
@@ -136,6 +140,14 @@ class RepairSummary(Judged):
         done = "put in place" if self.left is not None else "to put in place"
         return Result(self.severity, f"{counted(self.files, 'file')} {done}", seconds)
 
+    @property
+    def _nothing_planned(self) -> str:
+        """Why the plan is empty."""
+        unverified = [name for name, part in self.found.parts.items() if part.unverified or part.doubts]
+        if self.found.severity.is_alarm:
+            return "nothing that could be repaired"
+        return f"nothing found to repair; not verified: {', '.join(unverified)}" if unverified else "nothing to repair"
+
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people."""
         yield self.store
@@ -147,7 +159,7 @@ class RepairSummary(Judged):
         elif self.plan:
             yield from headed(NOT_DONE if self.left is None else "DONE", self.plan)
         else:
-            yield "  nothing to repair" if not self.found.severity.is_alarm else "  nothing that could be repaired"
+            yield f"  {self._nothing_planned}"
         if self.left is not None:
             yield from _findings("left", self.left, limit)
 
@@ -203,7 +215,10 @@ def _claimed(request: RepairRequest) -> Path:
 
 
 def _verified(request: RepairRequest, commitlog: Sequence[str], workers: Workers) -> Verdict:
-    return verify(VerifyRequest(request.store, request.wanted, commitlog=commitlog, care=request.care), workers)
+    asked = VerifyRequest(
+        request.store, request.wanted, commitlog=commitlog, care=request.care, options=request.options
+    )  # fmt: skip
+    return verify(asked, workers)
 
 
 @dataclass(slots=True)
@@ -301,7 +316,7 @@ class _Repair:
             notes.append(str(error))
             return
         in_lake = find_store(lake, found.store_id)
-        self.forms = Forms.of(in_lake, request.wanted)
+        self.forms = Forms.of(in_lake, request.wanted, lake)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
@@ -336,8 +351,9 @@ class _Repair:
         own = [one for one in own if not is_of_rows(one, store)]
         if any(one.part == QUEUES for one in own):
             self._make_queues(verdict)
-        if {one.kind for one in own if one.part == INDEX} - {CHECKPOINT_TIME, NOT_INDEXED, REPEATED}:
-            self._make_index()
+        index = verdict.parts[INDEX]
+        if index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG:
+            self._make_index(is_lost=index.is_absent or any(one.kind == MISSING_INDEX_ENTRIES for one in own))
         of_checkpoint = {CHECKPOINT_TIME, CHECKPOINT_AHEAD}
         times = {one.field: int(one.expected) for one in own if one.kind in of_checkpoint}
         # What is wrong besides may be what the times are compared with; of a killed broker they may be any.
@@ -381,7 +397,7 @@ class _Repair:
             if kinds.get(name) == {DifferenceKind.BLANK_INSIDE} and name not in self.request.accepted:
                 yield name
 
-    def _make_index(self) -> None:
+    def _make_index(self, *, is_lost: bool) -> None:
         """Make the index files that are lost or proven wrong."""
         out, request = self.work / "index", self.request
         asked = index_builder.RebuildIndexRequest(
@@ -392,15 +408,17 @@ class _Repair:
         with self._saying_what_is_unknown("index"):
             built = index_builder.rebuild(asked, self.workers)
             self._leave("index file", built.undecided)
-            is_lost = any(one.kind == MISSING_INDEX_ENTRIES for one in self.summary.found.findings)
             if is_lost and not built.files and not built.undecided:
-                self.summary.notes.append(_NONE_PROVEN)
+                again = " ".join(map(quote, (request.store, *request.options)))
+                self.summary.notes.append(_NONE_PROVEN.format(again))
             self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
             self.index = out
 
     def _wanted_index(self) -> Wanted:
         """Return the settings of index files: as given; where no file of the store shows its geometry, the lake's."""
         wanted, forms = self.request.wanted, self.forms
+        if wanted.zone is None and forms is not None and not self.store.index_files:
+            wanted = wanted._replace(zone=forms.zone)
         if forms is None or forms.index_files.how == GIVEN or forms.index_files.origin == ASSUMED:
             return wanted
         if geometry_of_index(self.store) is not None:
@@ -417,7 +435,9 @@ class _Repair:
             yield
         except UndecidedError as error:
             self.summary.notes.append(f"no {what} file is made: {error}")
-            self.summary.defaults += error.defaults if isinstance(error, AssumedError) else ()
+            if isinstance(error, AssumedError):
+                self.summary.asks_for_sizes = True
+                self.summary.defaults += error.defaults if has_default_sizes(self.store) else ()
 
     def _leave(self, what: str, names: Sequence[str]) -> None:
         self.summary.undecided += names

@@ -52,7 +52,7 @@ def _survivor(entry: ComparedSurvivor) -> tuple[str, str, str, str]:
 
 
 def _remedies(result: Result, *, installs: bool) -> Iterator[Remedy]:
-    store, out = quote(result.store), quote(result.out)
+    store, out = " ".join(map(quote, (result.store, *result.options))), quote(result.out)
     if result.contradictions:
         rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]
         yield Remedy(
@@ -66,7 +66,7 @@ def _remedies(result: Result, *, installs: bool) -> Iterator[Remedy]:
         yield Remedy(
             f"Damaged bytes of the log: {result.damaged_bytes:,}; keys of the records that were there are missing. "
             "See the places:",
-            (f"{program()} inspect {store} --deep",),
+            (f"{program()} inspect {quote(result.store)} --deep",),
         )
     if result.gaps:
         gaps = [(Severity.GAP.value, start, end) for start, end in result.gaps]

@@ -35,7 +35,7 @@ def report_of(verdict: Verdict, seconds: float) -> Report:
 
 def _remedies(verdict: Verdict) -> Iterator[Remedy]:
     all_groups = verdict.groups
-    advised = advice(verdict.store, verdict.parts, all_groups)
+    advised = advice(verdict.store, verdict.parts, all_groups, verdict.options)
     for step, groups in advised:
         yield Remedy(step.words, step.commands, _table(groups) if groups else None)
     named = set(map(id, chain.from_iterable(groups for _, groups in advised)))

@@ -1,9 +1,16 @@
 """The sizes of queue and index files as runs of `ingest` have seen them: what is made from a lake gets the same."""
 
 from collections.abc import Iterator, Mapping
+from datetime import tzinfo
 from typing import Any, NamedTuple, Self
 
+import pyarrow.compute as pc
+
+from jobs.lake.commit import chosen, open_table
+from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
+from jobs.lake.tables import INDEX_FILES
+from jobs.products.index.file_names import detect_zone
 from jobs.products.index.settings import Wanted
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.store.known import ASSUMED, GIVEN, Known
@@ -17,9 +24,10 @@ class Forms(NamedTuple):
 
     index_files: Known[Geometry]
     queues: SeenQueues
+    zone: tzinfo | None  # by which the broker named its index files
 
     @classmethod
-    def of(cls, known: KnownStore, wanted: Wanted) -> Self:
+    def of(cls, known: KnownStore, wanted: Wanted, lake: Lake) -> Self:
         """Find out what was given, and what the lake has noted."""
         state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
@@ -35,10 +43,21 @@ class Forms(NamedTuple):
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
         plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
-        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}))
+        zone = wanted.zone or _zone_of_names(lake, known.store_id)
+        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}), zone)
 
     def lines(self) -> Iterator[str]:
         """Yield each figure, and how it is known."""
         for kind, size in self.queues.sizes.items():
             yield f"{kind.value}s of {size.value:,} bytes ({size.how})"
         yield f"index files of {self.index_files.value} ({self.index_files.how})"
+
+
+def _zone_of_names(lake: Lake, store_id: str) -> tzinfo | None:
+    """Return the time zone that the names of a store's index files show, as far as runs have seen such files."""
+    snapshot = open_table(lake, INDEX_FILES.name)
+    if snapshot is None:
+        return None
+    named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
+    rows = chosen(lake, snapshot, ["name", "begin_timestamp"], named).to_pylist()
+    return detect_zone({(row["name"], row["begin_timestamp"]) for row in rows})

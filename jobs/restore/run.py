@@ -154,7 +154,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     summary.config, summary.notes = [*config.names], [*summary.notes, *config.notes]
     summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
     summary.notes += _of_gaps(plan, summary.missing)
-    _build_rest(request, Forms.of(known, request.wanted), summary, workers)
+    _build_rest(request, Forms.of(known, request.wanted, request.lake), summary, workers)
     _write_checkpoint(request.out, last_store_timestamp(request.lake, known, plan.end))
     _write_manifest(request.out, summary, {paths[result.base_offset]: result.sha256 for result in results})
     shutil.rmtree(unfinished)
@@ -301,7 +301,7 @@ def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers
         folder = unfinished / "index"
         shutil.rmtree(folder, ignore_errors=True)
         geometry = forms.index_files.value
-        asked_index = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num)
+        asked_index = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
         index_builder.rebuild(index_builder.RebuildIndexRequest(str(out), str(folder), asked_index), workers)
         (folder / MANIFEST).unlink()
         folder.rename(out / "index")

@@ -10,6 +10,8 @@ from enum import StrEnum, unique
 from typing import NamedTuple
 
 from jobs.store.store import Store
+from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
+from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
 
 _CURRENT = "CURRENT"  # the file that makes a folder a database
@@ -32,6 +34,13 @@ class Features(NamedTuple):
     queues: QueueStorage
     queue_database: str | None  # its folder, below the root
     other_database: str | None  # of index, timer and transactions: 5.4.0+, often without a row
+
+
+def has_default_sizes(store: Store) -> bool:
+    """Return whether files of the log and of queues may have RocketMQ's default sizes; a damaged one proves nothing."""
+    plain = [file.size for file in store.queue_files if file.about.kind is FileKind.CONSUME_QUEUE]
+    sizes = (([segment.size for segment in store.segments], DEFAULT_SEGMENT_SIZE), (plain, DEFAULT_FILE_SIZE))
+    return all(not found or default in found for found, default in sizes)
 
 
 def features_of(store: Store) -> Features:

@@ -18,6 +18,7 @@ class StoreRequest:
     commitlog: Sequence[str] = ()  # where the log lies, if not below the store's root
     range_size: int = DEFAULT_RANGE_SIZE
     care: Care | None = None  # how to read the store
+    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
 
     def listed(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
         """List the store; *readers* at once share the rate of reading."""

@@ -195,7 +195,7 @@ def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
         raw = file.read(_LARGEST_CONF + 1)
     if len(raw) > _LARGEST_CONF:
         raise OSError(errno.EFBIG, f"larger than {_LARGEST_CONF} bytes: no broker's configuration", str(path))
-    return parse_broker_conf(raw)
+    return replace(parse_broker_conf(raw), is_given=True)
 
 
 def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequence[str]:

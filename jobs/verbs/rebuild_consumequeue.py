@@ -11,7 +11,7 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import StoreForm, StorePlace, bundled, read_options, store_options
+from jobs.command.options import StoreForm, StorePlace, bundled, given_words, read_options, store_options
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
     RebuildForm,
@@ -125,7 +125,9 @@ def command(  # noqa: PLR0913 - one argument an option
         summary.installed = put_in_place(root, partial(plan_queues, root, target), answer, dry_run=how.dry_run)
     is_to_install = summary.files and summary.has_place and not how.wants_install
     more = [] if how.lost_only else ["--lost-only"]
-    rebuilt = Rebuilt(root, out, summary.replaced, summary.installed, more if is_to_install else None)
+    rebuilt = Rebuilt(
+        root, out, summary.replaced, summary.installed, more if is_to_install else None, given_words(place, form)
+    )
     return give_rebuilt(rebuilt, asdict(summary), summary.result(answer.seconds), answer)
 
 

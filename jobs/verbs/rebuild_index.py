@@ -8,7 +8,7 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
+from jobs.command.options import StoreForm, StorePlace, given_words, read_options, report_option, store_options
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
     RebuildForm,
@@ -87,6 +87,7 @@ def command(  # noqa: PLR0913 - one argument an option
         broker_runs=broker_process(root) is not None,
         commitlog=place.log_directories(conf),
         care=care,
+        options=given_words(place, form),
     )
     with shown_as_usage(UndecidedError):
         if how.only_says:
@@ -102,7 +103,7 @@ def command(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
     is_to_install = result.files and not how.wants_install
-    rebuilt = Rebuilt(root, out, result.replaced, result.installed, more if is_to_install else None)
+    rebuilt = Rebuilt(root, out, result.replaced, result.installed, more if is_to_install else None, request.options)
     return give_rebuilt(rebuilt, result.describe(), outcome, answer)
 
 

@@ -1,6 +1,6 @@
 """`repair`: what is wrong with a store, made right beside it, and put in place if asked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ import click
 
 from jobs.command.answer import Answer, answer_options, typed
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import StoreForm, StorePlace, label_option, read_options, store_options
+from jobs.command.options import StoreForm, StorePlace, given_words, label_option, read_options, store_options
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
 from jobs.command.rebuilds import refuse_beside_broker
 from jobs.console.amounts import counted
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from jobs.verify.run import Verdict
 
 _SHOWN = 5
+_NOT_OF_INGEST = {"--consume-queue-size", "--time-zone"}
+_CONF = ("--broker-conf", "BROKER.CONF")
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake repair /data/rocketmq/store --out /data/repair --lake /data/lake\n  "
@@ -112,6 +114,7 @@ def command(  # noqa: PLR0913 - one argument an option
         frozenset(accepted),
         commitlog=place.log_directories(conf),
         care=care,
+        options=given_words(place, form),
     )
     with shown_as_usage(NotRepairableError, UndecidedError, RefusedError):
         summary = repair(request, workers)
@@ -124,11 +127,14 @@ def command(  # noqa: PLR0913 - one argument an option
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
     """Yield the lines that say what to do next, each with the command."""
     if summary.withheld is not None:
-        yield from _to_safety(store, has_lake=has_lake)
+        yield from _to_safety(store, summary.found.options, has_lake=has_lake)
         return
-    if summary.defaults:
-        words = "if the broker has RocketMQ's defaults; else with its own numbers"
-        yield from Step(words, (typed(*summary.defaults),)).lines()
+    if summary.asks_for_sizes:
+        options: tuple[str, ...] = _CONF
+        words = "with the configuration of the broker, which says how large its files are"
+        if summary.defaults:
+            words, options = "if the broker has RocketMQ's defaults; else with its own numbers", tuple(summary.defaults)
+        yield from Step(words, (typed(*options),)).lines()
         return
     if summary.files and applies:
         yield from Step("take all of it back, if it does not help", (typed("--undo", besides="--apply"),)).lines()
@@ -141,11 +147,13 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         yield from Step(words, (typed(*(word for name in summary.blanks for word in ("--accept", name))),)).lines()
 
 
-def _to_safety(store: str, *, has_lake: bool) -> list[str]:
+def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
     keep = Step("another lake may have the lost ones, or a slave, by a lake of it")
     if not has_lake:
         words = "bring the messages to safety; a lake that has the lost ones gives them back (--lake)"
-        keep = Step(words, (f"{program()} ingest {quote(store)} --lake LAKE",))
+        pairs = zip(options[::2], options[1::2], strict=True)
+        again = " ".join(quote(word) for pair in pairs if pair[0] not in _NOT_OF_INGEST for word in pair)
+        keep = Step(words, (" ".join(filter(None, (program(), "ingest", quote(store), again, "--lake LAKE"))),))
     words = "or have marked records written over what is lost, so that the broker keeps the rest"
     return [*keep.lines(), *Step(words, (typed("--bridge"),)).lines("")]
 
@@ -153,7 +161,7 @@ def _to_safety(store: str, *, has_lake: bool) -> list[str]:
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
     from jobs.verify.advice import advice
 
-    for step, _ in advice(found.store, found.parts, found.groups):
+    for step, _ in advice(found.store, found.parts, found.groups, found.options):
         repair = f"{program()} repair "
         commands = [one for one in step.commands if not one.startswith(repair) or ("--lake" in one and not has_lake)]
         if commands:

@@ -8,7 +8,15 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import StoreForm, StorePlace, limit_option, read_options, report_option, store_options
+from jobs.command.options import (
+    StoreForm,
+    StorePlace,
+    given_words,
+    limit_option,
+    read_options,
+    report_option,
+    store_options,
+)
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.launch.failures import shown_as_usage
@@ -65,7 +73,10 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.verify.run import VerifyRequest, verify
     from jobs.verify.text import verdict_lines
 
-    request = VerifyRequest(place.store, form.wanted(conf), scratch, commitlog=place.log_directories(conf), care=care)
+    request = VerifyRequest(
+        place.store, form.wanted(conf), scratch, commitlog=place.log_directories(conf), care=care,
+        options=given_words(place, form),
+    )  # fmt: skip
     workers = ready()
     with shown_as_usage(UndecidedError):
         verdict = verify(request, workers)

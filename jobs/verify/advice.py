@@ -41,9 +41,16 @@ class Advice(NamedTuple):
     groups: tuple[Group, ...]
 
 
-def advice(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> list[Advice]:
-    """Return the steps, in the order in which they are to be done, each with the findings that it is for."""
-    steps = (*_of_log(quote(store), groups), *_of_made_files(quote(store), parts, groups))
+def advice(
+    store: str, parts: Mapping[str, PartReport], groups: Sequence[Group], options: Sequence[str] = ()
+) -> list[Advice]:
+    """
+    Return the steps, in the order in which they are to be done, each with the findings that it is for.
+
+    *options* are those of the store: commands that read it repeat them.
+    """
+    again = " ".join(map(quote, (store, *options)))
+    steps = (*_of_log(quote(store), again, groups), *_of_made_files(quote(store), again, parts, groups))
     advised = [one for one in steps if one.groups]
     index = parts.get(INDEX)
     if index is not None and index.unverified:
@@ -65,7 +72,7 @@ def _of(
     )
 
 
-def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
+def _of_log(store: str, again: str, groups: Sequence[Group]) -> Iterator[Advice]:
     copy = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
     export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
     misnamed = _of(groups, LOG, {MISNAMED_SEGMENT})
@@ -79,7 +86,7 @@ def _of_log(store: str, groups: Sequence[Group]) -> Iterator[Advice]:
     if len(ends) == len(missing) and all(map(str.isdigit, ends)):
         wanted += f" AND physical_offset < {max(map(int, ends), default=0)}"
     words = f"Part of the log is missing. Put the segment back {copy} its messages, for repair or export:"
-    yield _step(missing, words, f"{program()} repair {store} --out {_REPAIR} --lake LAKE", export.format(wanted))
+    yield _step(missing, words, f"{program()} repair {again} --out {_REPAIR} --lake LAKE", export.format(wanted))
     end = "".join(group.cause.found.rpartition(" ")[2] for group in before)
     words = f"The first segments are missing. Put them back {copy} their messages:"
     yield _step(before, words, export.format(f"< {end}"))
@@ -104,11 +111,13 @@ def _renaming(store: str, misnamed: Finding) -> str:
     return f"mv -n {place}/{name} {place}/{misnamed.expected}"
 
 
-def _of_made_files(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> Iterator[Advice]:
+def _of_made_files(
+    store: str, again: str, parts: Mapping[str, PartReport], groups: Sequence[Group]
+) -> Iterator[Advice]:
     """Yield the steps for what a broker, or a repair, makes from the log."""
     rows, keys = (parts[name].database if name in parts else None for name in (QUEUES, INDEX))
     yield from _of_queues(groups, rows)
-    yield from _of_index(store, groups, keys)
+    yield from _of_index(store, again, groups, keys)
     made = (
         *_of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT}),
         *(() if rows else _of(groups, QUEUES, besides=_NOT_MADE)),
@@ -118,7 +127,7 @@ def _of_made_files(store: str, parts: Mapping[str, PartReport], groups: Sequence
     of_sizes = tuple(one for one in open_ones if one.cause.kind == WRONG_FILE_SIZE)
     words = "Files have a wrong length, are lost, or contradict the log. See what would be made again; only reads:"
     others = tuple(one for one in made if one not in of_sizes)
-    yield _step(others, words, f"{program()} repair {store} --out {_REPAIR}")
+    yield _step(others, words, f"{program()} repair {again} --out {_REPAIR}")
     yield _step(
         open_ones,
         "Of what is undecided, repair changes only what it can prove. A slave's copy of the rest tells what is right, "
@@ -147,7 +156,7 @@ def _of_queues(groups: Sequence[Group], database: Step | None) -> Iterator[Advic
         yield Advice(database, _of(groups, QUEUES, besides=_NOT_MADE))
 
 
-def _of_index(store: str, groups: Sequence[Group], database: Step | None) -> Iterator[Advice]:
+def _of_index(store: str, again: str, groups: Sequence[Group], database: Step | None) -> Iterator[Advice]:
     if database is not None:
         yield Advice(database, _of(groups, INDEX))
         return
@@ -155,7 +164,7 @@ def _of_index(store: str, groups: Sequence[Group], database: Step | None) -> Ite
         _of(groups, INDEX, {NOT_INDEXED}),
         "Keys were never indexed, inside a file that is otherwise right: only a full rebuild brings them back "
         "(--lost-only keeps that file):",
-        f"{program()} rebuild-index {store} --out NEW-INDEX-ALL",
+        f"{program()} rebuild-index {again} --out NEW-INDEX-ALL",
     )
     copies = _of(groups, INDEX, {REPEATED})
     local = [one.cause.file for one in copies if "://" not in store]

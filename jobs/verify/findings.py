@@ -25,6 +25,7 @@ class PartReport:
     notes: list[str] = field(default_factory=list)  # what was assumed, and what could not be compared
     facts: list[Finding] = field(default_factory=list)  # worth to be known, and nothing to be done
     unverified: str = ""  # why the part could not be verified
+    is_absent: bool = False  # no file of it is there, and nothing shows whether there was one
     doubts: list[str] = field(default_factory=list)  # what of it could not be verified, though the rest was
     database: Step | None = None  # what to do about findings of rows that only a broker makes
 

@@ -24,7 +24,7 @@ from jobs.lake.findings import (
 )
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
 from jobs.products.index.file_builder import RealFile
-from jobs.products.index.key_row import Key, collect_keys
+from jobs.products.index.key_row import Key, KeyRow, collect_keys
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
 from jobs.storage.scratch import Scratch, scratch_for
@@ -77,8 +77,12 @@ def verify_index(
     files = real_files(store)
     if not files:
         in_rocksdb = verify_rocksdb_index(watch, store, wanted.release, range_size, scratch_location)
-        return in_rocksdb or _without_files(store)
+        if in_rocksdb:
+            return in_rocksdb
     log = ListedLog(store, plan_ranges(store, range_size=range_size))
+    if not files:
+        with scratch_for(scratch_location, watch.options) as scratch:
+            return _without_files(watch, log, wanted, scratch)
     try:
         settings = settle(store, files, wanted)
     except UndecidedError as error:
@@ -111,18 +115,26 @@ def verify_index(
     return PartReport(findings, numbers, notes)
 
 
-def _without_files(store: Store) -> PartReport:
-    """Explain missing index files: the checkpoint shows whether there were full ones."""
-    checkpoint = checkpoint_of(store)
-    if checkpoint is None or checkpoint.index_timestamp <= 0:
+def _without_files(watch: LogWatch, log: ListedLog, wanted: Wanted, scratch: Scratch) -> PartReport:
+    """Explain missing index files: the checkpoint shows whether there were full ones, the configuration whether any."""
+    conf, checkpoint = wanted.conf, checkpoint_of(log.store)
+    time = 0 if checkpoint is None else checkpoint.index_timestamp
+    if time > 0:
+        expected = f"files up to store time {time_text(time)}, which the checkpoint has noted down"
+    elif not conf.makes_index_files:
+        note = "the broker's configuration switches index files off"
+        return PartReport(numbers={"files": 0}, notes=[note])
+    elif conf.is_given and not _sure_keys(watch, log, wanted, scratch):
+        return PartReport(numbers={"files": 0}, notes=["there are no index files, and no message has a key"])
+    elif conf.is_given:
+        expected = "files, which the broker's configuration switches on"
+    else:
         reason = "there are no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
-        return PartReport(numbers={"files": 0}, unverified=reason)
-    finding = Finding(
-        INDEX, MISSING_INDEX_ENTRIES, "index", None, "files", "none",
-        f"files up to store time {time_text(checkpoint.index_timestamp)}, which the checkpoint has noted down",
-        "the index files were deleted or lost",
-    )  # fmt: skip
-    return PartReport([finding], {"files": 0})
+        return PartReport(numbers={"files": 0}, unverified=reason, is_absent=True)
+    cause = "the index files were deleted or lost"
+    return PartReport(
+        [Finding(INDEX, MISSING_INDEX_ENTRIES, "index", None, "files", "none", expected, cause)], {"files": 0}
+    )
 
 
 def _missing_before(
@@ -134,16 +146,20 @@ def _missing_before(
     ranges = [range_ for range_ in log.ranges if range_.start_offset < begin]
     if first is None or not ranges:
         return None
-    # Where the release is not known either, only keys that every release puts are counted.
-    rules = given_rules(wanted.release) if wanted.release else rules_of((0, eras_of(log.store)[0].lowest))
-    row = collect_keys(watch, log._replace(ranges=ranges), rules, scratch)
+    row = _sure_keys(watch, log._replace(ranges=ranges), wanted, scratch)
     keys = row.find(begin)
     if not keys:
         return None
-    return Finding(
-        INDEX, MISSING_INDEX_ENTRIES, f"index/{first.name}", None, "before this file", f"no entries for {keys} keys", "",
-        "index files were deleted or lost, or the index was off before", keys, row.keys(0, 1)[0].physical_offset,
-    )  # fmt: skip
+    place = f"index/{first.name}", None, "before this file"
+    cause = "index files were deleted or lost, or the index was off before"
+    offset = row.keys(0, 1)[0].physical_offset
+    return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {keys} keys", "", cause, keys, offset)
+
+
+def _sure_keys(watch: LogWatch, log: ListedLog, wanted: Wanted, scratch: Scratch) -> KeyRow:
+    """Return the keys that the broker has put: where its release is not given, those that every release puts."""
+    rules = given_rules(wanted.release) if wanted.release else rules_of((0, eras_of(log.store)[0].lowest))
+    return collect_keys(watch, log, rules, scratch)
 
 
 def _is_finding(explained: Explained) -> bool:

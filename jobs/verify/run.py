@@ -4,7 +4,7 @@ A verification: the log is read and checked, queues and index files are compared
 Nothing is written. A part that cannot be verified is named and does not keep the others from being verified.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
@@ -56,6 +56,7 @@ class Verdict(Judged):
     parts: Mapping[str, PartReport]
     start: StartOutcome | None = None  # what a start of the broker would do; None beside one that runs, and of a tier
     walked: WalkedLog | None = None  # the places that a start may stop at
+    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
 
     @property
     def findings(self) -> list[Finding]:
@@ -112,7 +113,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         store = request.listed(workers.options, workers.width)
     except IsTierError:
         tier = request.tier(workers.options, workers.width)
-        return Verdict(request.store, verify_tier(tier, workers, request.range_size))
+        return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
     check_room(store.root, request.scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
     read = begun_again(store, partial(_log_and_queues, request, workers))
     index = begun_again(store, partial(_index, request, read.watch))
@@ -137,7 +138,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
                 f"the bytes at {walked.end:,} are a record whose properties end in zeros: this broker "
                 f"({start.release}) takes it for the log's last message, without what the zeros cover"
             )
-    return Verdict(store.root, parts, start, walked)
+    return Verdict(store.root, parts, start, walked, request.options)
 
 
 def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Store) -> None:

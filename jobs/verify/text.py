@@ -46,7 +46,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     if len(facts) > limit:
         yield f"  … {len(facts) - limit} more (--limit, --json)"
     yield from (f"  {note}" for note in notes)
-    steps = advice(verdict.store, verdict.parts, groups)
+    steps = advice(verdict.store, verdict.parts, groups, verdict.options)
     if steps:
         yield ""
         yield "WHAT TO DO"

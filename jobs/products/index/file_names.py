@@ -14,6 +14,7 @@ from rmq_formats.store import OFFSET_DIGITS, TIME_DIGITS
 _STEP = timedelta(minutes=15)  # every zone in use is a multiple of it away from UTC
 _SLACK = timedelta(minutes=5)  # between a file's making and its first message
 _FURTHEST = timedelta(hours=14)
+WESTERNMOST = timezone(timedelta(hours=-12))  # where a clock shows the earliest local time
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -5,13 +5,13 @@ Nothing is guessed where a guess would change bytes: then `UndecidedError` says 
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, tzinfo
+from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.products.index.eras import SWITCHES, rules_of_files
 from jobs.products.index.file_builder import RealFile
-from jobs.products.index.file_names import detect_zone
+from jobs.products.index.file_names import WESTERNMOST, detect_zone
 from jobs.store.index_files import geometry_of_index
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
 from jobs.store.release import Writers, eras_of, known_writers, writers_of
@@ -72,7 +72,7 @@ def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
     rules = settle_rules(store, sound, geometry.value, wanted, eras)
     # An era of index files is named by its first release; those that the log allows are nearer to the truth.
     newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value.newest
-    return Settings(geometry, rules, settle_zone(sound, wanted), newest.empty_index_count)
+    return Settings(geometry, rules, settle_zone(files, wanted), newest.empty_index_count)
 
 
 def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
@@ -91,6 +91,8 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
             "give --hash-slots and --index-num, or --broker-conf"
         )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
+    if wanted.conf.is_given:
+        return Known(default, GIVEN, "the broker's configuration, which leaves RocketMQ's defaults")
     return Known(
         default,
         ASSUMED,
@@ -119,10 +121,20 @@ def settle_rules(
 
 
 def settle_zone(files: Sequence[RealFile], wanted: Wanted) -> Known[tzinfo]:
-    """Return the broker's time zone, by which files are named."""
+    """
+    Return the broker's time zone, by which files are named: given, or as the names of *files* show.
+
+    A broker looks keys up in the order of the names, and names its next file by its own local time. So where nothing
+    shows the zone, files are named in the one in which it is earliest: they come before the broker's next one.
+    """
     if wanted.zone is not None:
         return Known(wanted.zone, GIVEN, GIVEN)
     detected = detect_zone((file.name, file.header.begin_timestamp) for file in files)
     if detected is not None:
-        return Known(detected, DETECTED, "names of index files beside their first store times")
-    return Known(UTC, ASSUMED, "no index file shows the broker's; names only have to sort right")
+        return Known(detected, DETECTED, "names of index files next to their first store times")
+    return Known(
+        WESTERNMOST,
+        ASSUMED,
+        "no index file shows the broker's time zone; names of this zone sort before those that a broker in any zone "
+        "gives next; --time-zone gives the broker's own",
+    )

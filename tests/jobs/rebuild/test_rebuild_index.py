@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from datetime import timedelta, timezone
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING
@@ -16,8 +17,10 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index import row_files
 from jobs.products.index.file_builder import BuiltFile, check_built
+from jobs.products.index.file_names import name_of_time
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
+from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_rebuild_index import report_of
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
@@ -80,6 +83,38 @@ def test_what_changes_bytes_and_is_not_known_must_be_given(golden: StoreOf, tmp_
     shutil.copytree(golden("b420-clock"), store, ignore=shutil.ignore_patterns("index", "consumequeue", "lock"))
     with pytest.raises(UndecidedError, match=r"hash_slot_count.*give --release"):
         rebuilt(store, tmp_path / "out", Wanted(100, 20))
+
+
+@pytest.mark.parametrize("how", ["rebuild-index", "repair"])
+def test_files_sort_before_those_that_a_broker_in_any_time_zone_makes_next(
+    store: Path, tmp_path: Path, how: str
+) -> None:
+    """
+    Where no index file is left, nothing shows the broker's time zone.
+
+    In UTC the names came after those that a broker in New York gave during the next hours, so lookups took files in
+    the wrong order.
+    """
+    newest = max(decode_header(data).end_timestamp for data in files_in(store / "index"))
+    shutil.rmtree(store / "index")
+    if how == "repair":
+        request = RepairRequest(str(store), tmp_path / "out", wanted=Wanted(100, 20), apply=True)
+        repair(request, OneByOne())
+    else:
+        rebuilt(store, tmp_path / "out", Wanted(100, 20))
+    made = names_in(store / "index" if how == "repair" else tmp_path / "out")
+
+    assert len(made) == 13
+    assert all(name <= name_of_time(newest, timezone(timedelta(hours=hours))) for name in made for hours in (-12, -5))
+
+
+def test_a_broker_whose_segments_are_not_of_the_default_size_is_asked_for_its_index_sizes(
+    store: Path, tmp_path: Path
+) -> None:
+    """Index files of RocketMQ's default sizes were written for it, in which it found none of the keys."""
+    shutil.rmtree(store / "index")
+    with pytest.raises(UndecidedError, match="give --hash-slots and --index-num"):
+        rebuilt(store, tmp_path / "out")
 
 
 def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -18,8 +19,12 @@ from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import walk_units
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.release import Release, rules_of
 from tests.golden import StoreOf, unpack
-from tests.support.commands import overwrite
+from tests.rmq_formats.reference import IndexWriter
+from tests.rmq_formats.stores import stored_records
+from tests.support.commands import Run, overwrite
 from tests.support.faults import SEGMENT, STORE, WANTED, Fault, Part, faults, hit_record, without_rights
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip, tree_state
@@ -283,22 +288,18 @@ def test_blanks_that_a_broker_may_have_written_stay(
         assert content_of(store) == content_of(healthy)
 
 
-@pytest.mark.parametrize(
-    ("folder", "options"),
-    [
-        ("index", ["--hash-slots", "5000000", "--index-num", "20000000"]),
-        ("consumequeue", ["--consume-queue-size", "6000000"]),
-    ],
-)
-def test_sizes_that_nothing_in_the_store_shows_are_asked_for_or_the_lakes(
-    folder: str, options: list[str], store: Path, lake: Path
-) -> None:
-    """A broker whose files are of other sizes refuses such ones, or misreads them."""
+@pytest.mark.parametrize("folder", ["index", "consumequeue"])
+def test_sizes_that_nothing_in_the_store_shows_are_asked_for_or_the_lakes(folder: str, store: Path, lake: Path) -> None:
+    """
+    A broker whose files are of other sizes refuses such ones, or misreads them.
+
+    No command with RocketMQ's defaults is printed where the log's segments have another size than theirs.
+    """
     healthy = content_of(store)
     shutil.rmtree(store / folder)
 
     alone = repair(RepairRequest(str(store), store.parent / "alone"), OneByOne())
-    assert ([], options) == (alone.plan, alone.defaults)
+    assert ([], True, []) == (alone.plan, alone.asks_for_sizes, alone.defaults)
     assert any(note.startswith(("no index file is made", "no queue file is made")) for note in alone.notes)
 
     repair(RepairRequest(str(store), store.parent / "repair", Lake(str(lake)), apply=True), OneByOne())
@@ -326,6 +327,63 @@ def test_a_lost_index_that_the_next_start_would_delete_again_is_not_made_in_sile
     large = Wanted(hash_slots=1000, index_num=2000)
     (note,) = repair(RepairRequest(str(store), store.parent / "repair", wanted=large), OneByOne()).notes
     assert "--lost-only --install --advance-checkpoint" in note
+
+
+def _without_index(store: Path) -> None:
+    """Lose the index of a broker whose index files were never full: no checkpoint knows of them."""
+    shutil.rmtree(store / "index")
+    overwrite(store / "checkpoint", 16, bytes(8))
+
+
+@pytest.mark.parametrize("source", ["options", "configuration"])
+def test_a_lost_index_that_was_never_full_is_made_as_options_or_the_configuration_say(
+    store: Path, source: str, run: Run
+) -> None:
+    """It was "nothing to repair", exit 0, and the broker answered no query by key."""
+    _without_index(store)
+    conf = store.parent / "broker conf"
+    conf.write_text("maxHashSlotNum=1000\nmaxIndexNum=2000\n")
+    options = ["--hash-slots", "1000", "--index-num", "2000"] if source == "options" else ["--broker-conf", str(conf)]
+    out = store.parent / "repair"
+    planned = run("repair", store, "--out", out, "--engine", "here", *options)
+    assert "nothing to repair" not in planned.out
+    assert f"{' '.join(map(quote, options))} --apply" in planned.out
+
+    assert run("repair", store, "--out", out, "--engine", "here", *options, "--apply").code == ExitCode.CLEAN
+    writer = IndexWriter(Geometry(1000, 2000), rules_of((0, Release.of("5.3.3"))))
+    writer.dispatch_all(record for record, _ in stored_records(store))
+    (made,) = (store / "index").iterdir()
+    assert made.read_bytes() == writer.files[0].encode()
+
+
+def test_without_index_files_nothing_is_called_right_while_the_index_is_not_verified(store: Path, run: Run) -> None:
+    _without_index(store)
+    found = run("repair", store, "--out", store.parent / "repair", "--engine", "here")
+
+    assert "nothing to repair" not in found.out
+    assert "nothing found to repair; not verified: index" in found.out
+    assert "--broker-conf BROKER.CONF" in found.out
+    assert "5000000" not in found.out  # segments of 16 KiB are of a broker with a configuration of its own
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("", ExitCode.MISMATCH, "rmq-lake repair {store} --broker-conf {conf} --out"),
+        ("messageIndexEnable=false", ExitCode.CLEAN, "the broker's configuration switches index files off"),
+    ],
+    ids=["on", "off"],
+)
+def test_the_configuration_says_whether_a_store_should_have_index_files(
+    store: Path, run: Run, line: str, code: ExitCode, says: str
+) -> None:
+    _without_index(store)
+    conf = store.parent / "broker.conf"
+    conf.write_text(line)
+
+    found = run("verify", store, "--broker-conf", conf, "--engine", "here")
+    assert found.code == code
+    assert says.format(store=store, conf=conf) in found.out
 
 
 def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> None:

@@ -104,7 +104,7 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(kind: Kind, 
     assert summary.left is not None
     left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
     assert left == ({LOG} if fault in _OF_THE_LOG else {QUEUES} if fault == "queues missing" else set())
-    assert bool(summary.defaults) == (fault == "queues missing")  # nothing shows how long they were
+    assert summary.asks_for_sizes == (fault == "queues missing")  # nothing shows how long they were
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
     assert content_of(kind.store) == damaged

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.diagnosis.log_check import LogWatch
 from jobs.console.severity import Severity
+from jobs.diagnosis.log_check import LogWatch
 from jobs.lake.findings import Finding
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import Wanted
