@@ -1,6 +1,5 @@
 """The entry point of a process: `rmq-lake`, spark-submit.sh, `spark-submit jobs/main.py`, and a driver on a cluster."""
 
-import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -8,27 +7,15 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command line of this process."""
-    _open_standard_streams()
     _import_from_the_root()
+    from jobs.console.streams import prepare_standard_streams
     from jobs.launch.no_pandas import hide_pandas
 
+    prepare_standard_streams()
     hide_pandas()
     from jobs.command import cli
 
     sys.exit(cli.main(sys.argv[1:]))
-
-
-def _open_standard_streams() -> None:
-    """Open what was closed (`>&-`) as nothing: else the first files of the lake would take these numbers."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - as the others are
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(1, "w")
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w")
 
 
 def _import_from_the_root() -> None:

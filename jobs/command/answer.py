@@ -58,7 +58,7 @@ class Answer:
                 choice = chosen()
                 seconds = {"seconds": result.seconds} if result is not None and "seconds" not in values else {}
                 values = {**values, **seconds, **({"engine": choice.describe()} if choice is not None else {})}
-            click.echo(json.dumps(values, indent=indent))
+            click.echo(masked(json.dumps(values, indent=indent)))
         elif not self.quiet:
             verb = click.get_current_context().info_name or ""
             self.add([*lines, *([result.line(verb)] if result is not None else [])])

@@ -4,10 +4,8 @@ The command line: verbs that are loaded when they are called, and the one place 
 A verb's module has `command: click.Command`; the command returns an ExitCode, or nothing for a clean end.
 """
 
-import errno
 import os
 import re
-import select
 import shlex
 import signal
 import sys
@@ -20,13 +18,13 @@ from itertools import takewhile
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import TextIO
 
 import click
 
 from jobs import __version__
 from jobs.command.answer import TYPED
 from jobs.command.configuration import name_variables
+from jobs.command.engine import uses_s3
 from jobs.command.places import OUTPUT_FILE
 from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
@@ -34,7 +32,7 @@ from jobs.console.lines import fitted, width_of
 from jobs.console.log import JsonLines, in_json, say
 from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
-from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
+from jobs.launch.arguments import CommandLine, divide, value_of
 from jobs.launch.engine import has_session
 from jobs.launch.errors import NO_SPARK, SetupError
 from jobs.launch.failures import failures, follows_interrupt, one_line
@@ -58,6 +56,7 @@ Exit codes: 0 clean · 1 failed · 2 usage or configuration
 """
 
 
+_SPARK_OPTIONS = "RMQ_LAKE_SPARK_OPTIONS"
 _COMPLETION = "_RMQ_LAKE_COMPLETE"  # the variable by which a shell asks click for completions
 _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
 
@@ -243,21 +242,24 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     try:
-        code = _call(_launched(divide(arguments)), settings)
+        line = divide(arguments)
+        _leave_for_cluster(line)
+        with _spark_options(line.spark_options):
+            code = _call(list(line.own), settings)
         sys.stdout.flush()
     except click.ClickException as raised:
         error = _explained(raised, list(arguments))
         if isinstance(sys.stderr, JsonLines):
             say(error.format_message(), "error")
-        else:
+        elif _is_wrong_usage(error):
             shown = StringIO()
             error.show(shown)
             say(shown.getvalue().rstrip())
+        else:
+            say(f"rmq-lake: {error.format_message()}")
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return _interrupted(arguments)
-    except BrokenPipeError as error:
-        return ExitCode.CLEAN if _reader_has_gone() else _fail(error, settings)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OF_SPARK:
             raise
@@ -266,6 +268,12 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
         return _interrupted(arguments) if follows_interrupt(error) else _fail(error, settings)
     return code
+
+
+def _is_wrong_usage(error: click.ClickException) -> bool:
+    """Return whether the words are no command line of this verb, so that its usage line helps."""
+    kinds = (click.NoSuchOption, click.exceptions.NoSuchCommand, click.MissingParameter, click.BadOptionUsage)
+    return isinstance(error, (*kinds, click.BadArgumentUsage)) or "unexpected extra argument" in error.message
 
 
 def _explained(error: click.ClickException, words: list[str]) -> click.ClickException:
@@ -290,33 +298,47 @@ def run_within(arguments: Sequence[str]) -> ExitCode:
 
 
 def _call(arguments: list[str], settings: _Settings) -> ExitCode:
-    streams = sys.stdout, sys.stderr
-    try:
-        outcome = rmq_lake.main(
-            arguments, prog_name=program(), complete_var=_COMPLETION, standalone_mode=False, obj=settings
-        )
-    except SystemExit as error:
-        if sys.stdout is streams[0]:
-            raise
-        sys.stdout, sys.stderr = streams  # of a broken pipe click makes an exit, and streams that hide such errors
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
+    outcome = rmq_lake.main(
+        arguments, prog_name=program(), complete_var=_COMPLETION, standalone_mode=False, obj=settings
+    )
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
-def _launched(line: CommandLine) -> list[str]:
-    """Note Spark's options for the session, or leave for the cluster if the driver shall run there; return the rest."""
-    verb = next((word for word in line.own if not word.startswith("-")), None)
-    s3 = names_s3(line, os.environ)
-    on_cluster = value_of("--deploy-mode", line.spark_options) == "cluster"
-    if on_cluster and verb in VERBS and VERBS[verb].uses_spark:
-        from jobs.launch.spark import submit_to_cluster
+def _leave_for_cluster(line: CommandLine) -> None:
+    """Become the spark-submit that starts the driver on the cluster, if the command line asks for it."""
+    verb = _verb_of(line.own)
+    if value_of("--deploy-mode", line.spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
+        return
+    from jobs.launch.spark import submit_to_cluster
 
-        submit_to_cluster(line.spark_options, line.own, s3=s3)
-    if line.spark_options:
-        os.environ["RMQ_LAKE_SPARK_OPTIONS"] = shlex.join(line.spark_options)
-    if s3:
-        os.environ["RMQ_LAKE_S3"] = "1"
-    return list(line.own)
+    with _spark_options(line.spark_options):
+        context = parsed(line.own)
+        s3 = context is not None and uses_s3(context)
+    submit_to_cluster(line.spark_options, line.own, s3=s3)
+
+
+def parsed(words: Sequence[str]) -> click.Context | None:
+    """Return the context of the verb that *words* call, with the places that they name; nothing is run or refused."""
+    verb = _verb_of(words)
+    group = rmq_lake.make_context(program(), list(words), resilient_parsing=True, obj=_Settings())
+    command = rmq_lake.get_command(group, verb) if verb is not None else None
+    if verb is None or command is None:
+        return None
+    return command.make_context(verb, list(words[words.index(verb) + 1 :]), parent=group, resilient_parsing=True)
+
+
+@contextmanager
+def _spark_options(options: Sequence[str]) -> Iterator[None]:
+    """Let a session that this command starts have *options*, and no later one of this process."""
+    before = os.environ.get(_SPARK_OPTIONS)
+    if options:
+        os.environ[_SPARK_OPTIONS] = shlex.join(options)
+    try:
+        yield
+    finally:
+        os.environ.pop(_SPARK_OPTIONS, None)
+        if before is not None:
+            os.environ[_SPARK_OPTIONS] = before
 
 
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
@@ -334,25 +356,3 @@ def _fail(error: BaseException, settings: _Settings) -> ExitCode:
     else:
         say(f"rmq-lake: {one_line(error)}", "error")
     return ExitCode.FAILED
-
-
-def _reader_has_gone() -> bool:
-    """Return whether standard output is the broken pipe (`… | head`), and keep the interpreter's exit quiet if so."""
-    try:
-        sys.stdout.flush()
-        is_broken = _has_no_reader(sys.stdout)  # what could not be written may be forgotten by now
-    except BrokenPipeError:
-        is_broken = True
-    if is_broken:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return is_broken
-
-
-def _has_no_reader(stream: TextIO) -> bool:
-    """Return whether the other side of a pipe is closed; False for a stream without a descriptor."""
-    poll = select.poll()
-    try:
-        poll.register(stream, 0)
-    except (OSError, ValueError):
-        return False
-    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -7,6 +7,8 @@ option has is refused: it would otherwise be ignored for years. `--show-config` 
 
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, wraps
 from pathlib import Path
@@ -26,7 +28,7 @@ from jobs.command.options import (
 )
 from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
 from jobs.console.exit_codes import ExitCode
-from jobs.console.secrets import masked
+from jobs.console.secrets import masked, masked_settings
 from jobs.console.verbs import VERBS
 from jobs.launch.engine import rule_text
 
@@ -34,6 +36,8 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
 _MOST = 1 << 20  # bytes of a configuration file
+# Of a service, as Kubernetes names them: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
+_OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 ONE_SOURCE = "give --store STORE or --lake LAKE, one of them"
 
 
@@ -230,15 +234,29 @@ def settings_of(command: click.Command) -> list[click.Parameter]:
 
 
 def name_variables(command: click.Command, *names: str) -> None:
-    """Let every option and argument of a verb read its variable; refuse variables of the verb that nothing reads."""
+    """
+    Let every option and argument of a verb read its variable; refuse variables of the verb that nothing reads.
+
+    Variables that Kubernetes injects for a service are ignored, also where an option has the same name
+    (`…_PORT=tcp://10.0.0.1:80`).
+    """
     for group, one in leaves(command, names):
         for parameter in one.params:
             if parameter.name != "show_config":
-                parameter.envvar = [variable_of(*group, key) for key in keys_of(parameter)]
+                variables = (variable_of(*group, key) for key in keys_of(parameter))
+                parameter.envvar = [name for name in variables if not _is_of_service(name)]
     prefix = variable_of(*names, "")
     known = {variable for _, one in leaves(command, names) for parameter in one.params for variable in _read(parameter)}
-    for unknown in sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
+    given = {name for name in os.environ if name.startswith(prefix) and not _is_of_service(name)}
+    for unknown in sorted(given - known):
         raise click.UsageError(f"{unknown}: no such option{_meant(unknown, known)}")
+
+
+def _is_of_service(variable: str) -> bool:
+    """Return whether Kubernetes, not the user, has set a variable."""
+    return _OF_SERVICE.search(variable) is not None or (
+        variable.endswith("_PORT") and os.environ.get(variable, "").startswith(("tcp://", "udp://", "sctp://"))
+    )
 
 
 def _read(parameter: click.Parameter) -> Sequence[str]:
@@ -278,7 +296,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
         for key, (value, origin) in settings.items()
     ]
     width = max(len(text) for text, _ in lines)
-    spark = os.environ.get("RMQ_LAKE_SPARK_OPTIONS")
+    spark = shlex.join(masked_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))))
     head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
     head += [f"# engine auto: {rule_text(verb)}"] if "engine" in settings else []
     return "\n".join([*head, *(f"{text:{width}}  # {origin}" for text, origin in lines)])

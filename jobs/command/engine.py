@@ -1,6 +1,8 @@
 """The option `--engine` of verbs that run jobs, and the workers that come of it."""
 
 import os
+import shlex
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -8,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import AUTO, THREADED, Choice, Engine, choose, usable_cores
+from jobs.command.places import PLACES
+from jobs.console.log import say
+from jobs.launch.arguments import all_settings, file_system_options
+from jobs.launch.engine import AUTO, THREADED, Choice, Engine, choose, is_spark_asked_for, usable_cores
 from jobs.storage import AnyStorage
-from jobs.storage.locations import is_local, local_path, normalise
+from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, scheme_of
 
 if TYPE_CHECKING:
     from jobs.store.workers import Workers
@@ -38,21 +42,34 @@ def start_workers(asked: str, *places: str, half: bool = False, warm: str) -> "C
     *half* and *warm* are those of `begin_session`.
     """
     is_remote = not all(map(is_local, places))
-    engine = start_engine(asked, stored_bytes(*places), half=half, is_remote=is_remote, warm=warm)
+    context = click.get_current_context()
+    context.meta.setdefault(PLACES, []).extend(places)
+    engine = start_engine(asked, lambda: stored_bytes(*places), half=half, is_remote=is_remote, warm=warm)
     return partial(workers_of, engine, half=half)
 
 
-def start_engine(asked: str, size: int | None, *, half: bool, is_remote: bool = False, warm: str) -> Engine:
-    """Choose the engine of this command for so many bytes; if it is Spark, its session begins to start."""
+def start_engine(
+    asked: str, size: Callable[[], int | None], *, half: bool, is_remote: bool = False, warm: str
+) -> Engine:
+    """Choose the engine of this command; if it is Spark, its session begins to start. *size* counts the bytes."""
     context = click.get_current_context()
     verb = context.info_name or ""
-    choice = choose(verb, size, asked, half=half, is_remote=is_remote)
+    is_decided = asked != AUTO or is_spark_asked_for()
+    choice = choose(verb, None if is_decided else size(), asked, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
+    if choice.lacking:
+        say(f"rmq-lake: {choice.explained()}")
     if choice.engine is Engine.SPARK:
         from jobs.launch.session import begin_session
 
-        begin_session(_application(), half=half, warm=warm)
+        begin_session(_application(), half=half, warm=warm, s3=uses_s3(context))
     return choice.engine
+
+
+def uses_s3(context: click.Context) -> bool:
+    """Return whether this command, or one of Spark's settings, names a location on S3."""
+    settings = all_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))).values()
+    return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(PLACES, ()), *settings))
 
 
 def _application() -> str:
@@ -69,7 +86,7 @@ def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
     from jobs.launch.session import spark_session
     from jobs.store.spark_workers import SparkWorkers
 
-    return SparkWorkers(spark_session(_application(), half=half))
+    return SparkWorkers(spark_session(_application(), half=half, s3=uses_s3(click.get_current_context())))
 
 
 def chosen() -> Choice | None:
@@ -85,7 +102,7 @@ def stored_bytes(*places: str) -> int:
         if is_local(place):
             size += sum(_sizes(local_path(place)))
         else:
-            with suppress(OSError):  # the verb itself says what is wrong
+            with suppress(OSError):  # no such place, or no access: the verb itself reports it
                 size += sum(info.size for info in AnyStorage(file_system_options()).list_files(normalise(place)))
     return size
 
@@ -94,10 +111,13 @@ def _sizes(root: str) -> Iterator[int]:
     """Yield the bytes that each file below *root* has on disk: a broker makes files before it fills them."""
     pending, seen = [root], set[tuple[int, int]]()
     while pending:
-        with suppress(OSError), os.scandir(pending.pop()) as entries:
+        with suppress(OSError), os.scandir(pending.pop()) as entries:  # no access, or no directory: the verb reports it
             for entry in entries:
-                status = entry.stat()
-                if not entry.is_dir():
+                try:
+                    status = entry.stat()
+                except OSError:  # the broker's retention has deleted it since, or a link leads nowhere
+                    continue
+                if not stat.S_ISDIR(status.st_mode):
                     yield min(status.st_size, status.st_blocks * _BLOCK)
                 elif (status.st_dev, status.st_ino) not in seen and entry.name not in _WITHOUT_LOG:
                     seen.add((status.st_dev, status.st_ino))

@@ -22,6 +22,7 @@ from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, 
 from rmq_formats.store import COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER, FileKind, classify, offset_of_name
 
 # What a command names, in click's context.
+PLACES = f"{__name__}.places"
 _STORES, _OUTPUTS, _EXPECTED = f"{__name__}.stores", f"{__name__}.outputs", f"{__name__}.expected"
 _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # alone they make none
 _MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
@@ -196,6 +197,8 @@ class LocationType(click.ParamType[str]):
         reason = refusal(text, to_write=self._to_write)
         if reason is not None:
             self.fail(reason, param, ctx)
+        if ctx is not None:
+            ctx.meta.setdefault(PLACES, []).append(text)
         if self._lacks is not None and ctx is not None and is_local(text):
             ctx.meta.setdefault(_EXPECTED, []).append(_Expected(text, self._lacks, param))
         if self.is_guarded:

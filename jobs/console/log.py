@@ -41,7 +41,7 @@ class JsonLines(TextIOBase):
     def event(self, message: str, level: str = "info", **fields: Field) -> None:
         """Write one object."""
         head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "verb": self._verb}
-        self._stream.write(json.dumps({**head, "message": masked(message), **fields}, ensure_ascii=False) + "\n")
+        self._stream.write(masked(json.dumps({**head, "message": message, **fields}, ensure_ascii=False)) + "\n")
         self._stream.flush()
 
     def flush(self) -> None:

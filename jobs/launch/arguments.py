@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -129,18 +129,6 @@ def without_secrets(spark_options: Sequence[str]) -> tuple[list[str], dict[str, 
         else:
             public += [word, given]
     return public, secret
-
-
-def names_s3(line: CommandLine, environment: Mapping[str, str]) -> bool:
-    """Return whether a location on S3 is named: on the command line, in our variables, or in the configuration file."""
-    words = [*line.spark_options, *line.own]
-    words += [value for name, value in environment.items() if name.startswith("RMQ_LAKE_")]
-    config = value_of("--config", line.own) or next(
-        (word.partition("=")[2] for word in line.own if word.startswith("--config=")), None
-    )
-    if config is not None and Path(config).is_file():
-        words.append(Path(config).read_text(errors="replace"))
-    return any("s3a://" in word or "s3://" in word for word in words)
 
 
 def _value(name: str, value: str | None) -> str:

@@ -12,7 +12,7 @@ from enum import Enum
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from jobs.console.amounts import size_text
+from jobs.console.amounts import counted, size_text
 from jobs.launch.errors import NO_SPARK, SetupError
 
 
@@ -55,6 +55,15 @@ class Choice(NamedTuple):
     size: int | None  # bytes to read; None: not known before the run
     limit: int  # bytes from which on Spark is done first
     cores: int
+    lacking: str = ""  # why Spark, which the rule gives, cannot do the work, and how to install it
+
+    def explained(self) -> str:
+        """Return in one line what Spark would change, where it cannot start."""
+        amount = "An unknown amount" if self.size is None else size_text(self.size)
+        return (
+            f"{amount} to read in one process; Spark would divide the work among {counted(self.cores, 'core')} "
+            f"(above {size_text(self.limit)} it is faster). {self.lacking}"
+        )
 
     def describe(self) -> dict[str, str | int | None]:
         """Return the form that scripts read."""
@@ -88,7 +97,8 @@ def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False
     """
     Return the engine for *size* bytes of a verb's work: the *asked* one, else the one that the rule gives.
 
-    *half*: a broker runs beside, and half of the cores are its own. `SetupError` where it is Spark, and is missing.
+    *half*: a broker runs on this machine, and half of the cores are its own. Where the rule gives Spark and Spark
+    cannot start, this process does the work: `Choice.lacking` says what is missing.
     """
     usable = usable_cores(half=half)
     limit = limit_of(verb, cores=usable, is_remote=is_remote)
@@ -96,10 +106,8 @@ def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False
         return Choice(Engine(asked), size, limit, usable)
     if is_spark_asked_for():
         return Choice(Engine.SPARK, size, limit, usable)
-    if size is None or size > limit:
-        _require_spark(verb, size, limit)
-        return Choice(Engine.SPARK, size, limit, usable)
-    return Choice(Engine.HERE, size, limit, usable)
+    lacking = lacking_spark() if size is None or size > limit else None
+    return Choice(Engine.HERE if lacking != "" else Engine.SPARK, size, limit, usable, lacking or "")
 
 
 def has_session() -> bool:
@@ -128,14 +136,3 @@ def lacking_spark() -> str:
     except SetupError as error:
         return str(error)
     return NO_SPARK if find_spec("pyspark") is None else ""
-
-
-def _require_spark(verb: str, size: int | None, limit: int) -> None:
-    """Name the gain of a missing Java or pyspark, and the way to do without."""
-    lacking = lacking_spark()
-    if lacking:
-        amount = "it is not known how much" if size is None else size_text(size)
-        raise SetupError(
-            f"{amount} to read: up to {size_text(limit)} {verb} needs no Java, beyond it Spark divides the work among "
-            f"the cores. {lacking} Or let this process do all of it: {verb} --engine here …"
-        )

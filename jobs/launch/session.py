@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from jobs.console.log import JsonLines, say
 from jobs.console.progress import Progress, Work, shown
-from jobs.console.secrets import masked
+from jobs.console.secrets import masked_output
 from jobs.launch import code_archive, spark, workers_python
 from jobs.launch.arguments import without_secrets
 from jobs.launch.class_archive import Recording
@@ -52,12 +52,12 @@ _starting: "list[Future[SparkSession]]" = []  # one at most, until somebody asks
 _warming: list[threading.Thread] = []  # one at most, until somebody has work
 
 
-def begin_session(app_name: str, *, half: bool, warm: str) -> None:
+def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> None:
     """
     Start the session beside what this process does next; `spark_session` waits for it.
 
-    A JVM takes seconds, and so does importing what a run needs. *half* is that of `spark_session`; *warm* names the
-    module whose tasks will run.
+    A JVM takes seconds, and so does importing what a run needs. *half* and *s3* are those of `spark_session`; *warm*
+    names the module whose tasks will run.
     """
     if _starting or _jvms:
         return
@@ -65,7 +65,7 @@ def begin_session(app_name: str, *, half: bool, warm: str) -> None:
 
     def start() -> None:
         try:
-            _start(app_name, None, spark.JvmUse(warm=warm), half=half)
+            _start(app_name, None, spark.JvmUse(warm=warm, s3=s3), half=half)
             if _jvms and _jvms[-1].is_local:
                 _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
                 _warming[-1].start()
@@ -96,13 +96,14 @@ def await_workers() -> None:
         _warming.pop().join()
 
 
-def spark_session(
+def spark_session(  # noqa: PLR0913 - what a session may be like
     app_name: str,
     *,
     spark_options: Sequence[str] | None = None,
     record_classes: bool = True,
     half: bool = False,
     lasting: bool = False,
+    s3: bool = False,
 ) -> SparkSession:
     """
     Return the session of this process: the one that has begun to start, or one that is started where none runs.
@@ -111,7 +112,8 @@ def spark_session(
     Python computes, and compiles its code for a fast start: rows then take it twice the time.
 
     Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves the
-    other half of this machine's cores alone, unless the user has said which master to use. A driver that spark-submit
+    other half of this machine's cores alone, unless the user has said which master to use. *s3* loads the JARs of S3.
+    A driver that spark-submit
     itself started has its JVM already.
     """
     if _jvms and not _starting:
@@ -119,7 +121,7 @@ def spark_session(
     with shown(Work(_STARTING)):
         if _starting:
             return _made_active(_starting.pop().result())
-        _start(app_name, spark_options, spark.JvmUse(record_classes, lasts=lasting), half=half)
+        _start(app_name, spark_options, spark.JvmUse(record_classes, lasts=lasting, s3=s3), half=half)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
@@ -150,9 +152,8 @@ def _start(app_name: str, spark_options: Sequence[str] | None, use: spark.JvmUse
     if half:
         spark_options = spark.on_half_the_cores(spark_options)
     spark.check_master(spark_options)
-    s3 = "RMQ_LAKE_S3" in os.environ
     public, secret = without_secrets(spark_options)
-    _start_jvm(app_name, spark.submission(public, use, s3=s3), secret)
+    _start_jvm(app_name, spark.submission(public, use), secret)
 
 
 def close(*, succeeded: bool) -> None:
@@ -237,7 +238,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
 
 
 def _say(line: bytes) -> None:
-    line = masked(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    line = masked_output(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.event(line.decode("utf-8", "replace").rstrip(), source="jvm")
     else:

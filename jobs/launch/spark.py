@@ -54,16 +54,17 @@ class JvmUse(NamedTuple):
     records_classes: bool = True  # leaves an archive of its classes, where later ones have none yet
     warm: str | None = None  # the module of the tasks, which local workers share
     lasts: bool = False  # works on rows itself, for minutes; else it schedules what Python computes, for seconds
+    s3: bool = False  # reads or writes a location on S3
 
 
 _SCHEDULES = JvmUse()
 
 
-def submission(spark_options: Sequence[str], use: JvmUse = _SCHEDULES, *, s3: bool = False) -> Submission:
+def submission(spark_options: Sequence[str], use: JvmUse = _SCHEDULES) -> Submission:
     """Find and fetch the JARs, and return spark-submit's arguments: the user's options over ours."""
     java_home = find_java_home()
     spark_home = jars.spark_home()
-    sections = ("delta", "s3") if s3 else ("delta",)
+    sections = ("delta", "s3") if use.s3 else ("delta",)
     own_jars = [str(path) for section in sections for path in jars.fetched(section, java_home)]
     environment = {
         "JAVA_HOME": str(java_home),
@@ -104,7 +105,7 @@ def submission(spark_options: Sequence[str], use: JvmUse = _SCHEDULES, *, s3: bo
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
     """Become the spark-submit that starts the driver somewhere on the cluster."""
     check_master(spark_options)
-    submitted = submission(spark_options, s3=s3)
+    submitted = submission(spark_options, JvmUse(s3=s3))
     program = str(Path(submitted.environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(code_archive.__file__).parent.parent / "main.py")
     os.environ.update(submitted.environment)

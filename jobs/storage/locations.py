@@ -1,12 +1,14 @@
 """Locations: local paths and URIs, how they are spelled, and which of them we can reach."""
 
 import os
+import re
 from urllib.parse import unquote, urlsplit
 
 LOCAL = "file"
 S3_SCHEMES = frozenset({"s3", "s3a"})
 AZURE_SCHEMES = frozenset({"abfs", "abfss"})
 HDFS = "hdfs"
+_HAS_CREDENTIALS = re.compile(r"\w+://([^/]*@|[^/]*:.*@)")  # a secret may have slashes
 _WRITTEN = "lakes and output are local paths, s3a:// or abfss://"
 
 
@@ -46,6 +48,11 @@ def join(location: str, *names: str) -> str:
 def refusal(location: str, *, to_write: bool = False) -> str | None:
     """Say why nothing can be read, or written, at *location*; None when its kind is known."""
     scheme = scheme_of(location)
+    if scheme in S3_SCHEMES and _HAS_CREDENTIALS.match(location):
+        return (
+            f"{scheme}://***: credentials in a location are not supported; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or --conf spark.hadoop.fs.s3a.access.key=… and fs.s3a.secret.key"
+        )
     if scheme in AZURE_SCHEMES and "@" not in urlsplit(location).netloc:
         return f"{location}: abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH is expected"
     if scheme == LOCAL or scheme in S3_SCHEMES | AZURE_SCHEMES:

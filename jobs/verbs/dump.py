@@ -85,8 +85,6 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCod
             return ExitCode.DAMAGE if is_damaged else ExitCode.CLEAN
     except FormatError as error:
         return _failed(str(error.in_file(location)))
-    except BrokenPipeError:
-        raise
     except OSError as error:
         return _failed(f"{location}: {error.strerror or error}")
 

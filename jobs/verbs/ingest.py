@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING
@@ -26,11 +25,12 @@ from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.command.times import DURATION, MILLISECONDS, UNTIL
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
+from jobs.console.progress import announce_once
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import AUTO, Engine
+from jobs.launch.engine import AUTO, Engine, lacking_spark
 from jobs.launch.failures import held_by_other, shown_as_usage
 from jobs.products.registry import NAMES
 from jobs.storage.locations import is_local, normalise
@@ -223,7 +223,7 @@ def _once(request: IngestRequest, engine: str) -> Done:
 
 def _run(request: IngestRequest, look: Look, asked: str) -> Done:
     """Do a run after a look."""
-    engine = start_engine(asked, look.new_size(), half=request.care is not None, warm="jobs.products.loaded")
+    engine = start_engine(asked, look.new_size, half=request.care is not None, warm="jobs.products.loaded")
 
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
@@ -259,9 +259,16 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
         return workers_of(Engine(asked), half=half)
     from jobs.store.workers import OneByOne, WorkersOnDemand
 
-    spark = partial(workers_of, Engine.SPARK, half=half)
+    def for_large_steps() -> "Workers":
+        lacking = lacking_spark()
+        if lacking:
+            announce_once(f"rmq-lake: a large step is read in one process; Spark would use more cores. {lacking}")
+            return OneByOne(options)
+        return workers_of(Engine.SPARK, half=half)
+
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
-    return WorkersOnDemand(spark, OneByOne({} if is_all_local else spark().options))
+    options = {} if is_all_local else file_system_options()
+    return WorkersOnDemand(for_large_steps, OneByOne(options))
 
 
 def _follow(

@@ -1,16 +1,21 @@
 """Which engine works, and that both do the same: this process, and Spark's tasks."""
 
 import json
+import os
 import random
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from jobs.command import cli
+from jobs.command.engine import stored_bytes, uses_s3
 from jobs.console.exit_codes import ExitCode
 from jobs.launch import engine
 from jobs.launch.engine import Choice, Engine, choose, limit_of
-from jobs.launch.errors import SetupError
 from tests.golden import GOLDEN, StoreOf
 from tests.support.commands import Run
 
@@ -88,19 +93,110 @@ def test_the_rule_goes_by_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> No
     assert choose("verify", two * 9, "here").engine is Engine.HERE
 
 
-def test_beyond_the_limit_it_says_what_java_would_give(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engine, "has_session", lambda: False)
     monkeypatch.delenv("RMQ_LAKE_SPARK_OPTIONS", raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("jobs.launch.java._USUAL", ())
 
-    with pytest.raises(SetupError, match=r"900\.0 GiB to read: up to .* needs no Java.* Java 17 .*--engine here"):
-        choose("verify", 900 * GIB)
 
-    assert choose("verify", 1).engine is Engine.HERE
+@pytest.mark.usefixtures("without_java")
+def test_without_java_this_process_reads_any_amount_and_says_what_java_would_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job that runs every five minutes must not fail on the day of the backlog."""
+    choice = choose("ingest", 900 * GIB)
+
+    assert choice.engine is Engine.HERE
+    assert re.fullmatch(r"900\.0 GiB to read in one process; Spark would .* Java 17 .*", choice.explained())
+    assert not choose("verify", 1).lacking
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[1]")
     assert choose("verify", 1).engine is Engine.SPARK
+
+
+@pytest.mark.usefixtures("without_java")
+def test_an_ingest_above_the_limit_succeeds_without_java(
+    golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "limit_of", lambda *_, **__: 1)
+
+    ended = run("ingest", golden("b551-base"), "--lake", tmp_path / "lake")
+
+    assert ended.code is ExitCode.CLEAN
+    assert ended.err.count("Spark would divide the work") == 1
+
+
+def test_bytes_are_counted_only_where_they_decide(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of a store on S3 is a listing of thousands of requests."""
+
+    def count(*_: str) -> int:
+        raise AssertionError("counted")
+
+    monkeypatch.setattr("jobs.command.engine.stored_bytes", count)
+
+    assert run("verify", golden("b551-base"), "--engine", "here").code is ExitCode.CLEAN
+
+
+def test_a_file_that_disappears_does_not_end_the_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's retention deletes a segment while the bytes are counted: 200 GB counted as 3."""
+    for number in range(4):
+        (tmp_path / f"{number:020}").write_bytes(bytes(range(1, 201)) * 1000)
+    whole = stored_bytes(str(tmp_path))
+    scandir = os.scandir
+
+    @contextmanager
+    def with_deleted(place: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scandir(place) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+            Path(found[1].path).unlink()
+            yield iter(found)
+
+    monkeypatch.setattr("jobs.command.engine.os.scandir", with_deleted)
+
+    assert stored_bytes(str(tmp_path)) == whole * 3 // 4
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "expected"),
+    [
+        ("ingest store --lake s3a://bucket/lake", {}, True),
+        ("ingest store", {"RMQ_LAKE_INGEST_LAKE": "s3://bucket/lake"}, True),
+        ("ingest --config {config}", {}, True),
+        ("ingest s3a://bucket/store --lake lake", {}, True),
+        ("verify store --commitlog a,s3a://bucket/log", {}, True),
+        ("export --lake lake --out o --where", {}, False),
+        ("verify store", {"RMQ_LAKE_SPARK_OPTIONS": "--conf spark.sql.warehouse.dir=s3a://bucket/w"}, True),
+        ("verify store --config {comment}", {}, False),
+    ],
+)
+def test_only_a_place_on_s3_loads_what_s3_needs(
+    line: str,
+    variables: dict[str, str],
+    expected: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A condition or a comment that mentions s3:// made commands fetch 36 JARs, and fail without a network."""
+    config, comment = tmp_path / "job.toml", tmp_path / "comment.toml"
+    config.write_text('[ingest]\nlake = "s3a://bucket/lake"\n')
+    comment.write_text('# s3a://bucket/lake\n[ingest]\nlake = "/lake"\n')
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    words = line.format(config=config, comment=comment).split()
+    words += ["url LIKE 's3://%'"] if words[-1] == "--where" else []
+
+    context = cli.parsed(words)
+
+    assert context is not None
+    assert uses_s3(context) is expected
+
+
+def test_spark_options_of_one_command_are_not_those_of_the_next(golden: StoreOf, run: Run) -> None:
+    run("--conf", "spark.ui.port=1", "inspect", golden("b551-base"))
+
+    assert "RMQ_LAKE_SPARK_OPTIONS" not in os.environ
 
 
 def test_a_condition_in_sql_is_not_for_this_process(golden: StoreOf, tmp_path: Path, run: Run) -> None:

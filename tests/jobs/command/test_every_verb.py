@@ -1,9 +1,12 @@
 """Every verb, in every mode: what `--json` prints is as its schema says, and what a terminal of 80 columns shows."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -74,6 +77,7 @@ def words(golden: StoreOf, lake: Path, tmp_path: Path, monkeypatch: pytest.Monke
     places = {"good": good, "bad": bad, "lake": shutil.copytree(lake, tmp_path / "lake"), "out": tmp_path / "out"}
     (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
     places["types"] = tmp_path / "types.toml"
+    places["file"] = sorted((bad / "commitlog").iterdir())[1]
 
     def filled(text: str) -> list[str]:
         return text.format(**places).split()
@@ -155,6 +159,31 @@ def test_eighty_columns_break_no_word_and_a_result_comes_last(
         begun = max(number for number, line in enumerate(lines) if line.startswith(f"{verb}: "))
         result = " ".join(line.strip() for line in lines[begun:])
         assert re.fullmatch(_RESULT.format(verb), result), result
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "inspect {bad}",
+        "verify {bad}",
+        "diff {bad} {lake}",
+        "repair {bad} --out {out} --lake {lake}",
+        "export --store {bad} --out {out}",
+        "dump {file}",
+        "query by-offset -t T1 -i 0 -o 100000 --store {bad}",
+    ],
+)
+def test_a_closed_pipe_does_not_change_the_verdict(text: str, words: Callable[[str], list[str]], run: Run) -> None:
+    """`verify STORE | head -3` must not look healthy to a script with `pipefail`."""
+    expected = run(*words(text)).code
+    shutil.rmtree(words("{out}")[0], ignore_errors=True)
+    Path(words("{out}")[0]).unlink(missing_ok=True)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run([sys.executable, "-m", "jobs.main", *words(text)], stdout=pipe, check=False)
+    assert expected is not ExitCode.CLEAN
+    assert expected == done.returncode
 
 
 def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(words: Callable[[str], list[str]], run: Run) -> None:

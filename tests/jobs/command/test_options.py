@@ -97,6 +97,23 @@ def test_a_variable_that_no_option_reads_is_a_usage_error() -> None:
     assert {"store": "s"} == told("s", RMQ_LAKE_VERIFY_ANYTHING="1")
 
 
+@pytest.mark.parametrize(
+    "name", ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_80_TCP", "PORT_80_TCP_ADDR"]
+)
+def test_variables_that_kubernetes_injects_for_a_service_are_ignored(name: str) -> None:
+    assert {"store": "s"} == told("s", **{f"RMQ_LAKE_INGEST_{name}": "tcp://10.0.0.1:80"})
+
+
+def test_a_service_variable_with_the_name_of_an_option_is_ignored() -> None:
+    """Of a service `rmq-lake-browse` Kubernetes sets RMQ_LAKE_BROWSE_PORT, which is also `browse --port`."""
+    command = import_module(VERBS["browse"].module).command
+    for value, expected in (("tcp://10.0.0.1:80", 0), ("81", 81)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RMQ_LAKE_BROWSE_PORT", value)
+            name_variables(command, "browse")
+            assert expected == command.make_context("browse", ["/store"], parent=click.Context(tool)).params["port"]
+
+
 def test_every_setting_is_shown_with_where_it_is_from(config: Path) -> None:
     config.write_text('index-num = 11\n[ingest]\ntime-zone = "Asia/Shanghai"\n')
 

@@ -3,9 +3,12 @@
 import os
 from pathlib import Path
 
+import click
 import pytest
 
-from jobs.console.secrets import is_secret, masked, remember
+from jobs.command.answer import Answer
+from jobs.console.exit_codes import ExitCode
+from jobs.console.secrets import is_secret, masked, masked_output, remember
 from jobs.launch.arguments import file_system_options, properties_of, without_secrets
 from jobs.storage.aws import settings_of_environment
 from jobs.storage.hadoop_settings import file_system_settings
@@ -109,11 +112,44 @@ def test_secrets_are_no_arguments_of_the_jvm() -> None:
         f"password: {SECRET}",
     ],
 )
-def test_a_secret_in_a_text_is_masked(text: str) -> None:
-    shown = masked(text)
+def test_a_secret_in_the_output_of_another_program_is_masked(text: str) -> None:
+    shown = masked_output(text)
 
     assert SECRET not in shown
     assert "***" in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rmq-lake verify /data/token=7/store --out /backup/secret:old/out",
+        "the topic has a property token: x",
+        "http://127.0.0.1:9000/a@b",
+    ],
+)
+def test_text_of_our_own_is_printed_as_it_is(text: str) -> None:
+    """A printed command with a masked path names a folder that does not exist."""
+    assert text == masked(text)
+
+
+@pytest.mark.parametrize("secret", [SECRET, "wJalr/XUtnFEMI/K7MDENG+bPx"])
+def test_credentials_in_a_location_are_refused_and_not_printed(secret: str, run: Run) -> None:
+    place = f"s3a://{KEY}:{secret}@bucket/lake"
+    for words in (("inspect", place), ("ingest", "/store", "--lake", place, "--show-config"), ("dump", f"{place}/0")):
+        ended = run(*words)
+
+        assert ended.code is ExitCode.USAGE
+        assert "credentials in a location are not supported" in ended.err
+        assert secret not in ended.out + ended.err
+
+
+def test_an_answer_in_json_masks_what_text_masks(capsys: pytest.CaptureFixture[str]) -> None:
+    remember("Xk3examplexamp")
+    for answer in (Answer(as_json=True), Answer()):
+        with click.Context(click.Command("verify")):
+            answer.give({"note": "signed with Xk3examplexamp"}, ["signed with Xk3examplexamp"])
+
+        assert "signed with ***" in capsys.readouterr().out
 
 
 def test_a_secret_that_is_known_is_masked_wherever_it_stands() -> None:

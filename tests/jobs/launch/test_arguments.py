@@ -1,11 +1,9 @@
 """How a command line is divided: Spark's options, then the verb."""
 
-from pathlib import Path
-
 import click
 import pytest
 
-from jobs.launch.arguments import configured, divide, names_s3, value_of
+from jobs.launch.arguments import configured, divide, value_of
 
 
 @pytest.mark.parametrize(
@@ -36,14 +34,3 @@ def test_the_last_of_repeated_options_counts() -> None:
     options = ("--master", "local", "--conf", "k=1", "--master", "yarn", "--conf", "k=2")
 
     assert ("yarn", "2", None) == (value_of("--master", options), configured("k", options), configured("x", options))
-
-
-def test_a_location_on_s3_is_seen_wherever_it_is_named(tmp_path: Path) -> None:
-    config = tmp_path / "job.toml"
-    config.write_text('lake = "s3a://bucket/lake"')
-
-    assert names_s3(divide(["ingest", "store", "--lake", "s3a://bucket/lake"]), {})
-    assert names_s3(divide(["ingest", "store"]), {"RMQ_LAKE_INGEST_LAKE": "s3a://bucket/lake"})
-    assert names_s3(divide(["ingest", "--config", str(config)]), {})
-    assert names_s3(divide(["ingest", f"--config={config}"]), {})
-    assert not names_s3(divide(["ingest", "store", "--lake", "/lake", "--config", "gone.toml"]), {"HOME": "s3a://x"})

@@ -119,7 +119,7 @@ def test_jars_of_the_user_are_added_to_deltas() -> None:
 def test_the_jars_of_s3_come_only_when_they_are_needed() -> None:
     without, with_s3 = (
         submission([], JvmUse(records_classes=False)),
-        submission([], JvmUse(records_classes=False), s3=True),
+        submission([], JvmUse(records_classes=False, s3=True)),
     )
 
     assert "hadoop-aws" not in values(without, "--jars")[-1]
