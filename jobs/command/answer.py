@@ -19,6 +19,7 @@ from jobs.command.engine import chosen
 from jobs.command.options import bundled, composed, json_option, quiet_option, verbose_option
 from jobs.console.lines import fitted, width_of
 from jobs.console.program import program
+from jobs.console.progress import forget_made_once
 from jobs.console.result import Result
 from jobs.console.secrets import masked
 from jobs.console.severity import Severity
@@ -39,6 +40,9 @@ class Answer:
     quiet: bool = False
     verbose: bool = False
     began: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        forget_made_once()
 
     @property
     def seconds(self) -> float:

@@ -38,6 +38,7 @@ _CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
 _MOST = 1 << 20  # bytes of a configuration file
 # Of a service, as Kubernetes names them: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
 _OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
+_OF_A_VERB = "lake"  # verbs read, write or change it: a key that all of them share would not say which
 ONE_SOURCE = "give --store STORE or --lake LAKE, one of them"
 
 
@@ -68,16 +69,13 @@ def _defaults(values: dict[str, object], path: Path, ctx: click.Context) -> dict
     """
     Return the values of a configuration file for the command of *ctx*, by parameter name.
 
-    Keys before the first table hold for every verb that has the option; a table [VERB] for one, or for all of its
-    commands (those of query) that have the option; a table [query.by-key] for one command. The narrower one wins.
+    Keys before the first table hold for every verb that has the option, except for `lake`; a table [VERB] for one, or
+    for all of its commands (those of query) that have the option; a table [query.by-key] for one command. The narrower
+    one wins.
     """
     known = {key: parameter for parameter in settings_of(ctx.command) for key in keys_of(parameter)}
     shared = {key: value for key, value in values.items() if not isinstance(value, dict)}
-    for key in shared:
-        if key in VERBS:
-            raise _bad_file(f"{path}: {key} is a table, not {_shown(values[key])}", ctx)
-        if key not in known and key not in _shared_keys():
-            raise _unknown_key(key, {*known, *_shared_keys()}, path, ctx)
+    _check_shared(shared, known, path, ctx)
     for key in sorted(values.keys() - shared.keys() - VERBS.keys()):
         raise _unknown_key(f"[{key}]", VERBS, path, ctx)
     found = _by_parameter(shared, known, path, ctx)
@@ -99,6 +97,19 @@ def _defaults(values: dict[str, object], path: Path, ctx: click.Context) -> dict
         found |= own
         outer = table
     return found
+
+
+def _check_shared(
+    shared: Mapping[str, object], known: Mapping[str, click.Parameter], path: Path, ctx: click.Context
+) -> None:
+    """Refuse keys before the first table that no verb has, or that a verb must have for itself."""
+    for key in shared:
+        if key == _OF_A_VERB:
+            raise _bad_file(f"{path}: {key} is for single verbs: put it into their tables, such as [ingest]", ctx)
+        if key in VERBS:
+            raise _bad_file(f"{path}: {key} is a table, not {_shown(values[key])}", ctx)
+        if key not in known and key not in _shared_keys():
+            raise _unknown_key(key, {*known, *_shared_keys()}, path, ctx)
 
 
 def _levels(ctx: click.Context) -> list[click.Context]:
@@ -322,4 +333,4 @@ def _shared_keys() -> frozenset[str]:
     """Collect the keys that may be before the first table, whichever verb reads the file."""
     options = composed(json_option, quiet_option, verbose_option, report_option, read_options, store_options)
     probe = click.command()(options(lambda: None))
-    return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker", "engine"}
+    return frozenset(map(key_of, settings_of(probe))) | {"broker", "engine"}

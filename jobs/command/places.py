@@ -216,7 +216,7 @@ def _kind_of(location: str) -> str | None:
 
 
 def _is_lake(param: click.Parameter | None) -> bool:
-    return param is not None and param.name == "lake"
+    return param is not None and param.name in {"lake", "findings_lake"}
 
 
 class OutputLocationType(Output, LocationType):

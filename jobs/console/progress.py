@@ -29,6 +29,7 @@ _FIRST_SHARE, _FIRST_SECONDS = 0.05, 2.0  # of the work, and of its time, before
 BYTES = "bytes"
 
 _announced: set[str] = set()
+_once: list[float] = []  # seconds of work that was done once, in this command
 _later: list[int] = []  # bytes that follow what is being read, in steps of their own
 
 
@@ -138,6 +139,27 @@ def announce_once(message: str) -> None:
     if message not in _announced and not _is_quiet():
         _announced.add(message)
         say(message)
+
+
+@contextmanager
+def made_once(message: str) -> Iterator[None]:
+    """Announce work that this machine does once, such as compiling, and leave its time out of the rates of results."""
+    announce_once(message)
+    began = monotonic()
+    try:
+        yield
+    finally:
+        _once.append(monotonic() - began)
+
+
+def seconds_made_once() -> float:
+    """Return the seconds that `made_once` took in this command."""
+    return sum(_once)
+
+
+def forget_made_once() -> None:
+    """Begin to count anew: another command of this process begins."""
+    _once.clear()
 
 
 @contextmanager

@@ -3,8 +3,10 @@
 from typing import NamedTuple
 
 from jobs.console.amounts import duration_text, rate_text, size_text
+from jobs.console.progress import seconds_made_once
 from jobs.console.severity import Severity
 
+_LEAST_ONCE_S = 1.0
 _LEAST_FOR_A_RATE = 1 << 20  # bytes: what is less takes no longer than the start does
 
 
@@ -21,8 +23,10 @@ class Result(NamedTuple):
     def amount(self) -> str:
         """Work, amount and speed in words."""
         size = f", {size_text(self.size)}" if self.size else ""
-        rate = f", {rate_text(self.size, self.seconds)}" if self.size >= _LEAST_FOR_A_RATE else ""
-        return f"{self.what}{size} in {duration_text(self.seconds)}{rate}"
+        once = min(seconds_made_once(), self.seconds)
+        rate = f", {rate_text(self.size, self.seconds - once)}" if self.size >= _LEAST_FOR_A_RATE else ""
+        compiling = f" ({duration_text(once)} of them compiling, once)" if once >= _LEAST_ONCE_S else ""
+        return f"{self.what}{size} in {duration_text(self.seconds)}{compiling}{rate}"
 
     @property
     def word(self) -> str:

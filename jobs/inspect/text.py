@@ -23,12 +23,14 @@ _SHOWN = 6  # lines of a list, before its middle is left out
 def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     """Return the text for people; *verbose* also lists the marks that show the broker's release."""
     lines = [f"{report.health.styled('●')} {verdict(report)}  {printable(report.store)}"]
-    lines += start_lines(report.start)
     for part in (_broker, _log, _queues, _index, _rocksdb, _checkpoint):
         lines += part(report)
     lines += _releases(report, verbose=verbose)
     for part in (_other_folders, _problems, _next):
         lines += part(report)
+    warnings = list(start_lines(report.start))
+    if warnings or report.health.is_alarm:  # last, because the first line may have scrolled off the terminal
+        lines += ["", *warnings, f"inspect: {report.health.styled(verdict(report))}"]
     return "\n".join(lines)
 
 

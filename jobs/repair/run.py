@@ -18,7 +18,6 @@ from jobs.console.amounts import counted
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity
-from jobs.diagnosis.broker_start import start_lines
 from jobs.diagnosis.checkpoint import checkpoint_file, checkpoint_of
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
 from jobs.lake.findings import (
@@ -151,7 +150,6 @@ class RepairSummary(Judged):
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people."""
         yield self.store
-        yield from start_lines(self.start)
         yield from _findings("found", self.found, limit)
         yield from (f"  NOTE {note}" for note in self.notes)
         if self.withheld is not None:

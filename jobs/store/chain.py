@@ -7,7 +7,6 @@ end: where one ends, the next must begin. One that does not is thrown away and r
 one that the piece before it covers is dropped. Any cut gives the same records.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Generic, NamedTuple, TypeVar
 
-from jobs.console.progress import Work, announce_once, shown
+from jobs.console.progress import Work, made_once, shown
 from jobs.store.range_reader import RangeReader, Seen
 from jobs.store.ranges import SMALL, Range
 from jobs.store.tally import Tally
@@ -84,8 +83,7 @@ def ahead(function: Callable[[Item], T], items: Iterable[Item], threads: int) ->
 @cache
 def compile_first() -> None:
     """Compile the scan of a log at its first use on this machine, once a process."""
-    announce_once(_COMPILING)
-    if (os.cpu_count() or 1) > 1:  # one core is done first with the functions that this command calls
+    with made_once(_COMPILING):
         warm_up()
 
 

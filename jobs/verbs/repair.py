@@ -17,6 +17,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
 from jobs.console.result import Result, Step
 from jobs.console.severity import Severity
+from jobs.diagnosis.broker_start import start_lines
 from jobs.launch.failures import shown_as_usage
 from jobs.rebuild.install import RefusedError
 from jobs.repair.journal import JOURNAL
@@ -120,7 +121,8 @@ def command(  # noqa: PLR0913 - one argument an option
         summary = repair(request, workers)
     result = summary.result(answer.seconds)
     next_lines = _next(summary, place.store, applies=applies, has_lake=lake is not None)
-    answer.give(summary.describe(), [*summary.lines(_SHOWN), *next_lines], result)
+    lines = [*summary.lines(_SHOWN), *next_lines, *start_lines(summary.start)]
+    answer.give(summary.describe(), lines, result)
     return summary.exit_code
 
 

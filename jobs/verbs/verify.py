@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="A directory in which tasks exchange keys; on a cluster, a path or a URI that all workers reach.",
 )
-@click.option("--lake", type=WRITTEN, metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
-@click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")
+@click.option(
+    "--findings-lake", type=WRITTEN, metavar="LAKE", help="Write the findings into the table `findings` of this lake."
+)
+@click.option("--broker", metavar="NAME", help="Label of the broker in the findings lake.")
 @read_options
 @engine_option
 @report_option
@@ -51,7 +53,7 @@ def command(  # noqa: PLR0913 - one argument an option
     limit: int,
     shows_places: bool,
     scratch: str | None,
-    lake: str | None,
+    findings_lake: str | None,
     broker: str | None,
     form: StoreForm,
     engine: str,
@@ -80,8 +82,8 @@ def command(  # noqa: PLR0913 - one argument an option
     workers = ready()
     with shown_as_usage(UndecidedError):
         verdict = verify(request, workers)
-    if lake is not None:
-        _keep(lake, broker or conf.broker_name, request, verdict, workers.options)
+    if findings_lake is not None:
+        _keep(findings_lake, broker or conf.broker_name, request, verdict, workers.options)
     if report is not None:
         write_report(report, report_of(verdict, answer.seconds))
     result = verdict.result(answer.seconds)

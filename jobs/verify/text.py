@@ -1,6 +1,6 @@
 """The text that `verify` prints: the verdict, a table of the parts, findings under their causes, next steps."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
@@ -27,7 +27,6 @@ HEAD = ("part", "verdict", "not right", "compared")
 def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iterator[str]:
     """Yield the lines; at most *limit* causes are shown, a line each, and with *places* all that follows from them."""
     yield f"{verdict.store}: {verdict.severity.styled(_headline(verdict))}"
-    yield from start_lines(verdict.start)
     yield ""
     yield from _table([part_row(name, part) for name, part in verdict.parts.items()])
     groups = verdict.groups
@@ -53,6 +52,13 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     for step, _ in steps:
         yield f"  {step.words}"
         yield from (f"    {command}" for command in step.commands)
+    yield from _last_lines(start_lines(verdict.start))
+
+
+def _last_lines(warnings: Iterable[str]) -> Iterator[str]:
+    """Yield *warnings* about the broker's next start after an empty line; the result follows them."""
+    found = list(warnings)
+    yield from ["", *found] if found else ()
 
 
 def _headline(verdict: Verdict) -> str:

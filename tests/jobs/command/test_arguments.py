@@ -123,10 +123,10 @@ def test_of_a_store_and_a_lake_the_typed_one_counts_and_of_two_in_a_file_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "job.toml"
-    config.write_text('store = "/no/such/store"\nlake = "/no/such/lake"\n')
+    config.write_text(f'[{words[0]}]\nstore = "/no/such/store"\nlake = "/no/such/lake"\n')
     typed = run(*words, "--config", config, "--store", golden("b551-base"))
     configured = run(*words, "--config", config)
-    config.write_text(f'lake = "/no/such/lake"\n[{words[0]}]\nstore = "{golden("b551-base")}"\n')
+    config.write_text(f'store = "/no/such/store"\n[{words[0]}]\nstore = "{golden("b551-base")}"\n')
     in_table = run(*words, "--config", config)
     monkeypatch.setenv(f"RMQ_LAKE_{'_'.join(words[: 1 + (words[0] == 'query')]).upper().replace('-', '_')}_LAKE", "/l")
     of_environment = run(*words, "--config", config)

@@ -76,6 +76,9 @@ def words(golden: StoreOf, lake: Path, tmp_path: Path, monkeypatch: pytest.Monke
     sorted((bad / "index").iterdir())[2].unlink()
     places = {"good": good, "bad": bad, "lake": shutil.copytree(lake, tmp_path / "lake"), "out": tmp_path / "out"}
     (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
+    killed = places["killed"] = copy_of(good, tmp_path / "out-of-order")
+    (killed / "abort").touch()
+    overwrite(max((killed / "commitlog").iterdir()), 4096, bytes(4096))
     places["types"] = tmp_path / "types.toml"
     places["file"] = sorted((bad / "commitlog").iterdir())[1]
 
@@ -184,6 +187,31 @@ def test_a_closed_pipe_does_not_change_the_verdict(text: str, words: Callable[[s
         done = subprocess.run([sys.executable, "-m", "jobs.main", *words(text)], stdout=pipe, check=False)
     assert expected is not ExitCode.CLEAN
     assert expected == done.returncode
+
+
+@pytest.mark.parametrize("text", ["verify {killed}", "inspect {killed}", "repair {killed} --out {out}"])
+def test_the_warning_not_to_start_the_broker_and_the_verdict_come_last(
+    text: str, words: Callable[[str], list[str]], run: Run
+) -> None:
+    """They scrolled off the top of a terminal of 45 lines."""
+    lines = run(*words(text)).out.splitlines()
+
+    assert lines[-2].startswith("do not start this broker")
+    assert lines[-1].startswith(f"{text.partition(' ')[0]}: ")
+    assert sum("do not start" in line for line in lines) == 1
+
+
+def test_only_wrong_words_are_answered_with_the_usage_line(words: Callable[[str], list[str]], run: Run) -> None:
+    wrong = (["verify"], ["verify", "--nope"], words("verify {good} {good}"))
+    other = (
+        words("verify {out}"),
+        words("repair {good} --out {good}/x"),
+        words("query by-key -t T -k K --lake {good}"),
+    )
+
+    assert all("Usage: " in run(*line).err for line in wrong)
+    assert [] == [run(*line).err for line in other if "Usage: " in run(*line).err]
+    assert all(run(*line).err.startswith("rmq-lake: ") for line in other)
 
 
 def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(words: Callable[[str], list[str]], run: Run) -> None:

@@ -1,7 +1,6 @@
 """The options that verbs share: flags over environment over configuration file."""
 
 import json
-import tomllib
 from importlib import import_module
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -15,7 +14,6 @@ from jobs.command.configuration import config_option, name_variables
 from jobs.command.options import StoreForm, StorePlace, form_options, json_option, quiet_option, store_options
 from jobs.command.times import given_time, log_place
 from jobs.console.verbs import VERBS
-from jobs.launch.places import CONF
 from rmq_formats.broker_conf import BrokerConf
 
 
@@ -78,6 +76,7 @@ def test_a_verbs_own_table_wins_over_what_all_verbs_share(config: Path) -> None:
         ("[ingest]\nhash_slots = 1", "unknown key ingest.hash_slots; did you mean hash-slots?"),
         ("[ingst]\nhash-slots = 1", "unknown key [ingst]"),
         ("hash-slots = 0", "0 is not in the range"),
+        ('lake = "/lake"', "lake is for single verbs: put it into their tables, such as [ingest]"),
         ('time-zone = "Mars/Olympus"', "no time zone is named 'Mars/Olympus'"),
         ("hash-slots = ", "Invalid value"),
     ],
@@ -158,7 +157,7 @@ def test_a_place_in_the_log_is_shown_as_it_can_be_given_again(text: str) -> None
 
 
 def test_keys_of_other_verbs_do_not_disturb(config: Path) -> None:
-    config.write_text('lake = "/lake"\nreport = "/report"\n[query]\nanything = 1\n')
+    config.write_text('broker = "b"\nreport = "/report"\n[query]\nanything = 1\n')
 
     assert {"store": "s"} == told("s", "--config", str(config))
 
@@ -166,20 +165,6 @@ def test_keys_of_other_verbs_do_not_disturb(config: Path) -> None:
 @pytest.mark.parametrize("option", ["--commitlog=/a,,/b", "--config=no such file"])
 def test_an_empty_path_and_a_file_that_is_missing_are_usage_errors(option: str) -> None:
     assert 2 == run("s", option).exit_code
-
-
-@pytest.mark.parametrize("verb", ["ingest", "verify", "rebuild-index"])
-def test_the_example_configuration_is_understood_by_every_verb_it_names(verb: str) -> None:
-    command = import_module(VERBS[verb].module).command
-    written = tomllib.loads((CONF / "job.toml").read_text())
-
-    group = click.Context(tool, info_name="rmq-lake")
-    given = command.make_context(verb, ["--config", str(CONF / "job.toml")], parent=group).params
-
-    assert written["store"] == given["store"]
-    assert {name: value for name, value in written[verb].items() if name in {"broker", "settle", "lost-only"}} == {
-        name: given[name.replace("-", "_")] for name in written[verb] if name in {"broker", "settle", "lost-only"}
-    }
 
 
 def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:

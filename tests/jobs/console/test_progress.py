@@ -9,6 +9,8 @@ import pytest
 
 from jobs.console import progress
 from jobs.console.progress import Work, announce_once, shown
+from jobs.console.result import Result
+from jobs.console.severity import Severity
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +80,21 @@ def test_what_is_made_once_is_announced_once(capsys: pytest.CaptureFixture[str])
         announce_once("compiling for this test, once …")
 
     assert ["compiling for this test, once …"] == capsys.readouterr().err.splitlines()
+
+
+def test_a_rate_does_not_count_the_time_of_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first `verify` on a machine compiled for a minute and reported 57 KiB/s."""
+    clock = iter((0.0, 50.0))
+    monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
+    progress.forget_made_once()
+    with progress.made_once("compiling for this rate, once …"):
+        pass
+
+    amount = Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount
+    progress.forget_made_once()
+
+    assert "done, 100.0 MiB in 1 min 0 s (50.0 s of them compiling, once), 10.0 MiB/s" == amount
+    assert "done, 100.0 MiB in 1 min 0 s, 1.7 MiB/s" == Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount
 
 
 def test_a_terminal_sees_at_once_what_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ STORES = (
 )
 WRITTEN = (
     "ingest /store --lake {}",
-    "verify /store --lake {}",
+    "verify /store --findings-lake {}",
     "verify /store --scratch {}",
     "rebuild-index /store --out {}",
     "rebuild-consumequeue /store --out {}",

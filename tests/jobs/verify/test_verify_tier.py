@@ -97,7 +97,7 @@ def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(
     lake = tmp_path / "lake"
     summary = ingest_store(tier, lake)
     overwrite(files(tier, "Orders/0", "COMMIT_LOG")[1], 120, b"?")
-    outcome = run("verify", tier, "--lake", lake)
+    outcome = run("verify", tier, "--findings-lake", lake)
     (row,) = rows_of(lake, "findings", "kind")
 
     assert ExitCode.DAMAGE is outcome.code
