@@ -107,7 +107,7 @@ def _check_shared(
         if key == _OF_A_VERB:
             raise _bad_file(f"{path}: {key} is for single verbs: put it into their tables, such as [ingest]", ctx)
         if key in VERBS:
-            raise _bad_file(f"{path}: {key} is a table, not {_shown(values[key])}", ctx)
+            raise _bad_file(f"{path}: {key} is a table, not {_shown(shared[key])}", ctx)
         if key not in known and key not in _shared_keys():
             raise _unknown_key(key, {*known, *_shared_keys()}, path, ctx)
 
