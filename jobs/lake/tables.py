@@ -219,9 +219,10 @@ LOG_PIECES = Table(
             "kind",
             pa.string(),
             "file: how long it is and where it lay; end: the end of a full file; damage; entries: of DLedger, "
-            "numbered one after the other; entry header: one that its number does not give back",
+            "numbered one after the other; entry header: one that its number does not give back; unknown: bytes "
+            "that could not be read, or are not kept because topics were selected",
         ),
-        column("bytes", pa.binary(), "as stored, where they are not zero; at most 1 MiB a row"),
+        column("bytes", pa.binary(), "as stored, where they are not zero; at most 1 MiB a row; of unknown, none"),
         column("path", pa.string(), "of a file: its last folders and its name"),
         column("entry_index", pa.int64(), "number of the first entry"),
         column("entry_term", pa.int64(), "term of the entries"),

@@ -6,8 +6,8 @@ and the numbers of DLedger's entries. Entries follow each other: a run of them i
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
+from jobs.store.selection import Selection
 from rmq_formats.arrays import slices
-from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.layout import DLEDGER_ENTRY, DLEDGER_MAGIC
+from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, DLEDGER_MAGIC
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Integers
 
 FILE, END, DAMAGE, ENTRIES, HEADER = "file", "end", "damage", "entries", "entry header"
+UNKNOWN = "unknown"  # bytes that the lake does not have: nobody may take them for zeros
 ROW_SIZE = 1 << 20  # most bytes of a row
-_GROUP_SIZE = 4 << 20
-_ROWS_AT_ONCE = 4096
 _BLOCK = 4096
 ENTRY_HEADER_SIZE = DLEDGER_ENTRY.size
 Sizes = NDArray[np.int32] | Integers
@@ -49,6 +49,9 @@ class LogPiece(NamedTuple):
     entry_term: int | None = None
 
 
+WritePiece = Callable[[LogPiece], None]
+
+
 class _Entries(NamedTuple):
     """Entries of one term, numbered one after the other."""
 
@@ -60,82 +63,144 @@ class _Entries(NamedTuple):
 
 
 class PieceCollector:
-    """Collects the bytes between the records of one range; few of them, but for damage and stale bytes."""
+    """
+    Writes the bytes between the records of one range; few of them, but for damage and stale bytes.
 
-    def __init__(self, range_: Range, from_offset: int, *, with_damage: bool) -> None:
-        """Note nothing yet; what ends before *from_offset* was kept by an earlier run."""
+    Rows say which bytes are known: those of `end`, `damage` and `entry header` are zero where no row holds them. What
+    was not read, or is not kept, has a row of the kind `unknown` and is in none of the others.
+    """
+
+    def __init__(
+        self, range_: Range, from_offset: int, selection: Selection, files: ExitStack, write: WritePiece
+    ) -> None:
+        """Write nothing yet; what ends before *from_offset* was kept by an earlier run."""
+        self.was_deleted = False  # before all of the wanted bytes were read
         self._range = range_
         self._from_offset = from_offset
-        self._with_damage = with_damage
-        self._framing: Framing | None = None
-        self._kept: list[tuple[str, int, int]] = []  # kind, offset, size
+        self._files = files
+        self._write = write
+        self._with_damage = selection.with_damage
+        # Damage, and what follows the end of a full file, may be of messages that were not chosen.
+        self.with_bytes = selection.takes_or_all is None
+        self._reader: Reader | None = None
         self._entries: list[_Entries] = []
+        if range_.start == 0 and range_.base_offset >= from_offset:
+            write(LogPiece(FILE, range_.base_offset, range_.segment_size, None, path=_path_below(range_.location)))
 
-    def add(self, item: Records | Piece) -> None:
-        """Note the bytes of *item* that no row holds."""
-        if isinstance(item, Piece):
-            if item.kind is PieceKind.BLANK and item.end > self._from_offset:
-                self._kept.append((END, item.offset, item.size))
-            elif item.kind is PieceKind.DAMAGE:
-                self.damage(item.offset, item.size)
-            return
-        if item.positions.size and self._is_framed():
-            self._note_entries(item)
+    def add(self, item: Records | Piece) -> list[tuple[int, int]]:
+        """Write the bytes of *item* that no message row holds; return the offsets and sizes that cannot be read."""
+        if isinstance(item, Records):
+            if item.positions.size and item.header_size == ENTRY_HEADER_SIZE:
+                self._add_entries(item)
+        elif item.end > self._from_offset:
+            if item.kind is PieceKind.BLANK:
+                return self._copy(END, item.offset, item.size)
+            if item.kind is PieceKind.DAMAGE and self._with_damage:
+                return self._copy(DAMAGE, item.offset, item.size)
+        return []
 
-    def damage(self, offset: int, size: int) -> None:
-        """Note bytes that are no message."""
-        if self._with_damage and offset + size > self._from_offset:
-            self._kept.append((DAMAGE, offset, size))
+    def add_damage(self, offset: int, data: memoryview) -> None:
+        """Write the bytes of a record that is not a message."""
+        if self._with_damage and self.with_bytes:
+            self._write_bytes(DAMAGE, offset, data)
+        elif self._with_damage:
+            self._write(LogPiece(UNKNOWN, offset, len(data), None))
 
-    def row_groups(self) -> Iterator[list[LogPiece]]:
-        """Yield the rows, some at a time."""
-        group: list[LogPiece] = []
-        size = 0
-        for row in self._rows():
-            group.append(row)
-            size += len(row.bytes or b"")
-            if size >= _GROUP_SIZE or len(group) >= _ROWS_AT_ONCE:
-                yield group
-                group, size = [], 0
-        if group:
-            yield group
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return bytes of the segment; None for those that cannot be read."""
+        reader = self._opened()
+        if reader is None:
+            return None
+        try:
+            return bytes(reader.read(offset - self._range.base_offset, size))
+        except FileNotFoundError:  # an object store opens nothing: the broker's retention comes between two reads
+            self.was_deleted = True
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+        return None
 
-    def _rows(self) -> Iterator[LogPiece]:
-        """Yield the rows, their bytes read once more, without those of files that are deleted by now."""
-        range_ = self._range
-        if range_.start == 0 and range_.base_offset >= self._from_offset:
-            yield LogPiece(FILE, range_.base_offset, range_.segment_size, None, path=_path_below(range_.location))
+    def finish(self) -> None:
+        """Write the rows of entries."""
         for run in self._entries:
-            yield LogPiece(ENTRIES, run.first, run.end - run.first, None, entry_index=run.number, entry_term=run.term)
-        with suppress(OSError), range_.open() as file:
-            for kind, offset, size in sorted(self._kept, key=lambda kept: kept[1:]):
-                yield from self._bytes(file, kind, offset, size)
+            length = run.end - run.first
+            self._write(LogPiece(ENTRIES, run.first, length, None, entry_index=run.number, entry_term=run.term))
 
-    def _bytes(self, file: Reader, kind: str, offset: int, size: int) -> Iterator[LogPiece]:
-        yield LogPiece(kind, offset, size, None)
-        position, end = offset - self._range.base_offset, offset - self._range.base_offset + size
-        while position < end:
-            start = file.next_written(position) // _BLOCK * _BLOCK
-            position = max(position, start)
-            if position >= end:
-                return
-            data = bytes(file.read(position, min(ROW_SIZE, end - position)))
-            if not data:
-                return
-            if any(data):
-                kept = data.rstrip(b"\0")
-                yield LogPiece(kind, self._range.base_offset + position, len(kept), kept)
-            position += len(data)
+    def _opened(self) -> Reader | None:
+        """Open the segment once for the range; None if the broker's retention has deleted it since it was listed."""
+        if self._reader is None and not self.was_deleted:
+            try:
+                self._reader = self._files.enter_context(self._range.open())
+            except FileNotFoundError:
+                self.was_deleted = True
+        return None if self.was_deleted else self._reader
 
-    def _is_framed(self) -> bool:
-        """Return whether the range's records are in DLedger's entries."""
-        if self._framing is None:
-            range_ = self._range
-            with range_.open() as file:
-                self._framing = framing_of(file.read, range_.segment_size, range_.base_offset)
-        return self._framing is Framing.DLEDGER
+    def _copy(self, kind: str, offset: int, size: int) -> list[tuple[int, int]]:
+        """Write what a piece of the log consists of, zeros left out; return the parts that cannot be read."""
+        known, unread = offset, []
+        for start, end, can_be_read in self._unknown_parts(kind, offset, size):
+            self._write_place(kind, known, start)
+            self._write(LogPiece(UNKNOWN, start, end - start, None))
+            known = end
+            if not can_be_read and not self.was_deleted:
+                unread.append((start, end - start))
+        self._write_place(kind, known, offset + size)
+        return unread
 
-    def _note_entries(self, group: Records) -> None:
+    def _unknown_parts(self, kind: str, offset: int, size: int) -> Iterator[tuple[int, int, bool]]:
+        """Write the bytes of a piece that are kept; yield the parts that are not, and whether they can be read."""
+        start = end = offset  # of the part that cannot be read, if any
+        for position, length, data in self._blocks(offset, size):
+            if data is None:
+                start, end = (start if end == position else position), position + length
+                continue
+            if end > start:
+                yield start, end, False
+            start = end = position + length
+            kept = data.rstrip(b"\0")
+            own = len(kept)
+            if not self.with_bytes:  # but the mark of an end is the broker's own; its last messages may follow
+                own = min(BLANK.size, own) if kind == END and position == offset else 0
+            if any(kept[:own]):
+                self._write(LogPiece(kind, position, own, kept[:own]))
+            if any(kept[own:]):
+                yield position + own, position + len(kept), True
+        if end > start:
+            yield start, end, False
+
+    def _blocks(self, offset: int, size: int) -> Iterator[tuple[int, int, bytes | None]]:
+        """Yield the offset, length and bytes of the parts that may hold more than zeros; None if unreadable."""
+        base, end = self._range.base_offset, offset + size
+        careful_until = offset  # up to here one block is read after the other
+        while offset < end:
+            reader = self._opened()
+            if reader is not None:
+                offset = max(offset, base + reader.next_written(offset - base) // _BLOCK * _BLOCK)
+                if offset >= end:
+                    return
+            to_block = _BLOCK - (offset - base) % _BLOCK
+            length = min(to_block if offset < careful_until else ROW_SIZE, end - offset)
+            data = self.read(offset, length)
+            if not data and length > to_block and not self.was_deleted:
+                careful_until = offset + length
+                continue
+            length = len(data) if data else (end - offset if self.was_deleted else length)
+            yield offset, length, data or None
+            offset += length
+
+    def _write_place(self, kind: str, start: int, end: int) -> None:
+        if end > start:
+            self._write(LogPiece(kind, start, end - start, None))
+
+    def _write_bytes(self, kind: str, offset: int, data: memoryview) -> None:
+        """Write bytes that are at hand, and their place."""
+        self._write(LogPiece(kind, offset, len(data), None))
+        for start in range(0, len(data), ROW_SIZE):
+            kept = bytes(data[start : start + ROW_SIZE]).rstrip(b"\0")
+            if kept:
+                self._write(LogPiece(kind, offset + start, len(kept), kept))
+
+    def _add_entries(self, group: Records) -> None:
         starts = group.positions - ENTRY_HEADER_SIZE
         raw = np.lib.stride_tricks.sliding_window_view(group.buffer, ENTRY_HEADER_SIZE)[starts]
         headers = np.ascontiguousarray(raw).view(_FIELDS)[:, 0]
@@ -144,7 +209,8 @@ class PieceCollector:
         # What follows from its index and term alone is no row of its own.
         usual = (headers == _usual_headers(offsets, group.sizes, headers["index"], headers["term"])) & new
         for at in np.flatnonzero(~usual & new).tolist():
-            self._kept.append((HEADER, int(offsets[at]), ENTRY_HEADER_SIZE))
+            header = group.buffer[int(starts[at]) : int(starts[at]) + ENTRY_HEADER_SIZE]
+            self._write_bytes(HEADER, int(offsets[at]), header.data)
         offsets, ends, headers = offsets[usual], ends[usual], headers[usual]
         index, term = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
         breaks = (offsets[1:] != ends[:-1]) | (index[1:] != index[:-1] + 1) | (term[1:] != term[:-1])

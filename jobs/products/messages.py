@@ -4,25 +4,28 @@ Messages: one row for each record of the log, and in `traces` one for each line 
 Bytes that are no record are named in `quarantine`, and kept in `log_pieces` so that the log can be restored.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.lake.bodies import with_inflated
-from jobs.lake.table_file import Action
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES, Table
-from jobs.products.damage import Damage, with_samples
+from jobs.lake.table_file import Action, TableFile
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
-from jobs.products.product import Collector, Made, Output, Run, Started, State
+from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
+from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
+from jobs.store.retention import confirm_gone
 from jobs.store.selection import Selection
+from jobs.store.store import Store
 from rmq_formats.commitlog.columns import message_batch, record_crcs
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import IO_ERROR, Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import Rules, release_at
@@ -34,42 +37,107 @@ _OF_MESSAGE = ("physical_offset", "store_timestamp", "born_host")
 _ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: tiny messages are many
 
 
-def start(run: Run, state: State | None) -> Started[None]:
+SAMPLE_SIZE = 256
+_WRONG_CRC = "body_crc is not that of the body"
+_ROWS_HELD = 1 << 12
+_BYTES_HELD = 4 << 20
+
+
+class Damage(NamedTuple):
+    """Bytes that are no message; their first ones, where they can be read and may be kept."""
+
+    physical_offset: int
+    length: int
+    reason: str
+    sample: bytes | None = None
+
+    @classmethod
+    def of_body(cls, group: Records, offset: int, size: int) -> Self:
+        """Return a record whose body is not what was written."""
+        at = offset - group.base_offset
+        return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
+
+
+def start(run: Run, state: State | None) -> Started[bool]:
     """Begin where the log's new part begins."""
     del state
-    of_range = partial(_RangeMessages, run.output, run.writers.rules, run.selection, run.from_offset)
-    return Started(run.from_offset, partial(_collector, of_range))
+    shared = _Shared(run.output, run.writers.rules, run.selection, run.from_offset)
+    return Started(run.from_offset, partial(_collector, shared), partial(_finish, run.store))
 
 
-def _collector(of_range: Callable[[Range], "_RangeMessages"], range_: Range, files: ExitStack) -> Collector[None]:
-    messages = of_range(range_)
-    files.enter_context(messages.file)
-    files.enter_context(messages.traces)
+class _Shared(NamedTuple):
+    """The facts that the collectors of all ranges of a run share."""
+
+    output: Output
+    rules: Rules
+    selection: Selection
+    from_offset: int  # records before it are read for other products
+
+
+def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[bool]:
+    messages = _RangeMessages(shared, range_, files)
     return Collector(messages.add, messages.finish)
+
+
+def _finish(store: Store, outcomes: Sequence[Outcome[Made[bool]]], _to_offset: int) -> Finished:
+    """Accept that files were deleted after their records had been read, if it was retention that did it."""
+    deleted = [outcome.range for outcome in outcomes if outcome.payload.value]
+    confirm_gone(store, deleted)
+    why = "deleted before the bytes between its messages were read: the messages are here"
+    return Finished(gaps=[Gap(range_.start_offset, range_.end_offset, why) for range_ in deleted])
+
+
+class _HeldRows:
+    """Rows that are written some at a time, so that very many of them take no memory."""
+
+    def __init__(self, file: TableFile) -> None:
+        self._file = file
+        self._rows: list[Damage | LogPiece] = []
+        self._size = 0
+
+    def add(self, row: Damage | LogPiece) -> None:
+        """Write a row."""
+        self._rows.append(row)
+        self._size += len(row.bytes or b"") if isinstance(row, LogPiece) else 0
+        if len(self._rows) >= _ROWS_HELD or self._size >= _BYTES_HELD:
+            self._write()
+
+    def _write(self) -> None:
+        self._file.write_rows(row._asdict() for row in self._rows)
+        self._rows, self._size = [], 0
+
+    def close(self) -> Action | None:
+        """Finish the file."""
+        self._write()
+        return self._file.close()
 
 
 class _RangeMessages:
     """Writes the messages of one range, and what is damaged in it."""
 
-    def __init__(self, output: Output, rules: Rules, selection: Selection, from_offset: int, range_: Range) -> None:
-        """Create nothing yet; records before *from_offset* are read for other products."""
-        self._output = output
-        self._rules = rules
-        self._selection = selection
-        self._from_offset = from_offset
-        self._range = range_
-        self._part = f"{range_.start_offset:020d}"
-        self.file = output.file(MESSAGES, self._part, segment=range_.base_offset)
-        self.traces = output.file(TRACES, self._part)
-        self._damaged: list[Damage] = []
-        self._pieces = PieceCollector(range_, from_offset, with_damage=selection.with_damage)
+    def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
+        """Create nothing yet: a file is created by its first row."""
+        output, self._rules, self._selection, self._from_offset = shared
+        part, segment, run = f"{range_.start_offset:020d}", range_.base_offset, output.naming.run
+        self._messages = files.enter_context(output.file(MESSAGES, part, segment=segment))
+        self._traces = files.enter_context(output.file(TRACES, part))
+        quarantine = output.file(QUARANTINE, part, segment=segment, run=run, file=range_.location)
+        self._quarantine = _HeldRows(files.enter_context(quarantine))
+        pieces = output.file(LOG_PIECES, part, segment=segment, run=run)
+        self._piece_rows = _HeldRows(files.enter_context(pieces))
+        self._pieces = PieceCollector(range_, self._from_offset, self._selection, files, self._piece_rows.add)
 
     def add(self, item: Records | Piece) -> None:
-        """Write the rows of some records, or remember some damage."""
-        self._pieces.add(item)
+        """Write the rows of some records, or of some damage."""
+        unread = self._pieces.add(item)
         if isinstance(item, Piece):
-            if item.kind is PieceKind.DAMAGE and item.end > self._from_offset:
-                self._damaged.append(Damage(item.offset, item.size, item.reason))
+            if item.kind is PieceKind.DAMAGE:
+                if item.end > self._from_offset:
+                    sample = self._pieces.read(item.offset, min(item.size, SAMPLE_SIZE))
+                    self._add_damage(Damage(item.offset, item.size, item.reason, sample))
+            else:
+                for offset, size in unread:
+                    self._add_damage(Damage(offset, size, IO_ERROR))
             return
         for group, parser in parts_by_release(_since(item, self._from_offset), self._rules):
             batch, bad = message_batch(
@@ -77,30 +145,28 @@ class _RangeMessages:
             )
             checked = with_record_crc(batch, group, wanted=self._selection.with_body)
             for rows in with_inflated(checked, wanted=self._selection.with_inflated):
-                self.file.write(rows)
+                self._messages.write(rows)
             for rows in trace_rows(batch):
-                self.traces.write(rows)
+                self._traces.write(rows)
             for offset, size in bad:
-                self._damaged.append(Damage.of_body(group, offset, size))
-                self._pieces.damage(offset, size)
+                self._add_damage(Damage.of_body(group, offset, size))
+                at = offset - group.base_offset
+                self._pieces.add_damage(offset, group.buffer[at : at + size].data)
 
-    def finish(self) -> Made[None]:
-        """Finish the files."""
-        damaged = [sorted(with_samples(self._range, self._damaged))] if self._damaged else []
+    def _add_damage(self, damage: Damage) -> None:
+        self._quarantine.add(damage if self._pieces.with_bytes else damage._replace(sample=None))
+
+    def finish(self) -> Made[bool]:
+        """Finish the files; the result says whether the segment was deleted before all of it was read."""
+        self._pieces.finish()
         files = {
-            MESSAGES.name: self.file.close(),
-            QUARANTINE.name: self._write(QUARANTINE, damaged, file=self._range.location),
-            LOG_PIECES.name: self._write(LOG_PIECES, self._pieces.row_groups()),
-            TRACES.name: self.traces.close(),
+            MESSAGES.name: self._messages.close(),
+            QUARANTINE.name: self._quarantine.close(),
+            LOG_PIECES.name: self._piece_rows.close(),
+            TRACES.name: self._traces.close(),
         }
-        return Made(None, {table: action for table, action in files.items() if action is not None})
-
-    def _write(self, table: Table, groups: Iterable[Sequence[Damage | LogPiece]], **constants: str) -> Action | None:
-        run, segment = self._output.naming.run, self._range.base_offset
-        with self._output.file(table, self._part, segment=segment, run=run, **constants) as file:
-            for rows in groups:
-                file.write_rows(row._asdict() for row in rows)
-            return file.close()
+        found = {table: action for table, action in files.items() if action is not None}
+        return Made(self._pieces.was_deleted, found)
 
 
 def with_record_crc(batch: pa.RecordBatch, group: Records, *, wanted: bool) -> pa.RecordBatch:

@@ -1,6 +1,7 @@
 """Messages of a tier: rows of `tiered`, of many queues in one file, in the order of topics, queues and their logs."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -11,15 +12,16 @@ from jobs.lake.lock import check_shared
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import QUARANTINE, TIERED
 from jobs.lake.tier_identity import QueueName
-from jobs.products.damage import Damage, with_samples
-from jobs.products.messages import parts_by_release
+from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release
 from jobs.products.product import Output
+from jobs.storage.model import Reader
 from jobs.store.chain import Outcome, run_range
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.errors import is_unreadable
 from rmq_formats.release import Rules
 
 
@@ -82,7 +84,7 @@ class TierReader:
                 damaged += self._write(part, item, messages)
             if damaged:
                 where = {"segment": range_.base_offset, "file": range_.location}
-                quarantine.write_rows(one._asdict() | where for one in sorted(with_samples(range_, damaged)))
+                quarantine.write_rows(one._asdict() | where for one in sorted(_with_samples(range_, damaged)))
             return part
 
         return run_range(part.range, write)
@@ -98,3 +100,22 @@ class TierReader:
                 messages.write(rows)
             for offset, size in bad:
                 yield Damage.of_body(group, offset, size)
+
+
+def _with_samples(range_: Range, damaged: list[Damage]) -> Iterator[Damage]:
+    """Yield each damaged place of a range with its first bytes, where they can be read; the list is emptied."""
+    # Retention deletes files while they are read; what was damaged in them is still said.
+    with suppress(FileNotFoundError), range_.open() as file:
+        while damaged:
+            one = damaged.pop()
+            yield one if one.sample is not None else one._replace(sample=_read(file, one, range_.base_offset))
+    yield from damaged
+
+
+def _read(file: Reader, damage: Damage, base_offset: int) -> bytes | None:
+    try:
+        return bytes(file.read(damage.physical_offset - base_offset, min(damage.length, SAMPLE_SIZE)))
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return None

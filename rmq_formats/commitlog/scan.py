@@ -38,6 +38,7 @@ class Records(NamedTuple):
     base_offset: int  # physical offset of the buffer's first byte
     positions: Integers  # of each record, after its DLedger entry header if it has one
     sizes: Sizes
+    header_size: int = 0  # of the DLedger entry header before each record
 
 
 def scan(
@@ -139,6 +140,7 @@ class _Walker:
                 records.base_offset + last - header_size,
                 np.array([header_size], np.int64),
                 records.sizes[-1:],
+                header_size,
             )
             records = records._replace(positions=records.positions[:-1], sizes=records.sizes[:-1])
         if records.positions.size:
@@ -201,7 +203,7 @@ class _Log(SegmentBytes):
             )  # fmt: skip
             if count:
                 buffer, positions, sizes = window.buffer[: window.filled], self._positions, self._sizes
-                records = Records(buffer, base, positions[:count].copy(), sizes[:count].copy())
+                records = Records(buffer, base, positions[:count].copy(), sizes[:count].copy(), self._header_size)
                 return records, window.position + int(next_at), int(found)
             if found != kernels.SHORT:
                 return None, position, int(found)
