@@ -13,13 +13,14 @@ from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, Registered, t
 from jobs.export.parts import Format, Part, PartTask, merge
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
-from jobs.lake.lake import Lake
+from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
-from jobs.query.open_source import SourcePlace, open_place, seeming_writers
+from jobs.query.open_source import SourcePlace, open_stores, seeming_writers
 from jobs.query.reasons import covered, unknown_topic
-from jobs.query.source import Reason, ReasonKind
+from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, ask_each
+from jobs.query.source import Source as QuerySource
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.sources import LATER
@@ -29,13 +30,10 @@ from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, holes, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
-from rmq_formats.errors import FormatError
 from rmq_formats.release import NEWEST, Release
 
 if TYPE_CHECKING:
     from jobs.export.candidate_rows import Chosen
-
-_LABEL = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
         return _without_chosen(source, _lake_items(source, lake, known), of_broker)
     store = list_store(source.store or "", commitlog=source.commitlog, options=options)
     store.require_log()
-    label = source.broker or _LABEL
+    label = source.broker or DEFAULT_BROKER
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     with StoreReader(store) as reader:
         release = source.release or seeming_writers(reader).value.newest
@@ -179,16 +177,19 @@ def why_nothing(asked: Source, *, has_times: bool, has_condition: bool) -> Reaso
     place = SourcePlace(asked.store, asked.lake, asked.commitlog, None, asked.broker, asked.release)
     with ExitStack() as stack:
         try:
-            source = stack.enter_context(open_place(place))
-        except FormatError as error:  # a broker that the lake does not know
-            return Reason(ReasonKind.NO_RECORD, str(error))
-        if source.other_broker is not None:
-            return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
-        unknown = [unknown_topic(source, topic) for topic in asked.topics if not source.has_topic(topic)]
-        if unknown:
-            return Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown))
-        of = f" of {', '.join(asked.topics)}" if asked.topics else ""
-        times = " in these times" if has_times else ""
-        condition = " for which --where is true" if has_condition else ""
-        kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
-        return Reason(kind, f"no message{of}{times}{condition}: {covered(source.coverage())}")
+            sources = stack.enter_context(open_stores(place))
+        except OtherBrokerError as error:
+            return Reason(ReasonKind.OTHER_BROKER, str(error))
+
+        def explain(source: QuerySource) -> Answer:
+            unknown = [unknown_topic(source, topic) for topic in asked.topics if not source.has_topic(topic)]
+            if unknown:
+                return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))
+            of = f" of {', '.join(asked.topics)}" if asked.topics else ""
+            times = " in these times" if has_times else ""
+            condition = " for which --where is true" if has_condition else ""
+            kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
+            return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {covered(source.coverage())}"))
+
+        _, answer = ask_each(sources, explain)
+        return answer.reason or Reason(ReasonKind.NO_RECORD, "no message")

@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 
 from jobs.lake.commit import rows
 from jobs.lake.integrity import refuse_tables_without_runs
-from jobs.lake.lake import Lake
+from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, known_logs, known_stores, register
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
@@ -27,7 +27,6 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import is_unreadable
 
-DEFAULT_BROKER = "default"
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
 

@@ -14,6 +14,7 @@ from jobs.storage.model import FileInfo, Reader
 if TYPE_CHECKING:
     from pyarrow import NativeFile
 
+DEFAULT_BROKER = "default"  # the label of a store whose broker nobody named
 _LARGEST = 1 << 30  # the manifest of a run that reads 100,000 ranges has a tenth of it
 
 

@@ -38,6 +38,7 @@ from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.lake.writers import Rewrite, writer_of
 from jobs.store.record_places import Fingerprint
+from jobs.store.release import RELEASE
 from jobs.store.selection import CHOSEN, TopicChoices
 
 MANIFEST_VERSION = 1
@@ -328,11 +329,13 @@ def _append_prepared(lake: Lake, manifest: Manifest, once: _Once) -> None:
     """Store a manifest, and append the row that names it; neither is left where the transaction is taken."""
     name = f"{MANIFESTS}/{manifest.store_id}-{manifest.run}-{uuid4()}.json"
     lake.create(name, manifest.to_json())
+    rules = cast("dict[str, Any]", manifest.state.get("index", {})).get("rules")
     detail = {
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
         COMMAND: manifest.state.get(COMMAND),
         CHOSEN: TopicChoices.of(manifest.state, manifest.selection).state,
+        **({RELEASE: rules[-1][1]} if rules else {}),
     }
     try:
         _append_row(

@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction
 from jobs.lake.findings import Finding
-from jobs.lake.identity import DEFAULT_BROKER
 from jobs.lake.integrity import refuse_unsupported
-from jobs.lake.lake import Lake
+from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import FINDINGS

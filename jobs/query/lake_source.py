@@ -1,17 +1,40 @@
-"""A lake, as queries ask it: the same questions as of a store, also weeks after the broker has dropped the data."""
+"""One store of a lake: the same questions as of its files, also weeks after the broker has deleted them."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from functools import cached_property
 from typing import Any
 
+from jobs.lake.lake import DEFAULT_BROKER
 from jobs.launch.arguments import file_system_options
-from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, RUNS, SUPERSEDED, LakeTables, one_of, text
+from jobs.query.lake_tables import (
+    INDEX_ENTRIES,
+    MESSAGES,
+    QUARANTINE,
+    RUNS,
+    SUPERSEDED,
+    LakeStore,
+    LakeTables,
+    one_of,
+    text,
+)
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
-from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
+from jobs.query.source import (
+    EXPLAINED_BY,
+    MATTER,
+    MAX_TIME,
+    MIN_TIME,
+    Coverage,
+    Occurrence,
+    OtherBrokerError,
+    Reason,
+    ReasonKind,
+    release_to_answer_as,
+)
 from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import KeyWanted, entries_under, says
+from jobs.store.release import RELEASE, writers_of
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.commitlog.row import parse_host, record_of_row
@@ -31,7 +54,11 @@ _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 
 
 class LakeSource:
-    """A lake."""
+    """
+    The rows of one store in a lake.
+
+    Offsets and queue offsets mean something in one log only: every statement of this class names the store.
+    """
 
     searches_all = True  # `occurrences` looks at every message
     knows_topics = True  # those that have a message in the lake
@@ -40,13 +67,13 @@ class LakeSource:
     def __init__(
         self,
         tables: LakeTables,
-        broker: str | None = None,
+        store: LakeStore,
         release: Release | None = None,
         *,
         through_log: bool = False,
     ) -> None:
         """
-        Answer from *tables*, of one *broker* where it is named; the release is guessed where it is not given.
+        Answer from *tables*; the release is detected where it is not given.
 
         *through_log*: look at the messages themselves, as if there were no index entries.
         """
@@ -54,31 +81,42 @@ class LakeSource:
         self.lacking: list[str] = []
         self._through_log = through_log
         self.tables = tables
-        self.broker = broker
-        self.store_id: str | None = None
-        self.release = release or self._guessed_release()
+        self.store = store
+        self.broker = None if store.broker in {"", DEFAULT_BROKER} else store.broker
+        self._given_release = release
 
-    def _guessed_release(self) -> Release:
-        newest = self.tables.newest_offset
+    @property
+    def name(self) -> str:
+        """The store's label and id, by which a user chooses it."""
+        return str(self.store)
+
+    @cached_property
+    def release(self) -> Release:
+        """The release that is given, that the newest run recorded, or that the newest messages show."""
+        return self._given_release or self._recorded_release or self._seeming_release()
+
+    @property
+    def _recorded_release(self) -> Release | None:
+        noted = [json.loads(row["detail"] or "{}").get(RELEASE) for row in self._runs]
+        return next((Release.of(name) for name in reversed(noted) if name), None)
+
+    def _seeming_release(self) -> Release:
+        newest = self.select("max(physical_offset) AS offset", MESSAGES, _OURS)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
         rows = self.select("*", MESSAGES, sampled, _OURS, rest=f"LIMIT {_SAMPLED}")
         records = [_record(row) for row in rows]
-        return detect_eras(mark for record in records for mark in record_marks(record))[-1].highest
-
-    def of_store(self, store_id: str | None) -> "LakeSource":
-        """Return the same lake as one store of it: offsets and queue offsets mean something in one store alone."""
-        narrowed = copy(self)
-        narrowed.store_id = store_id
-        return narrowed
+        eras = detect_eras(mark for record in records for mark in record_marks(record))
+        release, note = release_to_answer_as(writers_of(eras, MATTER))
+        if note:
+            self.say(note)
+        return release
 
     def condition(self, *conditions: str) -> str:
-        """Return *conditions* as SQL, and that of the broker and the store, where one is named."""
-        whose = [f"broker = {text(self.broker)}"] if self.broker else []
-        whose += [f"store_id = {text(self.store_id)}"] if self.store_id else []
-        return " AND ".join((*whose, *conditions)) or "TRUE"
+        """Return *conditions* as SQL, and that of the store."""
+        return " AND ".join((f"store_id = {text(self.store.store_id)}", *conditions))
 
     def select(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
-        """Return rows of a table, of the broker and the store that are asked; whoever gives texts has quoted them."""
+        """Return rows of a table, of this store; the caller has quoted every text."""
         return self.tables.rows(f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}")  # noqa: S608
 
     def _messages(self, *conditions: str, rest: str = "ORDER BY physical_offset DESC") -> Iterator[Message]:
@@ -111,7 +149,7 @@ class LakeSource:
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row["body"] is None and row["body_length"] > 0:
-            self._say("this lake was made without bodies")
+            self.say("this lake was made without bodies")
         return Message(_record(row), self.release, row["store_id"])
 
     # keys
@@ -151,7 +189,7 @@ class LakeSource:
             key_hash = index_key_hash(key_text(topic, key))
             return self._of_entries(f"key_hash = {key_hash}", of_topic[0], f"key = {text(key)}", *window)
         if not self._through_log:
-            self._say("the lake has no table index_entries: every message's keys are looked at")
+            self.say("the lake has no table index_entries: every message's keys are looked at")
         return self._messages(f"array_has(keys, {text(key)})", *of_topic)
 
     def key_hits(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
@@ -259,12 +297,15 @@ class LakeSource:
 
     @cached_property
     def _chosen(self) -> list[TopicChoices | str]:
-        """The topics that the runs of each store took, or why they are not known; the newest run has them of all."""
+        """The topics that runs took, or why they are not known; the newest run has those of all before it."""
+        return [self.tables.chosen(row["detail"], row["manifest"]) for row in self._runs[-1:]]
+
+    @cached_property
+    def _runs(self) -> list[dict[str, Any]]:
+        """What each run of the store noted, the newest last."""
         if not self.tables.has(RUNS):
             return []
-        rows = self.select("store_id, manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
-        newest = {row["store_id"]: row for row in rows}.values()
-        return [self.tables.chosen(row["detail"], row["manifest"]) for row in newest]
+        return self.select("manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
 
     def asked_of(self, topic: str | None, *, is_search: bool = False) -> None:
         """
@@ -332,26 +373,34 @@ class LakeSource:
         )[0]
         return Coverage(row["first"] or 0, row["last"] or 0, row["oldest"], row["newest"])
 
-    @property
-    def other_broker(self) -> str | None:
-        """The brokers that the lake has, in words, where the one that is asked for is none of them; else None."""
-        if self.broker is None:
-            return None
-        brokers = sorted(self.tables.values("broker", _OURS))
-        if self.broker in brokers or not brokers:
-            return None
-        return (
-            f"the lake has messages of the broker{'s' * (len(brokers) > 1)} {', '.join(brokers)}, not of {self.broker}"
-        )
-
-    def _say(self, note: str) -> None:
+    def say(self, note: str) -> None:
+        """Note something, once."""
         if note not in self.notes:
             self.notes.append(note)
 
+    def lack(self, reason: str) -> None:
+        """Note why an answer may not be complete, once."""
+        if reason not in self.lacking:
+            self.lacking.append(reason)
 
-def open_lake(lake: str, broker: str | None, release: Release | None, *, through_log: bool = False) -> LakeSource:
-    """Open the lake at *lake*."""
-    return LakeSource(LakeTables(lake, file_system_options()), broker, release, through_log=through_log)
+
+def open_lake_stores(
+    lake: str, broker: str | None = None, release: Release | None = None, *, through_log: bool = False
+) -> list[LakeSource]:
+    """
+    Open each store of a lake, or those that *broker* names, a label or an id; an empty lake is one empty store.
+
+    `OtherBrokerError` where the lake has other stores only.
+    """
+    tables = LakeTables(lake, file_system_options())
+    named = [store for store in tables.stores if broker is None or broker in store]
+    if not named and tables.stores:
+        brokers = sorted({store.broker for store in tables.stores})
+        raise OtherBrokerError(
+            f"the lake has messages of the broker{'s' * (len(brokers) > 1)} {', '.join(brokers)}, not of {broker}"
+        )
+    stores = named or [LakeStore(broker or "", "")]
+    return [LakeSource(tables, store, release, through_log=through_log) for store in stores]
 
 
 def _window(begin: int, end: int) -> list[str]:

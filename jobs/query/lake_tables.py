@@ -8,6 +8,7 @@ filters what remains.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -34,6 +35,16 @@ _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error o
 # This rule of DataFusion names what it takes out of maps twice, and refuses views whose joined tables both do so.
 _SETTINGS = {"datafusion.optimizer.enable_leaf_expression_pushdown": "false"}
 _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
+
+
+class LakeStore(NamedTuple):
+    """A store whose messages a lake has: offsets and queue offsets mean something in one store only."""
+
+    broker: str  # the label that runs were given
+    store_id: str
+
+    def __str__(self) -> str:
+        return f"{self.broker} ({self.store_id})"
 
 
 class TableFile(NamedTuple):
@@ -86,11 +97,15 @@ class LakeTables:
         table = self._table(name)
         return [] if table is None else plain_rows(table.get_add_actions(flatten=True))
 
-    @property
-    def newest_offset(self) -> int:
-        """The highest physical offset, as the Delta log's statistics have it."""
-        known = (row.get("max.physical_offset") for row in self._actions(MESSAGES))
-        return max(filter(None, known), default=0)
+    @cached_property
+    def stores(self) -> Sequence[LakeStore]:
+        """The stores that have messages, by their labels."""
+        found = {_store_of(row) for row in self._actions(MESSAGES)}
+        if None in found:  # a file of several stores, or one without statistics
+            rows = self.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE total_size IS NOT NULL")  # noqa: S608 - a name of ours
+            found = {LakeStore(row["broker"], row["store_id"]) for row in rows}
+        by_id = {store.store_id: store for store in sorted(filter(None, found))}  # another engine may change a label
+        return sorted(by_id.values())
 
     def files(self, name: str, column: str) -> Sequence[TableFile]:
         """Return the files of a table by the Delta log, those with the highest values of *column* first."""
@@ -142,6 +157,14 @@ class LakeTables:
             if found is None:
                 raise
             raise OSError(f"{self._lake}: cannot read {found[0]}: {str(error).rpartition(': ')[2]}") from error
+
+
+def _store_of(row: Mapping[str, Any]) -> LakeStore | None:
+    """Return the store that all rows of a file belong to; None where its statistics do not show one."""
+    columns = LakeStore._fields
+    has_one = all(row.get(f"min.{name}") == row.get(f"max.{name}") is not None for name in columns)
+    is_whole = all(row.get(f"null_count.{name}") == 0 for name in columns)
+    return LakeStore(row["min.broker"], row["min.store_id"]) if has_one and is_whole else None
 
 
 def _file_of(row: Mapping[str, Any], column: str) -> TableFile:

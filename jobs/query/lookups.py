@@ -124,8 +124,6 @@ def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
     named = reasons.offset_id(text)
     if named is None:
         return reasons.no_id(text)
-    if source.other_broker is not None:
-        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
     if not any_host:
         message, hosts = source.at(named.physical_offset, named.host), source.hosts()
         if message is not None:
@@ -151,8 +149,10 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     return Answer(reason=reason)
 
 
-def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int) -> Answer:
-    """Find the message that is number *queue_offset* of its queue."""
+def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None) -> Answer:
+    """Find the message that is number *queue_offset* of its queue; *broker* must be the source's, if that is known."""
+    if broker is not None and source.broker not in {None, broker}:
+        return Answer(reason=reasons.other_name(str(source.broker), broker))
     offsets = source.queue_offsets(topic, queue_id)
     if offsets and offsets.minimum <= queue_offset < offsets.maximum:
         message = source.in_queue(topic, queue_id, queue_offset)

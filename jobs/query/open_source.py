@@ -7,27 +7,16 @@ from pathlib import Path
 
 from jobs.launch.arguments import file_system_options
 from jobs.query.log_search import Progress, silent
-from jobs.query.source import Source
+from jobs.query.source import MATTER, Source, only_one, release_to_answer_as
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.known import ASSUMED, Known
+from jobs.store.known import Known
 from jobs.store.release import QUICK, Writers, known_writers
 from jobs.store.store import list_store, log_directories, read_broker_conf
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 
-# What a release prints, and how its index is read.
-_MATTER = (
-    "property_parser",
-    "indexes_tags",
-    "by_unique_key_keeps_all",
-    "by_id_takes_unique_key",
-    "prints_index_key",
-    "prints_offset_id_twice",
-    "prints_compressed_flag",
-    "property_map_buckets",
-)
 _BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker makes for itself
 _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
@@ -40,7 +29,7 @@ class SourcePlace:
     lake: str | None = None
     commitlog: Sequence[str] | None = None  # the places of the log, if not below the store's root
     broker_conf: Path | None = None
-    broker: str | None = None  # its name
+    broker: str | None = None  # its name; in a lake also its store's id
     release: Release | None = None
     geometry: Geometry | None = None  # of index files
     through_log: bool = False  # read the log, or the messages, even where there is an index
@@ -48,11 +37,18 @@ class SourcePlace:
 
 @contextmanager
 def open_place(place: SourcePlace, progress: Progress = silent) -> Iterator[Source]:
-    """Open a store or a lake."""
-    if place.lake is not None:
-        from jobs.query.lake_source import open_lake  # with SQL's engine
+    """Open a store, or the only store of a lake that can be meant; `SeveralStoresError` where there are more."""
+    with open_stores(place, progress) as sources:
+        yield only_one(sources)
 
-        yield open_lake(place.lake, place.broker, place.release, through_log=place.through_log)
+
+@contextmanager
+def open_stores(place: SourcePlace, progress: Progress = silent) -> Iterator[Sequence[Source]]:
+    """Open a store, or each store of a lake that the place does not exclude; there is at least one."""
+    if place.lake is not None:
+        from jobs.query.lake_source import open_lake_stores  # with SQL's engine
+
+        yield open_lake_stores(place.lake, place.broker, place.release, through_log=place.through_log)
         return
     conf = read_broker_conf(place.broker_conf)
     folders = log_directories(place.commitlog, conf)
@@ -61,30 +57,18 @@ def open_place(place: SourcePlace, progress: Progress = silent) -> Iterator[Sour
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
-        release, note = (place.release, None) if place.release else _seeming_release(reader)
+        release, note = (place.release, None) if place.release else release_to_answer_as(seeming_writers(reader))
         broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
         levels = conf.delay_level or DEFAULT_DELAY_LEVELS
         source = StoreSource(reader, release, place.through_log, progress, levels, broker)
         if note:
             source.notes.append(note)
-        yield source
+        yield [source]
 
 
 def seeming_writers(reader: StoreReader) -> Known[Writers]:
     """Return the releases that seem to have written a store, by a few looks."""
-    return known_writers(reader.store, None, _MATTER, QUICK, reader.index_readers())
-
-
-def _seeming_release(reader: StoreReader) -> tuple[Release, str | None]:
-    """Return the release to answer as, and a note where it is only assumed."""
-    writers = seeming_writers(reader)
-    release = writers.value.newest
-    if writers.origin != ASSUMED:
-        return release, None
-    return release, (
-        f"the store does not show the broker's release, one of {writers.value}; "
-        f"this is the answer of {release}; --release chooses another"
-    )
+    return known_writers(reader.store, None, MATTER, QUICK, reader.index_readers())
 
 
 def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:

@@ -142,8 +142,6 @@ def unknown_topic(source: Source, topic: str) -> Reason:
     """Explain that a topic was deleted, or never seen, and which names are like it."""
     from difflib import get_close_matches
 
-    if source.other_broker is not None:
-        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
     stored = source.stored_of(topic)
     if stored is not None and source.knows_topics:
         first, last = stored

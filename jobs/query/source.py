@@ -1,13 +1,18 @@
-"""The source of a query, a store or a lake, and the parts of an answer."""
+"""The source of a query, a store or one store of a lake, and the parts of an answer."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
+from jobs.store.known import ASSUMED, Known
+from jobs.store.release import Writers
+from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.hashing import MAX_LONG
 from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.release import Release
 
 if TYPE_CHECKING:
     from jobs.query.lake_source import LakeSource
@@ -16,6 +21,19 @@ if TYPE_CHECKING:
 MIN_TIME = 0
 MAX_TIME = MAX_LONG
 EXPLAINED_BY = 20  # this many messages under a text are enough to explain an empty answer
+
+
+# What a release prints, and how its index is read.
+MATTER = (
+    "property_parser",
+    "indexes_tags",
+    "by_unique_key_keeps_all",
+    "by_id_takes_unique_key",
+    "prints_index_key",
+    "prints_offset_id_twice",
+    "prints_compressed_flag",
+    "property_map_buckets",
+)
 
 
 @unique
@@ -52,11 +70,22 @@ class ReasonKind(StrEnum):
     MQADMIN_CANNOT = "mqadmin_cannot"
 
 
+class OtherBrokerError(FormatError):
+    """The lake has no store of the broker that is asked for."""
+
+
+class SeveralStoresError(UnsupportedFormat):
+    """Several stores of a lake can answer, and none was chosen: an answer belongs to one store."""
+
+
 class Reason(NamedTuple):
     """Why an answer is empty: the kind for programs, the sentence for people."""
 
     kind: ReasonKind
     text: str
+
+
+_NOTHING_THERE = frozenset({ReasonKind.TOPIC_UNKNOWN, ReasonKind.QUEUE_UNKNOWN, ReasonKind.OTHER_BROKER})
 
 
 class Coverage(NamedTuple):
@@ -85,6 +114,59 @@ class Answer:
     reason: Reason | None = None
     notes: list[str] = field(default_factory=list)
     offsets: OffsetRange | None = None  # of a pull
+
+
+def release_to_answer_as(writers: Known[Writers]) -> tuple[Release, str | None]:
+    """Return the release to answer as, and a note where it is only assumed."""
+    release = writers.value.newest
+    if writers.origin != ASSUMED:
+        return release, None
+    return release, (
+        f"nothing shows the broker's release, one of {writers.value}; "
+        f"this is the answer of {release}; --release chooses another"
+    )
+
+
+def only_one(sources: "Sequence[Source]") -> "Source":
+    """Return the one source of several candidates; `SeveralStoresError` where there are more."""
+    if len(sources) > 1:
+        raise SeveralStoresError(
+            f"several stores of this lake can answer: {', '.join(source.name for source in sources)}; "
+            "choose one: --broker takes its name, or its id where two have the same name"
+        )
+    return sources[0]
+
+
+def ask_each(sources: "Sequence[Source]", ask: "Callable[[Source], Answer]") -> "tuple[Source, Answer]":
+    """
+    Return the answer of the only source that has one, and this source.
+
+    `SeveralStoresError` where more than one has an answer. Where none has, the reasons of all are given.
+    """
+    if len(sources) == 1:
+        return sources[0], ask(sources[0])
+    asked = [(source, ask(source)) for source in sources]
+    found = [(source, answer) for source, answer in asked if answer.messages]
+    if not found:
+        return sources[0], _no_answer(asked)
+    source = only_one([source for source, _ in found])
+    for one, _ in asked:
+        if one is not source:
+            for why in one.lacking:
+                source.lack(f"{one.name}: {why}")
+    return source, next(answer for one, answer in found if one is source)
+
+
+def _no_answer(asked: "Sequence[tuple[Source, Answer]]") -> Answer:
+    """Return the reasons of several stores as one, of the kind that a store with the topic gives."""
+    reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
+    known = [reason for _, reason in reasons if reason.kind not in _NOTHING_THERE]
+    kind = (known or [reason for _, reason in reasons])[0].kind
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        names.setdefault(reason.text, []).append(name)
+    said = [text if len(own) == len(reasons) else f"{', '.join(own)}: {text}" for text, own in names.items()]
+    return Answer(reason=Reason(kind, "; ".join(said)))
 
 
 def whole_number(text: str) -> int | None:

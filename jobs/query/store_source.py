@@ -24,7 +24,7 @@ class StoreSource(StoreKeys, StoreQueues):
     """A store: its keys, its queues, its topics and the part of the history that it has."""
 
     lacks = None  # damage in the log itself is seen where it is read
-    other_broker = None  # a store is one broker's
+    name = "the store"
 
     def taken_back(self, text: str) -> Iterator[Message]:
         """Yield nothing: a log has other records in the place of those that were taken back."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from jobs.console.log import say
 from jobs.lake.commit import own_table
 from jobs.lake.history import history_conflict
-from jobs.lake.identity import DEFAULT_BROKER, identify
-from jobs.lake.lake import Lake
+from jobs.lake.identity import identify
+from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, prepared_row
 from jobs.lake.tables import MESSAGES
 from jobs.products.queues.settings import known_releases

@@ -44,6 +44,7 @@ from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules_of
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
+RELEASE = "release"  # in `detail` of a row of `runs`: by whose rules the end of the log was read
 _BLOCK = 1 << 18  # read at once of a segment
 _DAMAGE_SKIPPED = 4 << 20  # at most, before the next record of a segment is not looked for any more
 _ABORT_READ = 64

@@ -10,6 +10,7 @@ from jobs.command.options import broker_conf_option, commitlog_option, one_relea
 from jobs.command.places import STORE_OR_LAKE
 from jobs.console.exit_codes import ExitCode
 from jobs.launch.errors import SetupError
+from jobs.launch.failures import shown_as_usage
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")
 _EPILOG = """\
@@ -31,7 +32,7 @@ Exit codes: 0 ended by Ctrl-C · 1 failed · 2 usage
 @click.option("--no-open", is_flag=True, help="Only print the address; open no browser.")
 @commitlog_option
 @broker_conf_option
-@click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake.")
+@click.option("--broker", metavar="NAME", help="The broker whose messages of a lake are shown, or its store's id.")
 @one_release_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
@@ -53,6 +54,8 @@ def command(  # noqa: PLR0913 - one argument an option
         raise SetupError(f"the pages need {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")
     from jobs.browse.server import serve
     from jobs.browse.subject import Place
+    from jobs.query.source import SeveralStoresError
 
     place = Place(location, commitlog, broker_conf, broker, release)
-    return serve(place.recognised(), port, opens=not no_open)
+    with shown_as_usage(SeveralStoresError):
+        return serve(place.recognised(), port, opens=not no_open)

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
@@ -28,11 +29,22 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime
 from jobs.console.progress import LateProgress
 from jobs.console.rows import Form
+from jobs.launch.failures import shown_as_usage
 from jobs.query import lookups, reasons
 from jobs.query.log_search import silent
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.output import Printer
-from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Source
+from jobs.query.source import (
+    MAX_TIME,
+    MIN_TIME,
+    Answer,
+    OtherBrokerError,
+    Reason,
+    ReasonKind,
+    SeveralStoresError,
+    Source,
+    ask_each,
+)
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
@@ -124,7 +136,7 @@ _place_options = bundled(
     source_options,
     commitlog_option,
     broker_conf_option,
-    click.option("--broker", metavar="NAME", help="The broker's name; in a lake, only its messages."),
+    click.option("--broker", metavar="NAME", help="The broker's name; of a lake, the label or id of the store to ask."),
     one_release_option,
     click.option(
         "--time-zone", type=ZONE, metavar="ZONE", help="The zone times are shown in; default: this machine's."
@@ -151,10 +163,10 @@ _place_options = bundled(
 
 
 @contextmanager
-def _opened(options: QueryOptions) -> Iterator[Source]:
-    """Open the store or the lake."""
+def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
+    """Open the store, or the stores of the lake that can be meant."""
     options.check()
-    from jobs.query.open_source import SourcePlace, open_place
+    from jobs.query.open_source import SourcePlace, open_stores
 
     place = SourcePlace(
         options.store,
@@ -166,10 +178,12 @@ def _opened(options: QueryOptions) -> Iterator[Source]:
         options.geometry,
         options.through_log,
     )
-    with (
-        closing(LateProgress("searching the log")) as searched,
-        open_place(place, silent if options.quiet else searched) as opened,
-    ):
+    with ExitStack() as stack, shown_as_usage(SeveralStoresError):
+        searched = silent if options.quiet else stack.enter_context(closing(LateProgress("searching the log")))
+        try:
+            opened = stack.enter_context(open_stores(place, searched))
+        except OtherBrokerError as error:
+            click.get_current_context().exit(options.printer.empty(Reason(ReasonKind.OTHER_BROKER, str(error))))
         yield opened
 
 
@@ -237,8 +251,11 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
     A time without a zone is in --time-zone, by default this machine's.
     """
     window = options.window(since, until)
-    with _opened(options) as source:
-        answer = lookups.by_key(source, topic, key, kind=_KINDS[key_type], window=window, limit=limit or None)
+    kind, most = _KINDS[key_type], limit or None
+    with _opened(options) as sources:
+        source, answer = ask_each(
+            sources, lambda one: lookups.by_key(one, topic, key, kind=kind, window=window, limit=most)
+        )
         printer = options.printer
         for given in (since, until):
             sentence = given.explained(options.time_zone) if given is not None else None
@@ -254,8 +271,8 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
 @_place_options
 def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCode:
     """Print messages by their ids, as queryMsgById does; offset ids, and where these lead nowhere, producers' ids."""
-    with _opened(options) as source:
-        return _print_ids(options, source, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
+    with _opened(options) as sources:
+        return _print_ids(options, sources, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
 @command.command("message", short_help="One message by an id of any kind.")
@@ -264,15 +281,16 @@ def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCod
 @_place_options
 def message(options: QueryOptions, message_id: str, topic: str | None) -> ExitCode:
     """Print the message that an id names: an offset id first, and if that leads nowhere, a producer's id."""
-    with _opened(options) as source:
-        return _print_ids(options, source, [message_id.strip()], topic)
+    with _opened(options) as sources:
+        return _print_ids(options, sources, [message_id.strip()], topic)
 
 
-def _print_ids(options: QueryOptions, source: Source, texts: Sequence[str], topic: str | None) -> ExitCode:
+def _print_ids(options: QueryOptions, sources: Sequence[Source], texts: Sequence[str], topic: str | None) -> ExitCode:
     printer = options.printer
     outcome = ExitCode.CLEAN
     for text in texts:
-        answer = lookups.by_any_id(source, text, topic, any_host=options.any_host)
+        ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
+        source, answer = ask_each(sources, ask)
         printer.details(answer)
         outcome = max(outcome, printer.finish(answer, source))
     return outcome
@@ -288,8 +306,9 @@ def _print_ids(options: QueryOptions, source: Source, texts: Sequence[str], topi
 @_place_options
 def by_unique_key(options: QueryOptions, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
     """Print the message with a producer's id, as queryMsgByUniqueKey does."""
-    with _opened(options) as source:
-        answer = lookups.by_unique_key(source, topic, unique_key, show_all=show_all, limit=limit or None)
+    ask = partial(lookups.by_unique_key, topic=topic, unique_key=unique_key, show_all=show_all, limit=limit or None)
+    with _opened(options) as sources:
+        source, answer = ask_each(sources, ask)
         printer = options.printer
         printer.details(answer, has_offset_id=False)
         return printer.finish(answer, source)
@@ -307,11 +326,11 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
     """Print the message that is number OFFSET of its queue, as queryMsgByOffset does."""
     if options.lake and broker_name and not options.broker:
         options = options._replace(broker=broker_name)
-    with _opened(options) as source:
+    with _opened(options) as sources:
         printer = options.printer
-        if source.broker and broker_name and source.broker != broker_name:
-            return printer.empty(reasons.other_name(source.broker, broker_name))
-        answer = lookups.by_offset(source, topic, queue_id, offset)
+        source, answer = ask_each(
+            sources, lambda one: lookups.by_offset(one, topic, queue_id, offset, broker=broker_name)
+        )
         printer.details(answer)
         return printer.finish(answer, source)
 
@@ -348,17 +367,20 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     from jobs.query.listing.model import Deadline, Wanted, listing_of
 
     wanted = Wanted(topic, key, tag, words, *options.window(since, until))
-    with _opened(options) as source:
+
+    def ask(source: Source) -> Answer:
         listing = listing_of(source)
         page = listing.page(wanted, before, limit, Deadline(seconds))
-        printer = options.printer
-        answer = Answer([found.message for found in page.messages])
-        printer.rows(answer, topic or "", "K", key or "", has_index_key=False)
         if not page.messages:
-            answer.reason = why_empty(listing, wanted, page, before, seconds)
-        elif page.next is not None:
-            stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
-            printer.note(f"{stopped}the next page: the same command with --before {page.next}")
+            return Answer(reason=why_empty(listing, wanted, page, before, seconds))
+        stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
+        following = f"{stopped}the next page: the same command with --before {page.next}"
+        return Answer([found.message for found in page.messages], notes=[following] if page.next is not None else [])
+
+    with _opened(options) as sources:
+        source, answer = ask_each(sources, ask)
+        printer = options.printer
+        printer.rows(answer, topic or "", "K", key or "", has_index_key=False)
         return printer.finish(answer, source)
 
 
@@ -379,12 +401,13 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
     from jobs.query.story import timeline
     from jobs.query.story.text import story_lines, story_object
 
-    with _opened(options) as source:
-        answer = (
-            timeline.by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
-            if key is None
-            else timeline.by_key(source, topic or "", key)
-        )
+    def ask(source: Source) -> Answer:
+        if key is not None:
+            return timeline.by_key(source, topic or "", key)
+        return timeline.by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
+
+    with _opened(options) as sources:
+        source, answer = ask_each(sources, ask)
         printer = options.printer
         for told in timeline.stories(listing_of(source).evidence, answer.messages):
             lines = (*story_lines(told, options.time_zone), "")
@@ -431,8 +454,9 @@ def mqadmin_line(options: QueryOptions, arguments: tuple[str, ...]) -> ExitCode:
     try:
         if options.store is None and options.lake is None:
             parse(arguments, options.known_release() or NEWEST)  # a line that no store answers says so first
-        with _opened(options) as source:
+        with _opened(options) as sources:
+            line, source = mqadmin.addressed(arguments, sources)
             now = time.time_ns() // 1_000_000
-            return mqadmin.run(arguments, Context(source, options.printer, now, options.any_host))
+            return mqadmin.run(line, Context(source, options.printer, now, options.any_host))
     except UnsupportedFormat as error:
         raise click.UsageError(str(error)) from error

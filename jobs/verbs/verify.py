@@ -95,8 +95,8 @@ def command(  # noqa: PLR0913 - one argument an option
 def _keep(
     location: str, broker: str | None, request: "VerifyRequest", verdict: "Verdict", options: Mapping[str, str]
 ) -> None:
-    from jobs.lake.identity import DEFAULT_BROKER, identify
-    from jobs.lake.lake import Lake
+    from jobs.lake.identity import identify
+    from jobs.lake.lake import DEFAULT_BROKER, Lake
     from jobs.lake.tier_identity import identify_tier
     from jobs.lake.verifications import record_findings
     from jobs.store.store import IsTierError

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.query.lake_source import open_lake
 from jobs.query.message import Message
 from jobs.query.story import timeline
 from jobs.query.story.lake_evidence import LakeEvidence
@@ -30,6 +29,7 @@ from tests.oracle.releases import MATRIX, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.lakes import ingest_store, leftovers, raw_rows
+from tests.support.query_lakes import open_lake
 from tests.support.stores import segments_of
 
 _AGREED = 40
@@ -143,7 +143,7 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
 def _state(lake: Path, writer: str, record: MessageRecord) -> str:
     """Return the state of a message by its story, which is asked for by the id that its producer gave."""
     release = Release.of(writer)
-    evidence = LakeEvidence(open_lake(str(lake), None, release))
+    evidence = LakeEvidence(open_lake(lake, release))
     found = timeline.by_id(evidence.source, Message(record, release).unique_key or "", None).messages
     return next(timeline.stories(evidence, found)).state
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.query.lake_source import open_lake
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline
@@ -19,6 +18,7 @@ from rmq_formats.release import Release
 from tests.oracle.lives import GROUPS, Lives, Note
 from tests.oracle.stage import Stage
 from tests.support.lakes import ingest_store
+from tests.support.query_lakes import open_lake
 
 _FIRST = {
     **dict.fromkeys(("delayed", "far"), (Role.DELAYED, Role.DELIVERED)),
@@ -118,7 +118,7 @@ def test_each_story_is_what_its_driver_wrote_down(version: str, seed: int, count
     with StoreReader(list_store(str(tmp_path / "store"))) as reader:
         places: dict[str, Evidence] = {
             "store": StoreEvidence(StoreSource(reader, release)),
-            "lake": LakeEvidence(open_lake(lake, None, release)),
+            "lake": LakeEvidence(open_lake(lake, release)),
         }
         for note in notes:
             for place, evidence in places.items():

@@ -10,8 +10,7 @@ from deltalake import write_deltalake
 from jobs.lake.bodies import with_inflated
 from jobs.lake.tables import CONSUMER_OFFSETS, MESSAGES, RUNS, TIERED, TRACES
 from jobs.products.messages import trace_rows, with_record_crc
-from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import LakeTables
+from jobs.query.lake_source import LakeSource, open_lake_stores
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
@@ -107,5 +106,9 @@ def write_progress(lake: Path, end: int, offsets: dict[tuple[str, str, int], int
     write_deltalake(lake / "consumer_offsets", pa.Table.from_pylist(readers, schema=CONSUMER_OFFSETS.plain_schema))
 
 
-def open_lake(lake: Path, release: Release) -> LakeSource:
-    return LakeSource(LakeTables(str(lake), {}), BROKER, release)
+def open_lake(
+    lake: Path | str, release: Release | None = None, broker: str | None = None, *, through_log: bool = False
+) -> LakeSource:
+    """Open the only store of a lake, or the one of a broker."""
+    (source,) = open_lake_stores(str(lake), broker, release, through_log=through_log)
+    return source

@@ -11,8 +11,6 @@ _ANY_TIME = (MIN_TIME, MAX_TIME)
 def why_empty(listing: Listing, wanted: Wanted, page: Page, before: str | None, seconds: float) -> Reason:
     """Explain why *page*, of the messages *before* a position, has none of those that are *wanted*."""
     source = listing.source
-    if source.other_broker is not None:
-        return Reason(ReasonKind.OTHER_BROKER, source.other_broker)
     if wanted.topic is not None and not source.has_topic(wanted.topic):
         return reasons.unknown_topic(source, wanted.topic)
     if page.next is not None:

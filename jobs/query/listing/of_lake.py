@@ -58,18 +58,21 @@ _UNFINISHED = (
         "dead letters",
         "dead_letters",
         "consumer_group, reason, origin_topic, count(*) AS messages, concat('%DLQ%', consumer_group) AS topic",
+        "TRUE",
         " GROUP BY consumer_group, reason, origin_topic ORDER BY consumer_group, reason, origin_topic LIMIT 200",
     ),
     (
         "transactions without an end",
         "transactions",
         "broker, CAST(store_time AS VARCHAR) AS stored, topic, producer_group, uniq_key AS id, physical_offset",
-        " WHERE state = 'open' ORDER BY physical_offset DESC LIMIT 200",
+        "state = 'open'",
+        " ORDER BY physical_offset DESC LIMIT 200",
     ),
     (
         "timers pending",
         "timers_pending",
         "broker, topic, count(*) AS messages, min(due_timestamp) AS first_due, max(due_timestamp) AS last_due",
+        "TRUE",
         " GROUP BY broker, topic ORDER BY broker, topic LIMIT 200",
     ),
 )
@@ -277,7 +280,7 @@ class LakeListing:
         sql = (
             "SELECT broker, store_id, max(run) AS runs, sum(messages) AS messages, min(from_offset) AS from_offset, "  # noqa: S608 - quoted
             "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
-            f"FROM runs WHERE {self.source.condition(_PREPARED)} GROUP BY broker, store_id ORDER BY broker, store_id"
+            f"FROM runs WHERE {_PREPARED} GROUP BY broker, store_id ORDER BY broker, store_id"
         )
         return self._rows(sql, sql) if self._tables.has("runs") else Rows((), (), note="the lake has no table runs")
 
@@ -361,13 +364,14 @@ class LakeListing:
 
     def unfinished(self) -> Sequence[tuple[str, Rows]]:
         """Return dead letters, open transactions and pending timers, by the lake's views."""
-        return [(title, self._viewed(view, columns, rest)) for title, view, columns, rest in _UNFINISHED]
+        return [(title, self._viewed(*asked)) for title, *asked in _UNFINISHED]
 
-    def _viewed(self, view: str, columns: str, rest: str) -> Rows:
-        shown = f"SELECT {columns} FROM {view}{rest}"  # noqa: S608 - texts of ours
+    def _viewed(self, view: str, columns: str, condition: str, rest: str) -> Rows:
+        of_store = f"WHERE {self.source.condition(condition)}{rest}"
+        shown = f"SELECT {columns} FROM {view} {of_store}"  # noqa: S608 - texts of ours
         if self._is_too_large(view):
             return Rows((), (), shown, _TOO_MANY)
-        return self._rows(f"SELECT {columns} FROM {_origin(view)}{rest}", shown)  # noqa: S608 - texts of ours
+        return self._rows(f"SELECT {columns} FROM {_origin(view)} {of_store}", shown)  # noqa: S608 - texts of ours
 
     def _is_too_large(self, view: str) -> bool:
         return view in _JOINED and self.messages > _MOST_JOINED

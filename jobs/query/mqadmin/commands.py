@@ -26,13 +26,14 @@ from jobs.query.mqadmin.text import (
     topic_status_row,
 )
 from jobs.query.mqadmin.traces import message_traces
-from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind
+from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind, Source, only_one
 from jobs.query.static_topics import LOGICAL_BROKER
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.properties import REAL_TOPIC
 from rmq_formats.release import Release
+from rmq_formats.trace import TRACE_TOPIC
 
 _KEY_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
@@ -41,9 +42,43 @@ _DAY_AND_A_HALF_MS = 36 * 3_600_000
 _GROUP_MATTERS_NOT = frozenset({"queryCq", "consumeMessage"})  # they only look in its name
 
 
-def run(arguments: Sequence[str], context: Context) -> ExitCode:
+def addressed(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[Line, Source]:
+    """
+    Return a line as mqadmin of the release reads it, and the only source that can answer it.
+
+    `SeveralStoresError` where several can. Where none has what the line asks for, one that has its topic explains it.
+    """
+    line = parse(arguments, sources[0].release)
+    if len(sources) > 1:
+        named = [one for one in sources if line.options.get("brokerName") in {None, one.broker, one.name}]
+        able = [one for one in named or sources if _has_answer(line, one)]
+        with_topic = [one for one in named or sources if one.has_topic(line.options.get("topic", ""))]
+        source = only_one(able) if able else [*with_topic, *named, *sources][0]
+        return parse(arguments, source.release), source
+    return line, sources[0]
+
+
+def _has_answer(line: Line, source: Source) -> bool:
+    """Return whether a source has what a line asks for: messages under a key or an id, else the topic."""
+    options = line.options
+    topic, text = options.get("topic", ""), options.get("msgKey", options.get("msgId", ""))
+    match line.command:
+        case "queryMsgByKey":
+            kind = _KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY)
+            return next(source.find(kind, _parent_of_lmq(line), text), None) is not None
+        case "queryMsgByUniqueKey":
+            return next(source.find(KeyKind.UNIQUE, _parent_of_lmq(line), text), None) is not None
+        case "queryMsgTraceById":
+            return next(source.find(KeyKind.KEY, options.get("traceTopic", TRACE_TOPIC), text), None) is not None
+        case "queryMsgById":
+            ids = [part.strip() for part in text.split(",")]
+            return any(lookups.by_any_id(source, one, options.get("topic")).messages for one in ids)
+        case _:
+            return "topic" not in options or source.has_topic(topic)
+
+
+def run(line: Line, context: Context) -> ExitCode:
     """Answer one line."""
-    line = parse(arguments, context.source.release)
     for name in ("consumerGroup", "sendMessage"):
         if line.command not in _GROUP_MATTERS_NOT and name in line.options:
             reason = (
@@ -160,10 +195,8 @@ def _offset_id_only(text: str, context: Context) -> Answer:
 def _by_offset(line: Line, context: Context) -> ExitCode:
     printer, source = context.printer, context.source
     printer.charset = line.charset("bodyFormat", printer.charset)
-    refused = context.other_broker(line.options["brokerName"])
-    if refused is not None:
-        return refused
-    answer = lookups.by_offset(source, line.options["topic"], line.integer("queueId"), line.integer("offset"))
+    place = line.options["topic"], line.integer("queueId"), line.integer("offset")
+    answer = lookups.by_offset(source, *place, broker=line.options["brokerName"])
     printer.details(answer)
     return context.finish(answer)
 

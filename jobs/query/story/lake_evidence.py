@@ -34,10 +34,6 @@ class LakeEvidence:
         yield from self.source.under_unique_key(unique_key)
         yield from self.source.superseded(f"uniq_key = {text(unique_key)}")
 
-    def beside(self, message: Message) -> "LakeEvidence":
-        """Return the lake's facts about the store that a copy is from."""
-        return LakeEvidence(self.source.of_store(message.store_id))
-
     def place(self, message: Message) -> Place:
         """Return the table, whose column physical_offset tells the row."""
         return self._place(SUPERSEDED if self.is_taken_back(message) else MESSAGES)

@@ -41,11 +41,6 @@ class StoreEvidence:
             if seen.kind is KeyKind.UNIQUE:
                 yield seen.message
 
-    def beside(self, message: Message) -> "StoreEvidence":
-        """Return this: one store has every copy."""
-        del message
-        return self
-
     def place(self, message: Message) -> Place:
         """Return the segment that holds a copy, and the position in it."""
         offset = message.record.physical_offset

@@ -146,14 +146,12 @@ def _story(evidence: Evidence, seed: Message) -> Story:
     unknown = evidence.unknown()
     found = _copies(evidence, seed, unknown)
     messages = sorted(found.values(), key=lambda one: one.origin)
-    if len({message.store_id for message in messages}) > 1:  # several logs have no order but that of time
-        messages.sort(key=lambda one: one.record.store_timestamp)
     copies: list[Copy] = []
     for message in messages:
         role = _role(message, copies)
         copies.append(Copy(message, role, _TEXTS[role](message), evidence.place(message)))
     for copy in copies:
-        _look_around(evidence.beside(copy.message), copy, copies, unknown)
+        _look_around(evidence, copy, copies, unknown)
     story = Story(seed.unique_key, copies, unknown=unknown)
     if seed.unique_key:
         story.reports = list(_reports(evidence, seed.unique_key))
@@ -178,7 +176,7 @@ def _copies(evidence: Evidence, seed: Message, unknown: list[str]) -> dict[tuple
     last = found[max(found)]
     half = last.record.prepared_transaction_offset
     if half and (last.origin[0], half) not in found:
-        prepared = evidence.beside(last).source.at(half, seed.record.store_host)
+        prepared = evidence.source.at(half, seed.record.store_host)
         if prepared is not None and prepared.unique_key == seed.unique_key:
             found[prepared.origin] = prepared
     return found
@@ -360,11 +358,10 @@ def report_text(report: Report, taken: Mapping[str, str]) -> str:
 def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
     """Add each group's position to the copies in the queues that it reads."""
     topics = sorted({copy.message.topic for copy in copies})
-    by_store = {copy.message.store_id: list(evidence.beside(copy.message).progress(topics)) for copy in copies}
+    readers = list(evidence.progress(topics))
     for copy in copies:
         if copy.is_taken_back:
             continue
-        readers = by_store[copy.message.store_id]
         record = copy.message.record
         here = [
             (reader, place)

@@ -31,7 +31,6 @@ from jobs.lake.runs import TABLES_BEFORE, Manifest, known_stores, prepare, unfin
 from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES
-from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
 from jobs.report.model import Bars
 from jobs.report.of_ingest import report_of
@@ -45,6 +44,7 @@ from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.meanwhile import followed, preceded
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake, shared_lake
+from tests.support.query_lakes import open_lake
 from tests.support.stores import records_of, segments_of
 from tests.support.table_features import AGAIN, FEATURES
 
@@ -352,7 +352,7 @@ def test_readers_refuse_a_table_whose_files_do_not_hold_its_rows(lake: SharedLak
 def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Path) -> None:
     (store,) = known_stores(lake.lake)
     lake.sql(f"INSERT INTO {{messages}} (broker, store_id, topic) VALUES ('b', '{store.store_id}', 'theirs')")
-    source = LakeSource(LakeTables(str(lake.path), {}))
+    source = open_lake(lake.path)
     snapshot = open_table(lake.lake, "messages")
     assert snapshot is not None
 

@@ -21,7 +21,6 @@ from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
-from jobs.query.lake_source import open_lake
 from jobs.query.listing.model import Deadline
 from jobs.query.listing.model import Wanted as Listed
 from jobs.query.listing.of_lake import LakeListing
@@ -41,6 +40,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
+from tests.support.query_lakes import open_lake
 from tests.support.query_stores import offsets
 from tests.support.stores import flip, records_of, segments_of
 
@@ -166,11 +166,11 @@ def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
 def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: StoreOf) -> None:
     lake = tmp_path / "lake"
     ingest_store(golden("b533-base"), lake)
-    before = lookups.by_key(open_lake(str(lake), None, None), "T1", "dup", limit=None)
+    before = lookups.by_key(open_lake(lake), "T1", "dup", limit=None)
     deleted = offsets(before)[0]
     DeltaTable(lake / "messages").delete(f"physical_offset = {deleted}")
 
-    source = open_lake(str(lake), None, None)
+    source = open_lake(lake)
     after = lookups.by_key(source, "T1", "dup", limit=None)
 
     assert offsets(after) == [offset for offset in offsets(before) if offset != deleted]
@@ -186,7 +186,7 @@ def test_an_answer_names_the_topics_that_runs_left_out(
         ingest(replace(request, selection=selection), OneByOne())
 
     def asked(topic: str) -> list[str]:
-        source = open_lake(lake, None, None)
+        source = open_lake(lake)
         lookups.by_key(source, topic, "dup")
         lookups.by_offset(source, topic, 0, 0)
         return source.lacking
@@ -199,14 +199,14 @@ def test_an_answer_names_the_topics_that_runs_left_out(
     assert (planned.gaps, planned.notes) == ([], ())
     assert "some topics only" in plan(Exported(lake=lake), {}).notes[0]
     for page, is_short in (Listed(), False), (Listed(key="dup"), True), (Listed(tag="TagA"), True):
-        source = open_lake(lake, None, None)
+        source = open_lake(lake)
         LakeListing(source).page(page, None, 5, Deadline(60))
         assert ["some topics only" in text for text in (source.lacking if is_short else source.notes)] == [True]
         assert bool(source.lacking) is is_short
-    story = LakeEvidence(open_lake(lake, None, None))
+    story = LakeEvidence(open_lake(lake))
     assert not list(story.copies("7F000001" * 4, ()))
     assert story.source.lacking
-    by_id = open_lake(lake, None, None)
+    by_id = open_lake(lake)
     assert lookups.by_any_id(by_id, "7F000001" * 4, None).reason
     assert by_id.lacking
     for topics, is_said in ((), True), (("T1",), False), (("T1", "T2"), True):
@@ -224,7 +224,7 @@ def test_choices_of_topics_are_known_without_a_manifest_and_one_that_is_lost_sto
     [manifest] = (lake / "_manifests").iterdir()
 
     def asked(topic: str) -> tuple[int, list[str]]:
-        source = open_lake(str(lake), None, None)
+        source = open_lake(lake)
         return len(lookups.by_key(source, topic, "dup").messages), source.lacking
 
     found, lacking = asked("T1")

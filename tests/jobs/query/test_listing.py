@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from jobs.lake.tables import TABLES
-from jobs.query.lake_source import open_lake
 from jobs.query.listing.model import Deadline, Listing, Rows, Wanted
 from jobs.query.listing.of_lake import LISTED, LakeListing
 from jobs.query.listing.of_store import StoreListing
@@ -17,6 +16,7 @@ from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
+from tests.support.query_lakes import open_lake
 from tests.support.query_stores import RELEASE, Sent, opened, stored, write_store
 from tests.support.stores import records_of, segments_of
 
@@ -29,7 +29,7 @@ def listings(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ingest_store(store, lake, "b", hash_slots=100, index_num=20)
     records = [record for record, _ in records_of(segments_of(store))]
     with opened(store, geometry=None) as source:
-        yield records, [StoreListing(source), LakeListing(open_lake(str(lake), None, RELEASE))]
+        yield records, [StoreListing(source), LakeListing(open_lake(lake, RELEASE))]
 
 
 def _properties(record: MessageRecord) -> dict[str, str]:
@@ -157,7 +157,7 @@ def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[st
     ingest_store(store, lake, "b", release=release, hash_slots=100, index_num=20)
     with opened(store, Release.of(release), None) as source:
         of_store = dict(StoreListing(source).unfinished())
-    return [of_store, dict(LakeListing(open_lake(str(lake), None, Release.of(release))).unfinished())]
+    return [of_store, dict(LakeListing(open_lake(lake, Release.of(release))).unfinished())]
 
 
 @pytest.mark.parametrize(("name", "expected"), [("b420-base", 1), ("b551-base", 0), ("b551-transrocks/store", 4)])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from jobs.query import lookups
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import LakeTables
 from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer, ReasonKind
 from jobs.query.store_source import StoreSource
@@ -121,7 +120,7 @@ def test_a_message_that_the_lake_has_not_indexed_is_told_and_can_be_shown(tmp_pa
     write_messages(tmp_path / "lake", write_store(tmp_path / "store", records), RELEASE)
     write_entries(tmp_path / "lake", records[:1], RELEASE)
     answer = lookups.by_key(open_lake(tmp_path / "lake", RELEASE), "Orders", "4711")
-    through = lookups.by_key(LakeSource(LakeTables(str(tmp_path / "lake"), {}), through_log=True), "Orders", "4711")
+    through = lookups.by_key(open_lake(tmp_path / "lake", through_log=True), "Orders", "4711")
 
     assert answer.reason is not None
     assert answer.reason.kind is ReasonKind.NOT_INDEXED
@@ -143,7 +142,7 @@ def test_a_query_of_a_lake_imports_neither_spark_nor_the_compiled_scan_nor_panda
     store = write_store(tmp_path / "store", records)
     write_messages(tmp_path / "lake", store, RELEASE)
     write_entries(tmp_path / "lake", records, RELEASE)
-    loaded = packages_loaded_by("query", "by-key", "-t", "Orders", "-k", "k1", "--lake", tmp_path / "lake")
+    loaded = packages_loaded_by("query", "by-key", "-t", "Orders", "-k", "k1", "--quiet", "--lake", tmp_path / "lake")
 
     assert not loaded & {"pyspark", "numba", "pandas", "py4j"}
 
@@ -153,7 +152,7 @@ def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_pat
     segment = store / "commitlog" / ("0" * 20)
     segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))
     ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
-    source = LakeSource(LakeTables(str(tmp_path / "lake"), {}), "b0", RELEASE)
+    source = open_lake(tmp_path / "lake", RELEASE)
 
     for answer in (lookups.by_offset(source, "Orders", 0, 0), lookups.by_key(source, "Orders", "k2")):
         assert answer.reason is not None

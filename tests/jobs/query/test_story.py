@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 
 from jobs.browse.templates import Words
-from jobs.query.lake_source import open_lake
 from jobs.query.listing.of_lake import LakeListing
 from jobs.query.story import timeline
 from jobs.query.story.evidence import Check, Evidence
@@ -24,6 +23,7 @@ from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
+from tests.support.query_lakes import open_lake
 from tests.support.query_stores import opened, write_segment
 
 _SENT = re.compile(
@@ -70,7 +70,7 @@ def tell(evidence: Evidence, line: SentLine) -> Story:
 def of_lake(store: Path, lake: Path, release: Release) -> LakeEvidence:
     """Ingest a store and return what the lake says."""
     ingest_store(store, lake)
-    return LakeEvidence(open_lake(str(lake), None, release))
+    return LakeEvidence(open_lake(lake, release))
 
 
 def roles(story: Story) -> list[Role]:
@@ -208,7 +208,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
     assert unreplicated
     for told in unreplicated:
         for given in (told["message-id"], told["offset-message-id"]):
-            source = open_lake(lake, None, None)
+            source = open_lake(lake)
             (story,) = timeline.stories(LakeEvidence(source), timeline.by_id(source, given, None).messages)
             (copy,) = story.copies
             record = copy.message.record
@@ -270,7 +270,7 @@ def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf,
     alone = of_lake(golden(name), tmp_path / "alone", release)
     ingest_store(golden(other), tmp_path / "both", "other")
     ingest_store(golden(name), tmp_path / "both", "this")
-    both = LakeEvidence(open_lake(str(tmp_path / "both"), None, release))
+    both = LakeEvidence(open_lake(tmp_path / "both", release, "this"))
     for line in sent_lines(golden(name)):
         expected, story = tell(alone, line), tell(both, line)
         assert [(copy.text, len(copy.queues), len(copy.keys)) for copy in expected.copies] == [
