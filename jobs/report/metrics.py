@@ -1,11 +1,13 @@
 """Figures of a run as a text file that a Prometheus node exporter collects."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import time
 
+from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import Summary
 from jobs.report.output import replace_text
+from jobs.typed.run import TopicSummary
 
 PREFIX = "rmq_lake_ingest"
 
@@ -41,3 +43,30 @@ def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
 
 def _escaped(label: str) -> str:
     return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCode) -> None:
+    """Replace *path* by the figures of a typing that has ended."""
+    prefix = "rmq_lake_type"
+    values: dict[tuple[str, str], list[tuple[str, float]]] = {
+        ("end_time_seconds", "When the run ended."): [("", round(time(), 3))],
+        ("exit_code", "How it ended: 0 clean, 3 too many dead letters, 5 a topic was not found."): [("", int(code))],
+        ("rows", "Rows that it added to the tables of a topic."): [
+            (f'{{topic="{_escaped(one.topic)}"}}', one.rows + one.accepted) for one in topics
+        ],
+        ("dead_letters", "Messages of a topic that became dead letters, by reason."): [
+            (f'{{topic="{_escaped(one.topic)}",reason="{_escaped(reason)}"}}', count)
+            for one in topics
+            for reason, count in one.reasons.items()
+        ],
+        ("unknown_fields", "Fields of a topic's rows that no column takes."): [
+            (f'{{topic="{_escaped(one.topic)}"}}', len(one.unknown)) for one in topics
+        ],
+    }
+    lines = (
+        f"# HELP {prefix}_{name} {meaning}\n# TYPE {prefix}_{name} gauge\n"
+        + "".join(f"{prefix}_{name}{labels} {value}\n" for labels, value in figures_of_name)
+        for (name, meaning), figures_of_name in values.items()
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, "".join(lines))

@@ -7,14 +7,15 @@ have bent, comes here.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 import pyarrow as pa
 
-from jobs.typed.rows import Row
+from jobs.typed.rows import Row, Typed, UnknownField, merge_unknown, typed
 from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, member, struct_of
 
+_LONGEST_EXAMPLE = 60  # characters
 _DEEPEST = 100  # objects and arrays in each other
 _BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and texts, which may have some
 _HALF = re.compile(r"\\u[dD]")
@@ -24,10 +25,65 @@ _LONE = re.compile("[\ud800-\udfff]")
 def read(body: bytes, columns: Sequence[pa.Field], times: Times) -> Row | Refusal:
     """Return the values of *columns* in a body, or why it has none."""
     try:
-        return tuple(struct_of(parsed(body), columns, times, "$").values())
+        return _row(parsed(body), columns, times)
+    except RefusedBodyError as error:
+        return error.refusal
+
+
+def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> Typed:
+    """Return the rows, or the refusals, of bodies, and the fields that no column takes."""
+    results: list[Row | Refusal] = []
+    unknown: dict[str, UnknownField] = {}
+    for number, body in enumerate(bodies):
+        try:
+            value = parsed(body)
+            results.append(_row(value, columns, times))
+        except RefusedBodyError as error:
+            results.append(error.refusal)
+            continue
+        fields: dict[str, UnknownField] = {}
+        for path, one in _unknown_fields(value, columns, "$"):
+            fields.setdefault(path, UnknownField(1, number, shortened(one)))
+        merge_unknown(unknown, fields)
+    return typed(results, [column.type for column in columns])._replace(unknown=unknown)
+
+
+def _row(value: Value, columns: Sequence[pa.Field], times: Times) -> Row:
+    try:
+        return tuple(struct_of(value, columns, times, "$").values())
     except RefusedBodyError as error:
         reason, place = error.refusal
-        return Refusal(reason, "$" if place is None else place)
+        raise RefusedBodyError(reason, "$" if place is None else place) from None
+
+
+def _unknown_fields(value: Value, fields: Sequence[pa.Field], path: str) -> Iterator[tuple[str, Value]]:
+    """Yield the path and the value of each member of an object that no field takes."""
+    if not isinstance(value, dict):
+        return
+    types = {field.name: field.type for field in fields}
+    for name, one in value.items():
+        inner = member(path, name)
+        if name not in types:
+            yield inner, one
+        else:
+            yield from _unknown_within(one, types[name], inner)
+
+
+def _unknown_within(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str, Value]]:
+    if pa.types.is_struct(type_):
+        yield from _unknown_fields(value, list(type_), path)
+    elif isinstance(value, list | dict) and (pa.types.is_list(type_) or pa.types.is_map(type_)):
+        item_type = type_.value_type if pa.types.is_list(type_) else type_.item_type
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _unknown_within(item, item_type, f"{path}[]")
+
+
+def shortened(value: Value) -> str:
+    """Return a value as an example: of a long text its beginning, of an object or an array only its size."""
+    if isinstance(value, list | dict):
+        return f"[{len(value)} items]" if isinstance(value, list) else f"{{{len(value)} fields}}"
+    text = value if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_EXAMPLE else f"{text[:_LONGEST_EXAMPLE]}…"
 
 
 def parsed(body: bytes) -> Value:

@@ -7,7 +7,7 @@ hold it to that.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.typed.ddl import without_demands
-from jobs.typed.exact_json import read
-from jobs.typed.rows import Typed, array_of, typed
-from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, converted
+from jobs.typed.exact_json import parsed, read_all, shortened
+from jobs.typed.rows import Typed, UnknownField, array_of, merge_unknown
+from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, converted, member
 from rmq_formats.hashing import MAX_LONG
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named
@@ -46,15 +46,16 @@ class FastJson:
         data = as_bytes(used) if len(used) else np.zeros(1, np.uint8)
         ends = ends - ends[0]
         batch = _Batch(data, np.zeros(len(bodies), np.bool_), self.times)
-        arrays, is_null = batch.struct(_Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), self.columns)
+        arrays, is_null = batch.struct(
+            _Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), self.columns, "$"
+        )
         is_judged = batch.is_odd | is_null
         again = np.flatnonzero(is_judged)
+        unknown = batch.unknown_fields(is_judged)
         if not again.size:
-            return Typed(arrays, {})
-        exact = typed(
-            (read(bodies[number].as_py(), self.columns, self.times) for number in again.tolist()),
-            [column.type for column in self.columns],
-        )
+            return Typed(arrays, {}, unknown)
+        exact = read_all((bodies[number].as_py() for number in again.tolist()), self.columns, self.times)
+        merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown.items()})
         refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
         plain = pa.array(~is_judged)
         rows = [array.filter(plain) for array in arrays]
@@ -63,7 +64,7 @@ class FastJson:
             order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
             rows = [pa.concat_arrays(two).take(order) for two in zip(rows, exact.columns, strict=True)]
         assert all(len(row) + len(refusals) == len(bodies) for row in rows)
-        return Typed(rows, refusals)
+        return Typed(rows, refusals, unknown)
 
 
 class _Places(NamedTuple):
@@ -74,23 +75,66 @@ class _Places(NamedTuple):
     bodies: Integers  # of which body each is
 
 
+class _UnknownMembers(NamedTuple):
+    """Members of the objects at one path that no field takes."""
+
+    path: str
+    names: pa.Array
+    values: _Places
+
+
 @dataclass
 class _Batch:
     data: Bytes
     is_odd: NDArray[np.bool_]  # bodies that the scalar reader has to judge
     times: Times
+    unknown: list[_UnknownMembers] = field(default_factory=list)
 
-    def struct(self, places: _Places, fields: Sequence[pa.Field]) -> tuple[list[pa.Array], NDArray[np.bool_]]:
+    def unknown_fields(self, is_judged: NDArray[np.bool_]) -> dict[str, UnknownField]:
+        """Return the fields that no column takes, of all bodies but those that the scalar reader reads."""
+        found: dict[str, UnknownField] = {}
+        for path, all_names, values in self.unknown:
+            kept = np.flatnonzero(~is_judged[values.bodies])
+            names = all_names.take(pa.array(kept)).dictionary_encode()
+            # A body with an array of objects may have the field more than once.
+            pairs = np.asarray(names.indices, np.int64) * len(is_judged) + values.bodies[kept]
+            _, first = np.unique(pairs, return_index=True)
+            codes, firsts, counts = np.unique(pairs[first] // len(is_judged), return_index=True, return_counts=True)
+            fields = {}
+            for code, at, count in zip(codes.tolist(), first[firsts].tolist(), counts.tolist(), strict=True):
+                row = kept[at]
+                value = parsed(bytes(self.data[values.starts[row] : values.ends[row]]))
+                name = member(path, names.dictionary[code].as_py())
+                fields[name] = UnknownField(count, int(values.bodies[row]), shortened(value))
+            merge_unknown(found, fields)
+        return found
+
+    def _note_unknown(self, places: _Places, found: Members, taken: Sizes, path: str) -> None:
+        if np.count_nonzero(taken >= 0) == len(found.places):
+            return
+        is_taken = np.zeros(self.data.size + 1, np.bool_)
+        is_taken[taken] = True  # a missing one is at -1, where no value begins
+        bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
+        unknown = ~is_taken[found.places[:, 2]]
+        key_starts, key_ends, starts, ends = np.ascontiguousarray(found.places[unknown].T)
+        names = self._texts(_Places(key_starts, key_ends, bodies[unknown]))
+        self.unknown.append(_UnknownMembers(path, names, _Places(starts, ends, bodies[unknown])))
+
+    def struct(
+        self, places: _Places, fields: Sequence[pa.Field], path: str
+    ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
         """Return the fields of objects, and which objects are missing."""
         found, is_null = self._members(places, OBJECT)
         starts, ends = named(self.data, found, [field.name.encode() for field in fields])
+        self._note_unknown(places, found, starts, path)
         size = len(is_null)
         arrays = []
         # `named` has the places of the first field in all objects, then those of the second, and so on.
-        for number, field in enumerate(fields):
+        for number, column in enumerate(fields):
             here = slice(number * size, (number + 1) * size)
-            array = self._array(_Places(starts[here], ends[here], places.bodies), field.type)
-            if not field.nullable and array.null_count:
+            inner = _Places(starts[here], ends[here], places.bodies)
+            array = self._array(inner, column.type, member(path, column.name))
+            if not column.nullable and array.null_count:
                 self.is_odd[places.bodies[np.asarray(array.is_null()) & ~is_null]] = True
             arrays.append(array)
         return arrays, is_null
@@ -101,13 +145,13 @@ class _Batch:
         self.is_odd[places.bodies[found.kinds == REFUSED]] = True
         return found, is_null
 
-    def _array(self, places: _Places, type_: pa.DataType) -> pa.Array:
+    def _array(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
         if pa.types.is_struct(type_):
             fields = list(without_demands(type_))
-            arrays, is_null = self.struct(places, list(type_))
+            arrays, is_null = self.struct(places, list(type_), path)
             return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(is_null))
         if pa.types.is_list(type_) or pa.types.is_map(type_):
-            return self._repeated(places, type_)
+            return self._repeated(places, type_, f"{path}[]")
         array, states = self._scalars(places, type_)
         odd = np.flatnonzero(states == cells.ODD)
         if not odd.size:
@@ -116,7 +160,7 @@ class _Batch:
         values = array_of([self._judged(places, row, type_) for row in odd.tolist()], type_)
         return pc.replace_with_mask(array, pa.array(states == cells.ODD), values)
 
-    def _repeated(self, places: _Places, type_: pa.DataType) -> pa.Array:
+    def _repeated(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
         is_list = pa.types.is_list(type_)
         found, is_null = self._members(places, ARRAY if is_list else OBJECT)
         bodies = np.repeat(places.bodies, np.diff(found.ends, prepend=0))
@@ -124,9 +168,9 @@ class _Batch:
         inner = _Places(starts, ends, bodies)
         offsets, mask = pa.array(np.append(np.int32(0), found.ends)), pa.array(is_null)
         if is_list:
-            values = self._array(inner, type_.value_type)
+            values = self._array(inner, type_.value_type, path)
             return pa.ListArray.from_arrays(offsets, values, without_demands(type_), mask=mask)
-        values = self._array(inner, type_.item_type)
+        values = self._array(inner, type_.item_type, path)
         keys = self._texts(_Places(key_starts, key_ends, bodies))
         return pa.MapArray.from_arrays(offsets, keys, values, without_demands(type_), mask=mask)
 

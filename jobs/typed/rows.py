@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -10,6 +11,16 @@ from jobs.typed.ddl import without_demands
 from jobs.typed.values import Refusal, Times
 
 Row = tuple[object, ...]
+OTHER_FIELDS = "other fields"
+_MOST_UNKNOWN = 200  # unknown fields of a topic that are counted one by one
+
+
+class UnknownField(NamedTuple):
+    """A field of bodies that no column takes: in how many of the typed bodies it is, and an example."""
+
+    messages: int
+    at: int  # the number of the first such body; in the result of a typing the physical offset of its message
+    example: str  # its value in that body, shortened
 
 
 class Typed(NamedTuple):
@@ -17,6 +28,7 @@ class Typed(NamedTuple):
 
     columns: Sequence[pa.Array]
     refusals: Mapping[int, Refusal]  # by the number of the body
+    unknown: Mapping[str, UnknownField] = MappingProxyType({})  # by the path of the field
 
 
 Reader = Callable[[pa.Array], Typed]  # of bodies of one type, none of which is NULL
@@ -47,6 +59,15 @@ def typed(results: Iterable[Row | Refusal], types: Sequence[pa.DataType]) -> Typ
             rows.append(result)
     cells = zip(*rows, strict=True) if rows else ((),) * len(types)
     return Typed([array_of(values, type_) for values, type_ in zip(cells, types, strict=True)], refusals)
+
+
+def merge_unknown(known: dict[str, UnknownField], more: Mapping[str, UnknownField]) -> None:
+    """Add unknown fields to those of earlier bodies; of very many different ones, the rest is counted as one."""
+    for path, field in more.items():
+        place = path if path in known or len(known) < _MOST_UNKNOWN else OTHER_FIELDS
+        earlier = known.get(place, field._replace(messages=0))
+        first = min(earlier, field, key=lambda one: one.at)
+        known[place] = first._replace(messages=earlier.messages + field.messages)
 
 
 def array_of(values: Sequence[object], type_: pa.DataType) -> pa.Array:

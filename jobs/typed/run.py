@@ -1,16 +1,22 @@
 """`type`: the order of events."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cache
+from io import BytesIO
 from shlex import join
+from types import MappingProxyType
 from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from pyarrow import parquet
 
+from jobs.console.amounts import counted
 from jobs.console.log import say
 from jobs.console.program import program
 from jobs.lake.commit import chosen, open_table
@@ -18,13 +24,15 @@ from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.optimization import NotALake
-from jobs.lake.snapshot_files import StoredFile, files
+from jobs.lake.snapshot_files import StoredFile, files, plain_batches
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action
-from jobs.lake.tables import DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
+from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.store.workers import Workers
+from jobs.typed.ddl import parse_columns
 from jobs.typed.declaration import DeclarationError, TopicType
 from jobs.typed.evolution import Change, LosingError, change_of
+from jobs.typed.rows import UnknownField, merge_unknown
 from jobs.typed.tables import TYPING
 from jobs.typed.task import FromOffset, TypedFile, TypingTask
 from jobs.typed.typings import (
@@ -43,6 +51,9 @@ from jobs.typed.typings import (
     sweep,
 )
 
+_SHOWN_REASONS = 5
+_SIMILAR, _SIMILARITY = 3, 0.6  # names that are suggested for a topic that the lake does not have
+
 
 @dataclass(frozen=True)
 class TypeRequest:
@@ -53,6 +64,7 @@ class TypeRequest:
     retype: tuple[str, ...] = ()  # topics whose tables are made again from their messages
     source: str = "types.toml"  # where the types are declared, for messages
     retries: bool = False  # dead letters are typed again
+    accepts_dead_letters: bool = False  # a retype may turn typed rows into dead letters
 
 
 class TopicSummary(NamedTuple):
@@ -66,6 +78,15 @@ class TopicSummary(NamedTuple):
     removed: bool = False  # rows of messages that the log does not hold any more, or all rows of before
     retyped: bool = False
     accepted: int = 0  # dead letters that are rows now
+    unknown: Mapping[str, UnknownField] = MappingProxyType({})  # fields of the rows that no column takes, by their path
+    new_columns: tuple[str, ...] = ()  # that rows of earlier typings have NULL in
+
+
+class AbsentTopic(NamedTuple):
+    """A declared topic of which the lake has no message."""
+
+    is_known: bool  # the broker's configuration has the topic: it is empty so far
+    similar: tuple[str, ...]  # topics of the lake with names like its own
 
 
 @dataclass
@@ -75,7 +96,7 @@ class Summary:
     number: int | None  # None: there was nothing to do
     topics: list[TopicSummary] = field(default_factory=list)
     recovered: int | None = None  # the typing of before, which was cut off and is finished now
-    absent: frozenset[str] = frozenset()  # topics of which the lake has no message
+    absent: Mapping[str, AbsentTopic] = field(default_factory=dict)  # topics of which the lake has no message
 
 
 class _Topic(NamedTuple):
@@ -83,6 +104,7 @@ class _Topic(NamedTuple):
     state: TopicState
     removed: tuple[RemovedRows, ...]  # from its own table, and of the topic from `dead_letters`
     replaces: bool
+    replaced: Mapping[str, int] = MappingProxyType({})  # by store: rows of messages before this offset are replaced
 
     @property
     def wanted(self) -> FromOffset:
@@ -144,15 +166,15 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
         request.lake, replace(left, changes=tuple(one for one in left.changes if one.replaces and not one.added))
     )
     discard(request.lake, left)
-    return replace(request, retype=tuple(left.topics), retries=False)
+    return replace(request, retype=tuple(left.topics), retries=False, accepts_dead_letters=True)
 
 
-def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, int], int | None]:
-    """Return a function of a store and a run: the offset from which on messages were superseded since; None: none."""
+def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
+    """Return a function: up to which offset the typed messages of a store are still those of the lake."""
     superseded = open_table(lake, SUPERSEDED_MESSAGES.name)
 
     @cache
-    def cut(store: str, run: int) -> int | None:
+    def superseded_from(store: str, run: int) -> int | None:
         if superseded is None:
             return None
         by = ds.field("superseded_by_run")
@@ -162,21 +184,28 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, int], int | None]:
         lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
         return lowest
 
+    def cut(store: str, state: StoreState) -> int:
+        lowest = superseded_from(store, state.run)
+        return state.to_offset if lowest is None else min(lowest, state.to_offset)
+
     return cut
 
 
-def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, int], int | None]) -> _Topic:
+def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, StoreState], int]) -> _Topic:
     tables = type_.tables
     old = before.topics.get(type_.topic)
     if old is None:
         return _Topic(type_, TopicState(type_.described(), {}, tables), (), replaces=False)
     if _is_made_again(request, type_, old):
-        return _Topic(type_, TopicState(type_.described(), {}, tables), (RemovedRows(),), replaces=True)
+        replaced = {store: cut_of(store, state) for store, state in old.stores.items()} if old.tables else {}
+        return _Topic(
+            type_, TopicState(type_.described(), {}, tables), (RemovedRows(),), replaces=True, replaced=replaced
+        )
     stores, removed = {}, []
     for store, state in old.stores.items():
-        cut = cut_of(store, state.run)
+        cut = cut_of(store, state)
         stores[store] = state
-        if cut is not None and cut < state.to_offset:  # from there on all is typed again, as the log has it now
+        if cut < state.to_offset:  # from there on all is typed again, as the log has it now
             stores[store] = replace(state, to_offset=cut)
             removed.append(RemovedRows(store_id=store, from_offset=cut))
     return _Topic(type_, TopicState(type_.described(), stores, tables), tuple(removed), replaces=False)
@@ -207,13 +236,16 @@ def _typed(
     work = [file for file in files(lake, snapshot) if _may_have_new(file, topics)]
     task = TypingTask(lake, number, tuple(topic.wanted for topic in topics))
     done = workers.map(work, task, "typing bodies")
+    if not request.accepts_dead_letters:
+        _refuse_lost_rows(request, topics, done)
     retried = _retried(request, replace(task, retries=True), workers)
-    summary = Summary(number, [_summary(topic, done, retried) for topic in topics])
-    summary.absent = frozenset(
+    summary = Summary(number, [_summary(topic, done, retried, before) for topic in topics])
+    absent = [
         found.topic
         for found in summary.topics
         if not before.topics.get(found.topic, NEVER_TYPED).tables and not found.rows + found.dead_letters
-    )
+    ]
+    summary.absent = absent_topics(lake, snapshot, absent) if absent else {}
     # A topic has no table before its first message: its name may be misspelled.
     topics = [
         one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
@@ -241,10 +273,52 @@ def _retried(request: TypeRequest, task: TypingTask, workers: Workers) -> Sequen
     found = workers.map(files(request.lake, dead), task, "typing dead letters again")
     if any(file.rows for file in found):
         return found
-    for file in found:
-        for table, action in file.actions.items():
-            request.lake.delete(f"{table}/{action.path}")
+    _delete(request.lake, found)
     return ()
+
+
+def _delete(lake: Lake, written: Iterable[TypedFile]) -> None:
+    for file in written:
+        for table, action in file.actions.items():
+            lake.delete(f"{table}/{action.path}")
+
+
+def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Sequence[TypedFile]) -> None:
+    """Raise `DeclarationError` where messages that are typed rows would become dead letters, and delete the files."""
+    replaced = {one.type.topic: one.replaced for one in topics if one.replaced}
+    reasons: dict[str, Counter[str]] = {topic: Counter() for topic in replaced}
+    known = open_table(request.lake, DEAD_LETTERS.name)
+    for action in _added(done, DEAD_LETTERS.name) if replaced else ():
+        written = BytesIO(request.lake.read(f"{DEAD_LETTERS.name}/{action.path}"))
+        letters = parquet.read_table(written, columns=["topic", "store_id", "physical_offset", "reason"])
+        for topic, store, end in ((topic, *one) for topic, ends in replaced.items() for one in ends.items()):
+            is_of_store = (pc.field("topic") == topic) & (pc.field("store_id") == store)
+            dead = letters.filter(is_of_store & (pc.field("physical_offset") < end))
+            if dead.num_rows:
+                offsets = dead.column("physical_offset")
+                limits = pc.min_max(offsets).as_py()
+                between = (pc.field("physical_offset") >= limits["min"]) & (
+                    pc.field("physical_offset") <= limits["max"]
+                )
+                were_dead = (
+                    pa.array([], pa.int64())
+                    if known is None
+                    else chosen(request.lake, known, ["physical_offset"], is_of_store & between).column(0)
+                )
+                lost = dead.filter(pc.invert(pc.is_in(offsets, were_dead)))
+                reasons[topic].update(lost.column("reason").to_pylist())
+    refused = [_lost_rows_text(topic, found) for topic, found in reasons.items() if found]
+    if refused:
+        _delete(request.lake, done)
+        raise DeclarationError(
+            f"{request.source}: {'; '.join(refused)}. Nothing was written. Correct the declaration, or add "
+            "--accept-dead-letters to retype all the same"
+        )
+
+
+def _lost_rows_text(topic: str, reasons: Counter[str]) -> str:
+    shown = ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(_SHOWN_REASONS))
+    return f'[topic."{topic}"]: this would turn {counted(reasons.total(), "typed row")} into dead letters: {shown}'
 
 
 def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
@@ -288,11 +362,14 @@ def _added(done: Iterable[TypedFile], table: str) -> tuple[Action, ...]:
     return tuple(file.actions[table] for file in done if table in file.actions)
 
 
-def _summary(topic: _Topic, done: Iterable[TypedFile], retried: Iterable[TypedFile]) -> TopicSummary:
+def _summary(topic: _Topic, done: Iterable[TypedFile], retried: Iterable[TypedFile], before: Typing) -> TopicSummary:
     name = topic.type.topic
     reasons: Counter[str] = Counter()
+    unknown: dict[str, UnknownField] = {}
     for file in done:
         reasons.update(file.reasons.get(name, {}))
+    for file in (*done, *retried):
+        merge_unknown(unknown, file.unknown.get(name, {}))
     return TopicSummary(
         name,
         ", ".join(topic.state.tables),
@@ -302,4 +379,32 @@ def _summary(topic: _Topic, done: Iterable[TypedFile], retried: Iterable[TypedFi
         bool(topic.removed),
         topic.replaces,
         sum(file.rows.get(name, 0) for file in retried),
+        dict(sorted(unknown.items(), key=lambda one: -one[1].messages)),
+        () if topic.replaces else tuple(_new_columns(topic, before)),
     )
+
+
+def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
+    """Yield the columns that the tables of a topic did not have before."""
+    known = before.topics.get(topic.type.topic, NEVER_TYPED).tables
+    for table, columns in topic.state.tables.items():
+        if table in known:
+            old = {column.name for column in parse_columns(known[table])}
+            yield from (column.name for column in parse_columns(columns) if column.name not in old)
+
+
+def absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
+    """Return what the lake knows of topics that it has no message of."""
+    config = open_table(lake, BROKER_CONFIG.name)
+    names: set[str] = set()
+    if config is not None:
+        is_topic = (ds.field("kind") == "topic") & ds.field("settings").is_valid()
+        names.update(chosen(lake, config, ["name"], is_topic).column("name").to_pylist())
+    known = frozenset(names)
+    for file in () if known else files(lake, messages):
+        for batch in plain_batches(lake, MESSAGES, file, ("topic",)):
+            names.update(filter(None, batch.column("topic").unique().to_pylist()))
+    return {
+        topic: AbsentTopic(topic in known, tuple(get_close_matches(topic, names, _SIMILAR, _SIMILARITY)))
+        for topic in absent
+    }

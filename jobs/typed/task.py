@@ -20,7 +20,7 @@ from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
 from jobs.typed.declaration import Discriminator, Json, TopicType
-from jobs.typed.rows import Reader, Typed
+from jobs.typed.rows import Reader, Typed, UnknownField, merge_unknown
 from jobs.typed.tables import TYPING, typed_table
 from jobs.typed.values import Refusal, Times
 
@@ -78,6 +78,7 @@ class TypedFile(NamedTuple):
     actions: Mapping[str, Action]
     rows: Mapping[str, int]  # by topic
     reasons: Mapping[str, Mapping[str, int]]  # of dead letters, by topic
+    unknown: Mapping[str, Mapping[str, UnknownField]]  # fields of typed bodies that no column takes, by topic
     ends: Mapping[str, int]  # by store: where its messages in the file end
 
 
@@ -88,6 +89,7 @@ class _Work:
     files: dict[str, TableFile] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, Counter[str]] = field(default_factory=dict)
+    unknown: dict[str, dict[str, UnknownField]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     topics_needed: set[str] = field(default_factory=set)
     readers: dict[str, Reader] = field(default_factory=dict)
@@ -143,6 +145,10 @@ class _Work:
             columns[name] = pc.map_lookup(typed.column("properties"), source, "first")
         self._file(typed_table(type_.table, type_.all_columns)).write(pa.RecordBatch.from_pydict(columns))
         self.rows[type_.topic] += typed.num_rows
+        if results.unknown:
+            offsets, prefix = rows.column("physical_offset"), "" if type_.name is None else f"{type_.name}: "
+            found = {prefix + path: one._replace(at=offsets[one.at].as_py()) for path, one in results.unknown.items()}
+            merge_unknown(self.unknown.setdefault(type_.topic, {}), found)
 
     def _dead(self, type_: TopicType, rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> None:
         if refusals:
@@ -160,7 +166,7 @@ class _Work:
     def closed(self) -> TypedFile:
         closed = {name: file.close() for name, file in self.files.items()}
         actions = {name: action for name, action in closed.items() if action is not None}
-        return TypedFile(actions, self.rows, self.reasons, self.ends)
+        return TypedFile(actions, self.rows, self.reasons, self.unknown, self.ends)
 
 
 def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
@@ -209,7 +215,8 @@ def _results(reader: Reader, rows: pa.RecordBatch) -> Typed:
     others = _fitting_rows(rows, refusals)
     results = reader(bodies.take(others))
     refusals |= {others[number].as_py(): refusal for number, refusal in results.refusals.items()}
-    return Typed(results.columns, refusals)
+    unknown = {path: one._replace(at=others[one.at].as_py()) for path, one in results.unknown.items()}
+    return Typed(results.columns, refusals, unknown)
 
 
 def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:

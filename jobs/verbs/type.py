@@ -1,24 +1,66 @@
 """`type`: bodies of topics as typed tables, and dead letters for those that do not fit."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import join, quote
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.places import CHANGED_LAKE
+from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
+from jobs.console.program import program
 from jobs.console.result import Result
 from jobs.console.severity import Severity
 from jobs.launch.failures import held_by_other, shown_as_usage
 
 if TYPE_CHECKING:
-    from jobs.typed.run import Summary
+    from jobs.typed.run import Summary, TopicSummary
 
-_SHOWN = 5  # reasons of a topic
+_SHOWN = 5  # reasons, or unknown fields, of a topic
+
+
+class _Limit(NamedTuple):
+    """How many of a topic's messages of one run may become dead letters."""
+
+    number: int | None = None
+    ratio: float | None = None
+
+    def is_exceeded(self, topic: "TopicSummary") -> bool:
+        """Return whether a topic has more dead letters; without a limit: whether it has nothing else."""
+        if self.number is not None:
+            return topic.dead_letters > self.number
+        if self.ratio is not None:
+            return topic.dead_letters > self.ratio * (topic.dead_letters + topic.rows)
+        return bool(topic.dead_letters and not topic.rows)
+
+
+class _LimitType(click.ParamType[_Limit]):
+    """A number of dead letters, or a share of the messages of a topic: `100`, `0.01`, `1%`."""
+
+    name = "ratio|count"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> _Limit:
+        """Return the limit."""
+        if isinstance(value, _Limit):
+            return value
+        text = str(value).strip()
+        found = re.fullmatch(r"(\d+)|(\d*\.\d+|\d+(?:\.\d+)?(?=%))(%?)", text)
+        if found is None:
+            self.fail(
+                f"{text!r} is not a number of dead letters (100), a ratio (0.01) or a percentage (1%)", param, ctx
+            )
+        if found[1] is not None:
+            return _Limit(number=int(text))
+        ratio = float(found[2]) / (100 if found[3] else 1)
+        if ratio > 1:
+            self.fail(f"{text!r} is more than all messages", param, ctx)
+        return _Limit(ratio=ratio)
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake type /data/lake --types types.toml\n  "
@@ -35,6 +77,16 @@ _SHOWN = 5  # reasons of a topic
     help="Make the topic's table again from all of its messages, as FILE declares it now; may be repeated.",
 )  # fmt: skip
 @click.option("--retry", is_flag=True, help="Type dead letters again: those that FILE accepts now become rows.")
+@click.option(
+    "--accept-dead-letters", is_flag=True,
+    help="With --retype: retype even if messages that are typed rows become dead letters.",
+)  # fmt: skip
+@click.option(
+    "--max-dead-letters", "limit", type=_LimitType(), default=None, metavar="RATIO|COUNT",
+    help="Exit with 3 if more of a topic's messages of this run became dead letters: a number (100), a ratio (0.01) or "
+    "a percentage (1%). Default: exit with 3 if all of them did.",
+)  # fmt: skip
+@click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
 @click.option("--infer", is_flag=True, help="Print the types that the bodies of TOPIC have, and how many do not fit.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="With --infer: the topic.")
 @engine_option
@@ -45,6 +97,9 @@ def command(  # noqa: PLR0913 - one argument an option
     declared: Path | None,
     retype: tuple[str, ...],
     retry: bool,
+    accept_dead_letters: bool,
+    limit: _Limit | None,
+    metrics: Path | None,
     infer: bool,
     topics: tuple[str, ...],
     engine: str,
@@ -56,6 +111,9 @@ def command(  # noqa: PLR0913 - one argument an option
     A body that does not fit becomes a row of LAKE/dead_letters, with the reason; no body is in both tables. Only
     messages that are new since the last time are read. With --infer nothing is written: the types that fit all messages
     of a topic are printed, in the form of FILE.
+
+    Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic of
+    FILE, and its brokers do not know the topic.
     """
     from jobs.typed.installed import check_installed
 
@@ -66,12 +124,18 @@ def command(  # noqa: PLR0913 - one argument an option
         return _infer(lake, topics, engine, answer)
     if declared is None or topics:
         raise click.UsageError("give --types FILE, or --infer -t TOPIC")
-    return _type(lake, declared, retype, engine, answer, retry=retry)
+    if accept_dead_letters and not retype:
+        raise click.UsageError("--accept-dead-letters goes with --retype TOPIC")
+    summary = _typed(lake, declared, retype, engine, retry=retry, accepts=accept_dead_letters)
+    if summary is None:
+        return ExitCode.HELD
+    return _answer(lake, declared, summary, limit=limit or _Limit(), metrics=metrics, answer=answer, retry=retry)
 
 
-def _type(  # noqa: PLR0913 - one argument an option
-    lake: str, declared: Path, retype: tuple[str, ...], engine: str, answer: Answer, *, retry: bool
-) -> ExitCode:
+def _typed(  # noqa: PLR0913 - one argument an option
+    lake: str, declared: Path, retype: tuple[str, ...], engine: str, *, retry: bool, accepts: bool
+) -> "Summary | None":
+    """Type the topics that a file declares; return None where another process is typing the lake."""
     from jobs.typed.declaration import DeclarationError, read_types
 
     # The user's own words are judged before a JVM starts.
@@ -86,22 +150,45 @@ def _type(  # noqa: PLR0913 - one argument an option
     from jobs.typed.run import TypeRequest, type_lake
 
     workers = ready()
-    request = TypeRequest(Lake(normalise(lake), workers.options), types, retype, str(declared), retry)
+    request = TypeRequest(Lake(normalise(lake), workers.options), types, retype, str(declared), retry, accepts)
     try:
         with shown_as_usage(DeclarationError):
-            summary = type_lake(request, workers)
+            return type_lake(request, workers)
     except held_by_other() as error:
         say(f"rmq-lake: {lake}: {error}")
-        return ExitCode.HELD
-    result = Result(Severity.HEALTHY, _what(summary, retry=retry), answer.seconds, verdict="done")
+        return None
+
+
+def _answer(  # noqa: PLR0913 - one argument an option
+    lake: str, declared: Path, summary: "Summary", *, limit: _Limit, metrics: Path | None, answer: Answer, retry: bool
+) -> ExitCode:
+    exceeded = [one.topic for one in summary.topics if limit.is_exceeded(one)]
+    not_found = sorted(topic for topic, one in summary.absent.items() if not one.is_known)
+    severity, verdict, code = Severity.HEALTHY, "done", ExitCode.CLEAN
+    if exceeded:
+        severity, verdict, code = Severity.DAMAGE, f"too many dead letters of {', '.join(exceeded)}", ExitCode.DAMAGE
+    elif not_found:
+        severity, verdict, code = Severity.GAP, f"no message of {', '.join(not_found)}", ExitCode.NOT_FOUND
+    if metrics is not None:
+        from jobs.report.metrics import write_type_metrics
+
+        write_type_metrics(metrics, summary.topics, code)
     values = {
         "number": summary.number,
         "recovered": summary.recovered,
-        "topics": [one._asdict() for one in summary.topics],
+        "topics": [
+            {**one._asdict(), "unknown": {path: field._asdict() for path, field in one.unknown.items()}}
+            for one in summary.topics
+        ],
         "absent": sorted(summary.absent),
+        "not_found": not_found,
+        "too_many_dead_letters": exceeded,
     }
-    answer.give(values, [lake, *_lines(summary)], result)
-    return ExitCode.CLEAN
+    result = Result(severity, _what(summary, retry=retry), answer.seconds, verdict=verdict)
+    answer.give(
+        values, [lake, *_lines(summary, f"{program()} {join(('type', lake, '--types', str(declared)))}")], result
+    )
+    return code
 
 
 def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> ExitCode:
@@ -130,13 +217,16 @@ def _what(summary: "Summary", *, retry: bool) -> str:
     return ", ".join(said) or "no new message of these topics" + ", and no dead letter fits now" * retry
 
 
-def _lines(summary: "Summary") -> list[str]:
+def _lines(summary: "Summary", command: str) -> list[str]:
     lines = []
     if summary.recovered is not None:
         lines.append(f"  typing {summary.recovered} was cut off, and is finished now")
     for topic in summary.topics:
-        if topic.topic in summary.absent:
-            lines.append(f"  {topic.topic}: no table: the lake has no message of this topic. Is its name misspelled?")
+        absent = summary.absent.get(topic.topic)
+        if absent is not None:
+            similar = f" Did you mean {' or '.join(absent.similar)}?" if absent.similar else ""
+            why = "the topic has no message yet" if absent.is_known else f"the lake has no such topic.{similar}"
+            lines.append(f"  {topic.topic}: no table: {why}")
             continue
         how = " (typed again)" if topic.retyped else " (rows that the log does not hold any more are removed)"
         lines.append(
@@ -144,9 +234,25 @@ def _lines(summary: "Summary") -> list[str]:
             f"{counted(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
         if topic.accepted:
-            lines.append(f"    {counted(topic.accepted, 'dead letter')} of before typed")
+            lines.append(f"    {counted(topic.accepted, 'earlier dead letter')} typed now")
         shown = list(topic.reasons.items())[:_SHOWN]
         lines += [f"    {counted(count, 'time')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:
             lines.append(f"    … {len(topic.reasons) - _SHOWN} more reasons (--json has them)")
+        lines += _unknown_lines(topic)
+        if topic.new_columns:
+            lines += [
+                f"    new columns: {', '.join(topic.new_columns)}; rows of earlier runs have NULL there. To fill them:",
+                f"    {command} --retype {quote(topic.topic)}",
+            ]
     return lines
+
+
+def _unknown_lines(topic: "TopicSummary") -> Iterator[str]:
+    if not topic.unknown:
+        return
+    yield "    fields without a column (declare columns for them, then --retype fills all rows):"
+    for path, field in list(topic.unknown.items())[:_SHOWN]:
+        yield f"      {path}: in {counted(field.messages, 'message')}, for example {field.example} at offset {field.at}"
+    if len(topic.unknown) > _SHOWN:
+        yield f"      … {len(topic.unknown) - _SHOWN} more fields (--json has them)"

@@ -32,6 +32,7 @@ from jobs.query.story.evidence import KeyFact, Place, QueueFact
 from jobs.query.story.timeline import GroupFact
 from jobs.rebuild.queue_run import Summary as QueuesSummary
 from jobs.restore.run import Summary as RestoreSummary
+from jobs.typed.rows import UnknownField
 from jobs.typed.run import Summary as TypeSummary
 from jobs.typed.run import TopicSummary
 from rmq_formats.trace import Trace
@@ -87,7 +88,10 @@ def _schemas() -> Iterator[tuple[str, Schema]]:
     yield "ingest", _of(IngestSummary, bytes=_INTEGER, severity=_SEVERITY)
     yield "rebuild-consumequeue", _either(_of(QueuesSummary, **_HAS_SEVERITY), _dry_run())
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
-    typing = _of(TypeSummary, topics=_list(_of(TopicSummary)), seconds={"type": "number"})
+    names = _list(_TEXT)
+    topic = _of(TopicSummary, unknown=_map(_of(UnknownField)))
+    typing = _of(TypeSummary, topics=_list(topic), absent=names, not_found=names, too_many_dead_letters=names,
+                 seconds={"type": "number"})  # fmt: skip
     yield "type", _either(typing, _object(proposal=_TEXT))
     yield "optimize", _list(_either(_of(Saved), _of(Lost)))  # those of --heal
     yield "catalog", _list(_either(_of(Statement), _of(Registration)))  # those of --iceberg

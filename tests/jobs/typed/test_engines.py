@@ -28,7 +28,16 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
         ):
             write(broker, *[body] * 20)
             ingested(folder)
-            command = ("type", folder / "lake", "--types", tmp_path / "types.toml", "--engine", engine)
+            command = (
+                "type",
+                folder / "lake",
+                "--types",
+                tmp_path / "types.toml",
+                "--engine",
+                engine,
+                "--max-dead-letters",
+                "100%",
+            )
             assert ExitCode.CLEAN is run(*command).code
         assert (20, 40) == typed_and_dead(folder / "lake")
         rows = [rows_of(folder / "lake", table) for table in ("typed/Orders", "dead_letters")]

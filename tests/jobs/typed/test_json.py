@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jobs.typed import exact_json
 from jobs.typed.ddl import parse_columns
 from jobs.typed.fast_json import FastJson
-from jobs.typed.rows import Typed, array_of
+from jobs.typed.rows import Typed, UnknownField, array_of
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.cells import BODIES, CELLS, Cell
 
@@ -41,10 +41,32 @@ def results_of(found: Typed, bodies: int) -> list[list[object] | Refusal]:
 
 def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Times()) -> list[list[object] | Refusal]:  # noqa: B008 - frozen
     """Return the rows of the fast reader, once they are those of the scalar one."""
-    fast = results_of(FastJson(columns, times)(pa.array(bodies, pa.binary())), len(bodies))
+    found = FastJson(columns, times)(pa.array(bodies, pa.binary()))
+    fast = results_of(found, len(bodies))
     exact = [cells_of(exact_json.read(body, columns, times), columns) for body in bodies]
     assert exact == fast
+    assert exact_json.read_all(bodies, columns, times).unknown == found.unknown
     return exact
+
+
+def test_fields_that_no_column_takes_are_counted_with_an_example() -> None:
+    """A body that is refused keeps all of its fields; one that has a field twice, in an array, counts once."""
+    columns = parse_columns("a bigint, who struct<name: string>, items array<struct<id: int>>, more map<string, int>")
+    bodies = [
+        b'{"a": "refused", "z": 1}',
+        b'{"a": 1, "z": 2.50, "who": {"name": "n", "age": 30}, "more": {"any": 1}}',
+        b'{"items": [{"id": 1, "n": "x"}, {"n": "y"}], "z": {"b": [1]}}',
+        b'{"z": [], "\\u0061": 1, "long": "%b"}' % (b"l" * 100),
+    ]
+    found = FastJson(columns, Times())(pa.array(bodies, pa.binary()))
+
+    assert exact_json.read_all(bodies, columns, Times()).unknown == found.unknown
+    assert found.unknown == {
+        "$.z": UnknownField(3, 1, "2.50"),
+        "$.who.age": UnknownField(1, 1, "30"),
+        "$.items[].n": UnknownField(1, 2, '"x"'),
+        "$.long": UnknownField(1, 3, '"' + "l" * 59 + "…"),
+    }
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.type}-{cell.text[:30]!r}")

@@ -14,7 +14,7 @@ from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from jobs.typed import run, typings
 from jobs.typed.declaration import DeclarationError, read_types
-from jobs.typed.run import Summary, TypeRequest, type_lake
+from jobs.typed.run import AbsentTopic, Summary, TypeRequest, type_lake
 from jobs.typed.tables import folder_of
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
@@ -36,10 +36,12 @@ def ingested(folder: Path, *bodies: bytes, topic: str = "Orders") -> None:
     ingest_store(folder / "store", folder / "lake", "b", range_size=4096)
 
 
-def typed(folder: Path, declared: str = ORDERS, retype: Sequence[str] = (), *, retries: bool = False) -> Summary:
+def typed(
+    folder: Path, declared: str = ORDERS, retype: Sequence[str] = (), *, retries: bool = False, accepts: bool = False
+) -> Summary:
     path = folder / "types.toml"
     path.write_text(declared)
-    request = TypeRequest(Lake(str(folder / "lake")), read_types(path), tuple(retype), "types.toml", retries)
+    request = TypeRequest(Lake(str(folder / "lake")), read_types(path), tuple(retype), "types.toml", retries, accepts)
     return type_lake(request, OneByOne())
 
 
@@ -155,7 +157,7 @@ def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused
     assert [1, 3000000000, 2] == [row["id"] for row in rows_of(tmp_path / "lake", "typed/Orders")]
 
     narrow = declared.format("id tinyint")
-    typed(tmp_path, narrow, retype=["Orders"])
+    typed(tmp_path, narrow, retype=["Orders"], accepts=True)
     assert (2, 1) == typed_and_dead(tmp_path / "lake")
     assert "name" not in rows_of(tmp_path / "lake", "typed/Orders")[0]
     assert typed(tmp_path, narrow).number is None
@@ -299,7 +301,7 @@ def test_a_topic_that_the_lake_has_no_message_of_is_named(tmp_path: Path) -> Non
     declared = "".join(f'[topic.{name}]\nformat = "json"\nschema = "id int"\n' for name in ("Order", "Orders"))
 
     for _ in range(2):
-        assert {"Order"} == typed(tmp_path, declared).absent
+        assert {"Order": AbsentTopic(is_known=False, similar=("Orders",))} == typed(tmp_path, declared).absent
         assert ["Orders"] == sorted(path.name for path in (tmp_path / "lake" / "typed").iterdir())
 
 
@@ -308,7 +310,7 @@ def test_a_topic_gets_its_table_with_its_first_message_even_where_that_is_a_dead
 ) -> None:
     write(broker, b'{"id": 1}', topic="Other")
     ingested(tmp_path)
-    assert {"Orders"} == typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id bigint"\n').absent
+    assert ["Orders"] == list(typed(tmp_path, '[topic.Orders]\nformat = "json"\nschema = "id bigint"\n').absent)
     write(broker, b"broken", topic="Orders")
     ingested(tmp_path)
 
@@ -353,7 +355,7 @@ def test_types_of_one_topic_are_tables_of_their_own(broker: Broker, tmp_path: Pa
         with pytest.raises(DeclarationError, match=r"was made with another|without these types: old"):
             typed(tmp_path, declared)
     for source in ("tag", "property kind"):
-        typed(tmp_path, by.format(source) + new, retype=["Orders"])
+        typed(tmp_path, by.format(source) + new, retype=["Orders"], accepts=True)
         assert (5, 1) == typed_and_dead(lake, "typed/Orders.new")
     assert [] == rows_of(lake, "typed/Orders.old")
     assert 5 == typed(tmp_path, ORDERS, retype=["Orders"]).topics[0].rows
@@ -394,6 +396,125 @@ def test_the_command_says_what_it_did(tmp_path: Path, run: Run) -> None:
         "    1 time: an empty body",
     ] == done.out.splitlines()[1:4]
     assert (None, []) == (again["number"], [topic["rows"] for topic in again["topics"] if topic["rows"]])
+
+
+@pytest.mark.parametrize(
+    ("bodies", "option", "expected"),
+    [
+        ((b'{"id": 1}', b"x"), (), ExitCode.CLEAN),
+        ((b"x", b"y"), (), ExitCode.DAMAGE),
+        ((b'{"id": 1}', b"x"), ("--max-dead-letters", "1"), ExitCode.CLEAN),
+        ((b'{"id": 1}', b"x"), ("--max-dead-letters", "0"), ExitCode.DAMAGE),
+        ((b'{"id": 1}', b"x"), ("--max-dead-letters", "0.5"), ExitCode.CLEAN),
+        ((b'{"id": 1}', b"x"), ("--max-dead-letters", "49%"), ExitCode.DAMAGE),
+        ((b"x", b"y"), ("--max-dead-letters", "100%"), ExitCode.CLEAN),
+        ((b"x",), ("--max-dead-letters", "1.5"), ExitCode.USAGE),
+        ((b"x",), ("--max-dead-letters", "-1"), ExitCode.USAGE),
+    ],
+)
+def test_more_dead_letters_than_allowed_are_an_exit_code(
+    bodies: Sequence[bytes], option: Sequence[str], expected: ExitCode, tmp_path: Path, run: Run
+) -> None:
+    """Without a limit a topic must not get dead letters alone: a producer has changed the type of a field."""
+    ingested(tmp_path, *bodies)
+    (tmp_path / "types.toml").write_text(ORDERS)
+    command = ("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here", *option, "--json")
+
+    outcome = run(*command)
+
+    assert expected is outcome.code
+    if expected is not ExitCode.USAGE:
+        assert (["Orders"] if expected else []) == outcome.document["too_many_dead_letters"]
+        assert ExitCode.CLEAN is run(*command).code  # a run that reads nothing new
+
+
+def test_a_topic_that_nobody_knows_ends_the_command_with_its_own_exit_code(tmp_path: Path, run: Run) -> None:
+    ingested(tmp_path, b'{"id": 1}')
+    (tmp_path / "types.toml").write_text(ORDERS.replace("Orders", "Order"))
+
+    for _ in range(2):
+        outcome = run("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here")
+
+        assert ExitCode.NOT_FOUND is outcome.code
+        assert "  Order: no table: the lake has no such topic. Did you mean Orders?" in outcome.out
+        assert "type: no message of Order: " in outcome.out
+
+
+def test_a_topic_that_its_broker_knows_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "store" / "config").mkdir(parents=True)
+    table = {"topicConfigTable": {"Empty": {"topicName": "Empty"}, "Orders": {"topicName": "Orders"}}}
+    (tmp_path / "store" / "config" / "topics.json").write_text(json.dumps(table))
+    ingested(tmp_path, b'{"id": 1}')
+
+    found = typed(tmp_path, ORDERS.replace("Orders", "Empty") + ORDERS.replace("Orders", "Emty")).absent
+
+    assert {"Empty": True, "Emty": False} == {topic: one.is_known for topic, one in found.items()}
+    assert ("Empty",) == found["Emty"].similar
+
+
+def test_fields_that_no_column_takes_are_said_and_filled_by_a_retype(broker: Broker, tmp_path: Path, run: Run) -> None:
+    """After the column is declared, rows of before keep NULL in it, which the run says as well."""
+    write(broker, b'{"id": 1, "total": 1.50, "who": {"x": 1}}', b'{"id": 2, "total": 2}', b'{"id": "x", "dead": 1}')
+    ingested(tmp_path)
+    (tmp_path / "types.toml").write_text(ORDERS)
+    command = ("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here")
+
+    lines = run(*command).out.splitlines()
+    (tmp_path / "types.toml").write_text(ORDERS.replace("name string", "name string, total decimal(9,2)"))
+    added = run(*command).out.splitlines()
+    old = [row["total"] for row in rows_of(tmp_path / "lake", "typed/Orders")]
+    again = run(*command, "--retype", "Orders", "--json").document["topics"][0]
+
+    assert [
+        "    fields without a column (declare columns for them, then --retype fills all rows):",
+        "      $.total: in 2 messages, for example 1.50 at offset 0",
+        "      $.who: in 1 message, for example {1 fields} at offset 0",
+    ] == lines[3:6]
+    assert "    new columns: total; rows of earlier runs have NULL there. To fill them:" in added
+    assert added[added.index(next(line for line in added if "new columns" in line)) + 1].endswith("--retype Orders")
+    assert [None, None] == old
+    assert {"$.who": {"messages": 1, "at": 0, "example": "{1 fields}"}} == again["unknown"]
+    assert [1.5, 2] == [float(row["total"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
+
+
+def test_a_retype_that_would_lose_rows_is_refused_unless_told(broker: Broker, tmp_path: Path, run: Run) -> None:
+    """Dead letters of before, and messages that are new, do not count: they are no rows that are lost."""
+    write(broker, b'{"id": 1}', b'{"id": "dead before"}', b'{"id": 300}', b'{"id": 301}')
+    ingested(tmp_path)
+    typed(tmp_path)
+    write(broker, b'{"id": "new and dead"}')
+    ingested(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*.*")}
+
+    (tmp_path / "types.toml").write_text(ORDERS.replace("bigint", "tinyint"))
+    command = ("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here", "--retype", "Orders")
+    refused = run(*command)
+
+    assert ExitCode.USAGE is refused.code
+    assert "this would turn 2 typed rows into dead letters: a number is too large for tinyint (2)" in refused.err
+    assert "--accept-dead-letters" in refused.err
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*.*")}
+    assert 2 == typed(tmp_path, ORDERS, retype=["Orders"]).topics[0].dead_letters  # the same types lose no row
+    (tmp_path / "types.toml").write_text(ORDERS.replace("bigint", "tinyint"))
+    assert ExitCode.CLEAN is run(*command, "--accept-dead-letters").code
+    assert (1, 4) == typed_and_dead(tmp_path / "lake")
+
+
+def test_the_figures_of_a_typing_are_a_prometheus_file(tmp_path: Path, run: Run) -> None:
+    ingested(tmp_path, b'{"id": 1, "n": 1}', b"x", b"")
+    (tmp_path / "types.toml").write_text(ORDERS)
+
+    run("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here", "--metrics",
+        tmp_path / "type.prom")  # fmt: skip
+
+    lines = (tmp_path / "type.prom").read_text().splitlines()
+    assert {
+        'rmq_lake_type_rows{topic="Orders"} 1',
+        'rmq_lake_type_dead_letters{topic="Orders",reason="invalid JSON"} 1',
+        'rmq_lake_type_dead_letters{topic="Orders",reason="an empty body"} 1',
+        'rmq_lake_type_unknown_fields{topic="Orders"} 1',
+        "rmq_lake_type_exit_code 0",
+    } <= set(lines)
 
 
 @pytest.mark.parametrize(
