@@ -1,13 +1,17 @@
 """Rows that brokers of 5.x keep in RocksDB, as real ones wrote them."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.errors import CorruptData, NeedMoreData
-from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
+from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import IndexKey, KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, parse_properties
 from rmq_formats.release import Release
 from rmq_formats.rocksdb.index import (
@@ -18,6 +22,7 @@ from rmq_formats.rocksdb.index import (
     following_hour,
     hour_of,
 )
+from rmq_formats.rocksdb.index_places import key_places
 from rmq_formats.rocksdb.queues import (
     CHECKPOINT_TOPIC,
     QueueBound,
@@ -228,3 +233,27 @@ def test_other_bytes_are_no_row(decode: Callable[[bytes, bytes], object], value:
     for key in keys:
         with pytest.raises(CorruptData):
             decode(key, bytes(value))
+
+
+_TEXTS = st.text(st.sampled_from("aKTU@#é漢😀 "), max_size=6)
+_BUILT = st.builds(
+    lambda topic, letter, key, unique: "@".join(["", topic, letter, key, *unique, ""]).encode(),
+    _TEXTS, st.sampled_from(["K", "T", "U", "X", ""]), _TEXTS, st.lists(_TEXTS, max_size=2),
+)  # fmt: skip
+_KEYS = st.one_of(
+    st.builds(lambda hour, text, offset: hour + text + offset, st.binary(min_size=8, max_size=8), _BUILT,
+              st.integers(0, 1 << 40).map(lambda offset: offset.to_bytes(8))),
+    st.binary(max_size=30).map(lambda raw: bytes(byte & 0x7F for byte in raw)),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(_KEYS, st.sampled_from([bytes(8), bytes(3)])), max_size=8))
+@example([(b"", bytes(8)), (bytes(17), bytes(8)), (bytes(8) + b"@@@@" + bytes(8), bytes(8))])
+def test_places_of_many_rows_are_those_of_each(rows: list[tuple[bytes, bytes]]) -> None:
+    expected = []
+    for key, value in rows:
+        with suppress(FormatError):  # not a row of an index
+            row = decode_index_row(key, value)
+            expected.append((row.physical_offset, index_key_hash(IndexKey(row.topic, row.key, row.kind).text)))
+
+    assert expected == key_places([key for key, _ in rows], [value for _, value in rows]).tolist()

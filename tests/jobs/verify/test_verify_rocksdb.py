@@ -1,23 +1,31 @@
 """Queues in RocksDB, alone and beside files, compared with the log and with each other."""
 
 import shutil
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
+from jobs.products.index.key_row import KeyRow, RangeKeys, ScratchKeys
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import Target
+from jobs.storage.scratch import Scratch
 from jobs.store import queue_files
+from jobs.store.rocksdb import Rows
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
+from jobs.verify import rocksdb_index
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import compare_queues
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.indexfile.build import PACKED_KEY
 from tests.golden import StoreOf
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.support.commands import overwrite
@@ -171,6 +179,62 @@ def test_an_index_in_rocksdb_is_compared_with_the_log(situation: StoreOf) -> Non
 
     assert part.severity is Severity.HEALTHY
     assert (part.numbers["rows"], part.numbers["keys"]) == (165, 165)
+
+
+def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
+    situation: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The findings do not depend on how many keys are compared at once."""
+    store = Path(shutil.copytree(situation("b551-indexrocks") / "store", tmp_path / "store"))
+    segment = store / "commitlog" / f"{0:020d}"
+    for text in (b"k3 ", b"k9 "):
+        overwrite(segment, segment.read_bytes().index(text), b"k?")
+    at_once = verify(VerifyRequest(str(store)), OneByOne()).parts["index"]
+    monkeypatch.setattr(rocksdb_index, "KEYS_AT_ONCE", 7)
+
+    assert at_once == verify(VerifyRequest(str(store)), OneByOne()).parts["index"]
+    assert [finding.times for finding in at_once.findings] == [2, 2]
+
+
+class _Rows:
+    """A database of as many rows of an index, in the order of their topics, not of the log."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def rows(self, _family: str, _start: bytes = b"", at_once: int = 4096) -> Iterator[Rows]:
+        for first in range(0, self._count, at_once):
+            numbers = [number * 7919 % self._count for number in range(first, min(first + at_once, self._count))]
+            keys = [b"%08d@T@U@%d@%s" % (0, number, (number * 100).to_bytes(8)) for number in numbers]
+            yield Rows(keys, [bytes(8)] * len(keys))
+
+
+def _peak_of_comparison(count: int, folder: Path) -> int:
+    """Return the peak memory of comparing so many rows with as many keys, all of which differ."""
+    folder.mkdir()
+    scratch = Scratch(str(folder))
+    keys = np.zeros(count, PACKED_KEY)
+    keys["physical_offset"] = np.arange(count) * 100
+    keys["key_hash"] = -1
+    (folder / "all.keys").write_bytes(keys.tobytes())
+    span = RangeKeys("all.keys", count, count, (count - 1) * 100, (count - 1) * 100, {}, ())
+    del keys
+    tracemalloc.start()
+    comparison = rocksdb_index._Comparison(KeyRow(ScratchKeys(scratch), (span,), 0), scratch)  # noqa: SLF001
+    comparison.run(_Rows(count))  # type: ignore[arg-type]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert comparison._missing.count == comparison._of_nothing.count == count  # noqa: SLF001
+    return peak
+
+
+def test_memory_does_not_grow_with_the_rows_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows and keys were held at once: 7.3 GB for 50 million."""
+    monkeypatch.setattr(rocksdb_index, "KEYS_AT_ONCE", 1 << 15)
+    _peak_of_comparison(1 << 12, tmp_path / "first")  # what is compiled and imported at the first call
+    smaller, larger = (_peak_of_comparison(count, tmp_path / str(count)) for count in (150_000, 300_000))
+
+    assert larger < 1.2 * smaller
 
 
 @pytest.mark.parametrize(
