@@ -1,23 +1,27 @@
 """The options that the rebuilding verbs share, and how files are put into a store."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 from jobs.command.answer import Answer, typed
-from jobs.command.options import bundled
+from jobs.command.options import StorePlace, bundled
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.program import program
 from jobs.console.result import Result, Step
 from jobs.launch.failures import shown_as_usage
+from jobs.storage.locations import local_path
 from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
     from jobs.rebuild.dry_run import DryRun
     from jobs.rebuild.install import Installation
+    from jobs.store.held_store import HeldStore
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -58,22 +62,47 @@ def say_dry_run(would: "DryRun", answer: Answer) -> ExitCode:
 
 
 def refuse_beside_broker(store: str) -> None:
-    """Refuse at once to change the store of a running broker."""
+    """Refuse to change the store of a running broker."""
     if broker_process(store) is not None:
         raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
 
 
-def put_in_place(store: str, plan: Callable[[], "Sequence[Installation]"], answer: Answer, *, dry_run: bool) -> bool:
-    """Print the planned changes, make them while the broker cannot start, and return whether they were made."""
-    from jobs.rebuild.install import RefusedError, broker_kept_out, install
+def held_for_install(place: StorePlace, out: str, how: RebuildForm) -> "AbstractContextManager[HeldStore | None]":
+    """Return a block in which the store's broker cannot start; one that does nothing where nothing is installed."""
+    if not how.wants_install or how.dry_run:
+        return nullcontext()
+    return _held(place, out)
 
-    with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):
+
+@contextmanager
+def _held(place: StorePlace, out: str) -> Iterator["HeldStore"]:
+    from jobs.store.held_store import RefusedError, hold_store
+
+    with (
+        shown_as_usage(RefusedError, before="not installed: "),
+        hold_store(place.store, Path(local_path(out)), place.log_directories(place.conf())) as held,
+    ):
+        yield held
+
+
+def put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, held: "HeldStore | None") -> bool:
+    """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
+    from jobs.rebuild.install import install
+    from jobs.store.held_store import RefusedError
+
+    with shown_as_usage(RefusedError, before="not installed: "):
         plans = plan()
-        lines = [line for one in plans for line in one.describe()]
-        answer.add(headed(NOT_DONE if dry_run else "INSTALL", lines or ["nothing to put in place"]))
-        for one in plans if not dry_run else ():
+        lines = [line for one in plans for line in one.describe(is_done=held is not None)]
+        answer.add(headed(NOT_DONE if held is None else "INSTALL", lines or ["nothing to put in place"]))
+        if held is None:
+            answer.add(f"  NOTE cannot be put in place now: {reason}" for one in plans for reason in one.obstacles)
+            return False
+        installed: set[str] = set()
+        for one in plans:
+            held.refuse_changes(installed)
             install(one)
-    return not dry_run
+            installed |= one.changed
+    return True
 
 
 class Rebuilt(NamedTuple):

@@ -41,6 +41,9 @@ def file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFau
     for position in range(0, size, _AT_ONCE):
         length = min(_AT_ONCE, size - position)
         found, wanted = (np.frombuffer(one.read(position, length), np.uint8) for one in (stored, right))
+        if found.size != wanted.size:  # cut while it was read: no fault of the file as it was
+            bits, all_zero, beyond_header = 2, False, 1
+            break
         places = np.flatnonzero(found != wanted)
         bits += int(np.bitwise_count(found[places] ^ wanted[places]).sum())
         all_zero &= not found[places].any()

@@ -23,10 +23,10 @@ from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import SegmentWork
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.request import StoreRequest
+from jobs.store.selection import TopicChoices
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 
-_NOT_CHOSEN = "not chosen"
 _OTHERS = (
     "the store has other records here: since the last run its broker has cut its log back and written on, or it is "
     "the store of another replica"
@@ -117,7 +117,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         raise NotInLakeError(f"{request.lake.location}: has no run of the store {store.root}")
     plan = _planned(request.lake, known)
     until = known.newest.to_offset
-    works = list(_works(store, plan, until))
+    works = list(_works(store, plan, until, known.chosen))
     results = workers.map(works, diff_segment, "comparing")
     summary = DiffSummary(
         store.root,
@@ -155,12 +155,12 @@ def _planned(lake: Lake, known: KnownStore) -> Plan | None:
         return None
 
 
-def _works(store: Store, plan: Plan | None, until: int) -> Iterator[DiffWork]:
+def _works(store: Store, plan: Plan | None, until: int, choices: TopicChoices) -> Iterator[DiffWork]:
     """Yield every segment that a side has."""
     of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
     of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
     for base in sorted(of_store.keys() | of_lake.keys()):
-        yield DiffWork(of_lake.get(base), of_store.get(base), until)
+        yield DiffWork(of_lake.get(base), of_store.get(base), until, choices)
 
 
 def _base(work: DiffWork) -> int:
@@ -207,5 +207,7 @@ def _damage(run: Run) -> str:
 def _lacking_in_lake(run: Run, sides: _Sides) -> tuple[Severity, str]:
     if run.start >= sides.until:
         return Severity.BEHIND, "not ingested yet"
-    cause = sides.plan.cause_of(run.start, run.end) if sides.plan else "the lake has no messages"
-    return (Severity.NOT_VERIFIED if _NOT_CHOSEN in cause else Severity.GAP), cause
+    cause = "the lake has no messages"
+    if sides.plan:
+        cause = sides.plan.cause_of(run.start, run.end, may_be_unchosen=not run.is_chosen)
+    return (Severity.GAP if run.is_chosen else Severity.NOT_VERIFIED), cause

@@ -21,9 +21,11 @@ from jobs.restore.segment import SegmentWork, rows_of_segment
 from jobs.storage.model import Reader
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
+from jobs.store.selection import TopicChoices
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Integers
@@ -43,6 +45,7 @@ class DiffWork(NamedTuple):
     lake: SegmentWork | None
     store: Range | None
     until: int  # the lake's rows end here
+    choices: TopicChoices = TopicChoices()  # of the runs that wrote the lake's rows
 
 
 class Run(NamedTuple):
@@ -56,6 +59,7 @@ class Run(NamedTuple):
     is_changed: bool = False  # the log goes on as it was: the store was damaged since, or the lake changed
     is_unwritten: bool = False  # the store's log ends before
     is_checked: bool = False  # the rows have the CRCs of the records that were read
+    is_chosen: bool = True  # a run that read them took their topics
 
 
 class SegmentDiff(NamedTuple):
@@ -92,9 +96,9 @@ def _column_set(starts: Integers, ends: Integers, *flags: Flags) -> tuple[NDArra
 
 def diff_segment(work: DiffWork) -> SegmentDiff:
     """Compare both sides' records of a segment."""
-    store, pieces, is_gone = _of_store(work.store)
+    store, pieces, is_gone = _of_store(work)
     lake, rest = _of_lake(work)
-    store_starts, store_ends, *_ = store.sorted()
+    store_starts, store_ends, is_chosen, *_ = store.sorted()
     lake_starts, lake_ends, equal, changed, unchecked = lake.sorted()
     is_known = np.isin(store_starts, lake_starts) | np.isin(store_starts, np.array(rest.incomplete, np.int64))
     is_there = np.isin(lake_starts, store_starts)
@@ -102,7 +106,11 @@ def diff_segment(work: DiffWork) -> SegmentDiff:
     is_again = np.diff(lake_starts, prepend=-1) == 0
     differing = _Differing(is_there & ~equal & ~changed, equal, unchecked)
     runs = [
-        *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & ~is_new),
+        *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & ~is_new & is_chosen),
+        *(
+            run._replace(is_chosen=False)
+            for run in _runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & ~is_new & ~is_chosen)
+        ),
         *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & is_new),
         *_runs(CHANGED, lake_starts, lake_ends, changed),
         *(
@@ -164,20 +172,34 @@ def judged_by_others(run: Run, own_last_equal: int, last_equal: int) -> Run:
     return run._replace(is_damaged=run.is_damaged or run.is_checked, is_changed=not run.is_checked)
 
 
-def _of_store(range_: Range | None) -> tuple[_Places, list[Piece], bool]:
-    """Return the places of the store's records, and its other pieces."""
+def _of_store(work: DiffWork) -> tuple[_Places, list[Piece], bool]:
+    """Return the places of the store's records, whether their topics were chosen, and the other pieces."""
     places, others = _Places(), list[Piece]()
-    if range_ is None:
+    if work.store is None:
         return places, others, False
-    reader = RangeReader(range_)
+    reader = RangeReader(work.store)
     with closing(reader.pieces()) as pieces:
         for item in pieces:
             if isinstance(item, Piece):
                 others.append(item)
                 continue
             starts = item.positions + item.base_offset
-            places.add(starts, starts + item.sizes)
+            none = np.zeros(starts.size, np.bool_)
+            places.add(starts, starts + item.sizes, _are_chosen(item, starts, work.choices), none, none)
     return places, others, reader.was_deleted
+
+
+def _are_chosen(records: Records, starts: Integers, choices: TopicChoices) -> Flags:
+    """Return which records are of topics that every run took; before `until`, none where the choices are not known."""
+    is_later: Flags = starts >= choices.until
+    if is_later.all() or not choices.choices:
+        return is_later
+
+    def takes(topic: str) -> bool:
+        return all(choice.takes(topic) for choice in choices.choices)
+
+    taken, _ = message_batch(records, PropertyParser.SCAN, takes=takes, with_body=False)
+    return is_later | np.isin(starts, taken.column("physical_offset").to_numpy())
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ not there before. So root acts as that user wherever it touches the store, and c
 
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import platform
@@ -20,7 +19,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +30,7 @@ from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
+from jobs.store.held_store import ATTEMPT, FileState, RefusedError, acting_as, acting_as_before, file_states, user_of
 from jobs.store.store import REPLACED
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
@@ -43,7 +43,6 @@ from rmq_formats.store import (
     is_index_name,
 )
 
-_ATTEMPT = ".attempt-"
 _CHECKPOINT = "checkpoint"
 _PLAIN = "consumequeue"
 _QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")  # in a rebuild's output; all else belongs below `consumequeue`
@@ -51,10 +50,6 @@ _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
 _SPARE = 64 << 20  # bytes that are left free
 Step = Callable[[str], object]  # is told of each step before it
-
-
-class RefusedError(Exception):
-    """Why nothing was touched."""
 
 
 class Owner(NamedTuple):
@@ -76,10 +71,11 @@ class NewFile(NamedTuple):
 
 
 class NewCheckpoint(NamedTuple):
-    """A checkpoint to be written, and where a copy of the old one is kept."""
+    """A checkpoint to be written, and where the old one is kept."""
 
     values: Checkpoint
     backup: Path
+    state: FileState | None  # of the old one
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +90,24 @@ class Installation:
     is_exchange: bool = True  # of the folder; False: each file takes its name by itself
     kept: tuple[str, ...] = ()
     checkpoint: NewCheckpoint | None = None
+    states: Mapping[str, FileState] = field(default_factory=dict)  # of the files that are there, as they were planned
+    obstacles: tuple[str, ...] = ()  # reasons why this process cannot do it
 
     @property
     def beside(self) -> Path:
         """The path that names of attempts and of the folder aside begin with: the folder, or a file in it."""
         return self.aside.with_name(self.aside.name.partition(REPLACED)[0])
 
-    def describe(self) -> Iterator[str]:
-        """Say it, a line each."""
+    @property
+    def changed(self) -> set[str]:
+        """The paths of the files of the store that are new, replaced or set aside."""
+        folder = self.folder.resolve()
+        paths = {str(folder / name) for name in (*self.new, *self.set_aside)}
+        return paths | ({str(self.checkpoint.backup.with_name(_CHECKPOINT))} if self.checkpoint is not None else set())
+
+    def describe(self, *, is_done: bool = False) -> Iterator[str]:
+        """Yield a line for each file; the name under which replaced files are kept is known when *is_done*."""
+        aside = self.aside.name if is_done else f"{self.beside.name}{REPLACED}TIME"
         if not self.is_exchange:
             yield from (
                 f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
@@ -111,44 +117,10 @@ class Installation:
         yield from (f"new: {self.folder.name}/{name}" for name in sorted(self.new))
         if self.kept:
             yield f"kept: {counted(len(self.kept), 'file')}"
-        yield from (f"set aside in {self.aside.name}: {name}" for name in self.set_aside)
+        yield from (f"set aside in {aside}: {name}" for name in self.set_aside)
         if self.checkpoint is not None:
-            new, backup = self.checkpoint
-            yield f"checkpoint: index time {new.index_timestamp}, the old one in {backup.name}"
-
-
-@contextmanager
-def acting_as(user: int, group: int) -> Iterator[None]:
-    """Temporarily switch effective user and group (root only; otherwise do nothing)."""
-    if os.geteuid() != 0 or user == 0:
-        yield
-        return
-    groups, before = os.getgroups(), os.getegid()
-    os.setgroups([group])
-    os.setegid(group)
-    os.seteuid(user)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(before)
-        os.setgroups(groups)
-
-
-@contextmanager
-def acting_as_before() -> Iterator[None]:
-    """Within `acting_as`, act as root once more: for our own files outside the store."""
-    user, group = os.geteuid(), os.getegid()
-    if user == os.getuid():
-        yield
-        return
-    os.seteuid(os.getuid())
-    os.setegid(os.getgid())
-    try:
-        yield
-    finally:
-        os.setegid(group)
-        os.seteuid(user)
+            time = self.checkpoint.values.index_timestamp
+            yield f"checkpoint: index time {time}, the old one in {aside.replace(self.beside.name, _CHECKPOINT)}"
 
 
 def plan_index(
@@ -168,7 +140,7 @@ def plan_index(
         path = source / file["name"]
         new[path.name] = NewFile(path, path.stat().st_size, path.stat().st_size, file["sha256"])
     headers = {name: index_header(file.source) for name, file in new.items()}
-    with acting_as(*writer_of(root)):
+    with acting_as(*user_of(root)):
         index = (root / INDEX_FOLDER).resolve()
         there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
         present = [name for name in there if is_index_name(name)]
@@ -182,7 +154,8 @@ def plan_index(
         if deleted and advance_checkpoint:
             newest = max(header.end_timestamp for header in headers.values())
             backup = root / f"{_CHECKPOINT}{aside.name.removeprefix(index.name)}"
-            checkpoint = NewCheckpoint(_checkpoint(root)._replace(index_timestamp=newest), backup)
+            values = _checkpoint(root)._replace(index_timestamp=newest)
+            checkpoint = NewCheckpoint(values, backup, FileState.of(root / _CHECKPOINT))
         elif deleted and refuses_deletion:
             raise RefusedError(
                 f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
@@ -202,7 +175,7 @@ def plan_queues(store: str, out: Path) -> list[Installation]:
         folder, path = (folder, path) if folder in _QUEUE_ROOTS else (_PLAIN, file["path"])
         new.setdefault(folder, {})[path] = NewFile(out / file["path"], file["size"], file["written"], file["sha256"])
     plans = []
-    with acting_as(*writer_of(root, _PLAIN)):
+    with acting_as(*user_of(root, _PLAIN)):
         for name, files in sorted(new.items()):
             folder = (root / name).resolve()
             present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -213,11 +186,16 @@ def plan_queues(store: str, out: Path) -> list[Installation]:
 
 def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
     owner = owner_of(folder if folder.is_dir() else folder.parent, [folder / name for name in present])
-    if os.geteuid() not in {0, owner.user}:
-        raise RefusedError(f"{folder}: belongs to user {owner.user}, and files of it are another user's")
-    _refuse_full_disk(folder.parent, new)
-    set_aside = tuple(sorted({*present} - {*kept}))
-    return Installation(folder, new, set_aside, owner, _aside_of(folder), kept=tuple(kept))
+    return Installation(
+        folder,
+        new,
+        tuple(sorted({*present} - {*kept})),
+        owner,
+        _aside_of(folder),
+        kept=tuple(kept),
+        states={str(path.relative_to(folder)): state for path, state in file_states(folder)},
+        obstacles=tuple(_obstacles(folder.parent, owner, new)),
+    )
 
 
 def plan_files(folder: Path, files: Mapping[str, Path], beside: Path) -> Installation:
@@ -225,43 +203,34 @@ def plan_files(folder: Path, files: Mapping[str, Path], beside: Path) -> Install
     there = [folder / name for name in files if (folder / name).is_file()]
     others = there or sorted(path for path in folder.iterdir() if path.is_file())[-1:]
     new = {name: NewFile(path, path.stat().st_size, path.stat().st_size, None) for name, path in files.items()}
-    _refuse_full_disk(folder, new)
-    set_aside = tuple(path.name for path in there)
-    return Installation(folder, new, set_aside, owner_of(folder, others), _aside_of(beside), is_exchange=False)
+    owner = owner_of(folder, others)
+    return Installation(
+        folder,
+        new,
+        tuple(path.name for path in there),
+        owner,
+        _aside_of(beside),
+        is_exchange=False,
+        states={path.name: state for path in there if (state := FileState.of(path)) is not None},
+        obstacles=tuple(_obstacles(folder, owner, new)),
+    )
 
 
-def _refuse_full_disk(directory: Path, new: Mapping[str, NewFile]) -> None:
-    """Refuse what would leave less than a little of the disk."""
+def _obstacles(directory: Path, owner: Owner, new: Mapping[str, NewFile]) -> Iterator[str]:
+    """Yield the reasons why this process cannot put files into *directory*."""
+    if os.geteuid() not in {0, owner.user}:
+        yield f"{directory}: files must belong to user {owner.user}; run as that user, or as root"
     needed, free = sum(file.size for file in new.values()), shutil.disk_usage(directory).free
     if needed + _SPARE > free:
-        raise RefusedError(f"{directory}: {needed} bytes needed, {free} free")
+        yield (
+            f"{directory}: {needed:,} bytes are needed, {free:,} are free, and {_SPARE:,} must stay free for the broker"
+        )
 
 
 def _aside_of(directory: Path) -> Path:
     """Return a new name beside a directory, for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return directory.with_name(f"{directory.name}{REPLACED}{stamp}-{uuid4().hex[:8]}")
-
-
-def writer_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
-    """Return the user and the group that files of a directory must belong to; this process must be able to be them."""
-    user, group = user_of(root, name)
-    if os.geteuid() not in {0, user}:
-        raise RefusedError(f"files must belong to user {user}; run as that user, or as root")
-    return user, group
-
-
-def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
-    """Return the user and the group of a directory of the store, or of the store where there is none."""
-    whole = root.stat()
-    directory = root / name
-    part = directory.stat() if directory.is_dir() else whole
-    if whole.st_uid not in {0, part.st_uid}:
-        raise RefusedError(
-            f"the store belongs to user {whole.st_uid}, its {name} directory to user {part.st_uid}: make them one "
-            "user's"
-        )
-    return part.st_uid, part.st_gid
 
 
 def _read_manifest(source: Path) -> dict[str, Any]:
@@ -312,34 +281,19 @@ def _deleted_at_start(root: Path, headers: dict[str, IndexHeader]) -> tuple[str,
     return tuple(sorted(name for name, header in headers.items() if header.end_timestamp > time))
 
 
-@contextmanager
-def broker_kept_out(store: str) -> Iterator[None]:
-    """Hold the broker's own lock; `RefusedError` when the broker holds it."""
-    if not is_local(store):
-        raise RefusedError("files are installed into a store on this machine")
-    root = Path(local_path(store))
-    lock = root / "lock"
-    if not lock.exists():
-        yield  # before 4.2.0, or a copy: there is nothing to hold
-        return
-    with acting_as(*user_of(root)):
-        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "r+b") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
-        except OSError as error:
-            if error.errno not in {errno.EACCES, errno.EAGAIN}:
-                raise
-            raise RefusedError(f"{store}: the broker runs (it holds {lock.name}); stop it first") from error
-        yield
-
-
 def install(plan: Installation, step: Step = lambda name: name) -> None:
-    """Do what was planned; *step* is given before each step, none of which leaves less than a complete set."""
+    """
+    Carry out a plan; *step* is called before each step, none of which leaves less than a complete set.
+
+    `RefusedError` where it cannot be done, or where a file that was to be replaced or kept is no longer the one that
+    was planned: then everything is as it was found.
+    """
+    if plan.obstacles:
+        raise RefusedError("; ".join(plan.obstacles))
     owner, beside = plan.owner, plan.beside
     with acting_as(owner.user, owner.group), ExitStack() as stack:
         sweep(beside)
-        staging = beside.with_name(f"{beside.name}{_ATTEMPT}{uuid4()}")
+        staging = beside.with_name(f"{beside.name}{ATTEMPT}{uuid4()}")
         step("make the directory")
         staging.mkdir(mode=0o700)
         made = _opened(stack, staging)
@@ -355,7 +309,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
 
 def sweep(beside: Path) -> None:
     """Delete the attempts of installations that were killed."""
-    for leftover in beside.parent.glob(f"{beside.name}{_ATTEMPT}*"):
+    for leftover in beside.parent.glob(f"{beside.name}{ATTEMPT}*"):
         shutil.rmtree(leftover)
 
 
@@ -364,19 +318,53 @@ def _put_each(plan: Installation, staging: Path, step: Step) -> None:
         plan.aside.mkdir(mode=0o700, exist_ok=True)
     for name in plan.new:
         step(f"put {name}")
-        if name in plan.set_aside:
-            os.link(plan.folder / name, plan.aside / name, follow_symlinks=False)
-            flush_directory(plan.aside)
-        (staging / name).replace(plan.folder / name)
+        put_file(staging / name, plan.folder / name, plan.aside / name, plan.states.get(name))
         flush_directory(plan.folder)
     staging.rmdir()
 
 
+def put_file(made: Path, place: Path, aside: Path, expected: FileState | None) -> None:
+    """
+    Give a file its name, and keep what had the name under *aside*; `RefusedError` where that is not the *expected* one.
+
+    Until the two files have changed places, *aside* is the new one.
+    """
+    if expected is None:
+        try:
+            os.link(made, place, follow_symlinks=False)
+        except FileExistsError as error:
+            raise _changed(place) from error
+        made.unlink()
+        return
+    made.rename(aside)
+    flush_directory(aside.parent)
+    exchange(aside, place)
+    found = FileState.of(aside)
+    if found is None:  # deleted meanwhile
+        place.unlink()
+        raise _changed(place)
+    if found != expected:
+        exchange(aside, place)
+        aside.unlink()
+        raise _changed(place)
+
+
+def _changed(place: Path) -> RefusedError:
+    return RefusedError(
+        f"{place}: another process changed this file while this command ran; it was left as it is. Find out which "
+        "process writes to the store, stop it, and run this command again"
+    )
+
+
 def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> None:
-    """Complete the set that was made, an open directory, and let it and the folder change places."""
+    """Complete the new set, an open directory, and let it and the folder change places."""
     for name in plan.kept:
         step(f"keep {name}")
-        os.link(plan.folder / name, _make_parents(staging, name, plan.owner), follow_symlinks=False)
+        try:
+            os.link(plan.folder / name, _make_parents(staging, name, plan.owner), follow_symlinks=False)
+        except FileNotFoundError as error:
+            shutil.rmtree(staging)
+            raise _changed(plan.folder / name) from error
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
         flush_directory(directory)
     _give(made, plan.owner.group, plan.owner.directory_mode)
@@ -385,17 +373,43 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
         step("advance the checkpoint")
         _replace_checkpoint(plan.checkpoint)
     step("name the directory")
-    staging.rename(plan.aside)  # from here on nobody sweeps it away: after the exchange it holds the old set
+    staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
     step("exchange")
     _check_is(made, plan.aside)
-    _exchange(plan.aside, plan.folder)
+    exchange(plan.aside, plan.folder)
     _check_is(made, plan.folder)
     flush_directory(plan.folder.parent)
     step("tidy up")
+    changed = _changed_since_planned(plan)
+    if changed is not None:
+        _take_back(plan)
+        raise _changed(plan.folder / changed)
     if plan.aside.exists():
         for name in plan.kept:  # they are linked into the new set
             (plan.aside / name).unlink()
         remove_empty(plan.aside)
+
+
+def _take_back(plan: Installation) -> None:
+    """Restore the old set, which changed until the exchange."""
+    if plan.aside.exists():
+        exchange(plan.aside, plan.folder)
+        shutil.rmtree(plan.aside)
+    else:
+        shutil.rmtree(plan.folder)
+    if plan.checkpoint is not None:
+        place = plan.checkpoint.backup.with_name(_CHECKPOINT)
+        if plan.checkpoint.state is None:
+            place.unlink()
+        else:
+            plan.checkpoint.backup.replace(place)
+
+
+def _changed_since_planned(plan: Installation) -> str | None:
+    """Return a file of the old set that is not as it was when it was planned; None if all are."""
+    there = {str(path.relative_to(plan.aside)): state for path, state in file_states(plan.aside)}
+    names = there.keys() | plan.states.keys()
+    return min((name for name in names if there.get(name) != plan.states.get(name)), default=None)
 
 
 def _opened(stack: ExitStack, directory: Path) -> int:
@@ -409,18 +423,27 @@ def _check_is(made: int, place: Path) -> None:
     """Raise where another directory is at *place* than the one that was made."""
     found, expected = place.lstat(), os.fstat(made)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
-        raise OSError(f"{place}: not the directory that was made: somebody else changes the store meanwhile")
+        raise OSError(f"{place}: not the directory that was made: another process changes the store meanwhile")
 
 
 def remove_empty(folder: Path) -> None:
-    """Delete folders that have nothing in them any more."""
+    """Delete *folder* and the folders in it, as far as they are empty."""
     if not folder.is_dir():
         return
-    for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-        if not any(inner.iterdir()):
-            inner.rmdir()
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
+    for path in [*inner, folder]:
+        with suppress_not_empty():
+            path.rmdir()
+
+
+@contextmanager
+def suppress_not_empty() -> Iterator[None]:
+    """Leave a folder that has files, also one that has got them this very moment."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
 
 
 def _make_parents(staging: Path, path: str, owner: Owner) -> Path:
@@ -458,23 +481,22 @@ def _give(descriptor: int, group: int, mode: int) -> None:
 
 def _replace_checkpoint(checkpoint: NewCheckpoint) -> None:
     place = checkpoint.backup.with_name(_CHECKPOINT)
-    attempt = place.with_name(f"{_CHECKPOINT}{_ATTEMPT}{uuid4()}")
+    attempt = place.with_name(f"{_CHECKPOINT}{ATTEMPT}{uuid4()}")
     with attempt.open("xb") as file:
         file.write(encode_checkpoint(checkpoint.values))
         file.flush()
         if place.exists():
             status = place.lstat()
             _give(file.fileno(), status.st_gid, status.st_mode & 0o7777)
-            os.link(place, checkpoint.backup, follow_symlinks=False)
         os.fsync(file.fileno())
-    attempt.replace(place)
+    put_file(attempt, place, checkpoint.backup, checkpoint.state)
     flush_directory(place.parent)
 
 
-def _exchange(new: Path, old: Path) -> None:
-    """Let two directories beside each other change places: at once where the system can, else one after the other."""
-    # Without the system call a kill between two renames leaves no directory *old*: the broker then makes a new one.
-    # Nothing is lost: both sets lie beside it, the new one under the name that ends in `-new`.
+def exchange(new: Path, old: Path) -> None:
+    """Let two files or directories change places: in one step where the system can, else one after the other."""
+    # Without the system call a kill between two renames leaves nothing at *old*, and a broker would make a new one.
+    # Nothing is lost: the old one is at *new*, and the new one next to it, under the name that ends in `-new`.
     if not os.path.lexists(old):
         new.rename(old)
         return

@@ -1,20 +1,22 @@
 """
-What a repair does to a store, written down before it is done: whoever is killed, and whoever undoes it, reads it.
+The journal of a repair: each step is written down before it is carried out, so that a killed repair can be undone.
 
-A step exchanges a folder of the store for a new one, or puts files of the log and the checkpoint in place. What was
-replaced stays beside the store; undoing puts it back, in the opposite order, as often as it is asked for.
+A step exchanges a folder of the store for a new one, or puts files of the log and the checkpoint in place. Replaced
+files stay next to the folder; undo restores them, the newest step first, and can be repeated.
 """
 
 import json
+import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.rebuild.install import Installation, acting_as, remove_empty, sweep, user_of
+from jobs.rebuild.install import Installation, exchange, remove_empty, suppress_not_empty, sweep
 from jobs.storage.local import LocalStorage, flush_directory, sha256_of
+from jobs.store.held_store import acting_as, user_of
 
 JOURNAL = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"
@@ -34,6 +36,7 @@ class Entry:
     backup: None = None  # in journals of earlier versions
     done: bool = False
     digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of each new file; of an earlier version none
+    made_folders: list[str] = field(default_factory=list)  # below the folder; of an earlier version none
 
 
 class NotRepairableError(ValueError):
@@ -90,7 +93,7 @@ class Journal:
         self.write()
 
     def undo(self) -> list[str]:
-        """Put back what was replaced, the newest step first, as the store's owner; return what was done."""
+        """Restore the replaced files, the newest step first, as the store's owner; return what was done."""
         owner = user_of(Path(self.store))
         with acting_as(*owner):
             undone: dict[Path, Path] = {}
@@ -108,17 +111,19 @@ class Journal:
 def _entry_of(plan: Installation) -> Entry:
     exchanged = plan.folder.stat().st_ino if plan.is_exchange and plan.folder.exists() else None
     part = plan.beside.name if plan.is_exchange or plan.beside.name == CHECKPOINT_PART else "log"
+    folders = {parent for name in plan.new for parent in Path(name).parents if not (plan.folder / parent).exists()}
     return Entry(
         part, str(plan.folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
         digests={name: sha256_of(file.source) for name, file in plan.new.items()},
+        made_folders=sorted(str(folder) for folder in folders),
     )  # fmt: skip
 
 
 def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
     """
-    Refuse to take back a step after which a broker wrote on, or whose replaced files are no longer there.
+    Refuse to undo a step after which a broker wrote on, or whose replaced files are lost.
 
-    *undone* says where files lie that are put back before this step is taken back; it is given those of this step.
+    *undone* says which file each path has once later steps are undone; the files that this step restores are added.
     """
     folder, aside = Path(entry.folder), Path(entry.aside)
     if not _was_done(entry):
@@ -126,21 +131,27 @@ def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
     for name, digest in entry.digests.items():
         place, replaced = folder / name, aside / name
         now = undone.get(place, place)
-        if replaced.exists() or name not in entry.set_aside:
+        is_set_aside = name in entry.set_aside
+        if replaced.exists() and sha256_of(replaced) == digest:  # killed before the two files changed places
+            continue
+        if replaced.exists() or not is_set_aside:
             undone[place] = replaced
-        if not now.exists() or (replaced.exists() and replaced.samefile(now)):  # killed before it was put in place
+        # Killed before it was put in place; an earlier version gave the old file a second name first.
+        if not now.exists() or (replaced.exists() and replaced.samefile(now)):
             continue
         is_as_installed = sha256_of(now) == digest
-        is_set_aside = name in entry.set_aside
         if is_as_installed and is_set_aside and not replaced.exists():
-            raise NotRepairableError(f"{replaced}: the replaced file is no longer there; nothing was taken back")
+            raise NotRepairableError(f"{replaced}: the replaced file is no longer there; nothing was undone")
         # A file with other bytes may be the old one if the step puts single files and was killed before it set this one
         # aside. Else a broker has written to it.
         if not is_as_installed and (entry.done or entry.is_exchange or replaced.exists() or not is_set_aside):
-            raise NotRepairableError(
-                f"{place}: written to after the repair: the broker has gone on, and what came since would be lost; "
-                "nothing was taken back"
-            )
+            raise _written_to(place, "nothing was undone")
+
+
+def _written_to(place: Path, outcome: str) -> NotRepairableError:
+    return NotRepairableError(
+        f"{place}: changed after the repair; an undo would lose what was written since. {outcome.capitalize()}"
+    )
 
 
 def _undo(entry: Entry) -> list[str]:
@@ -149,16 +160,64 @@ def _undo(entry: Entry) -> list[str]:
     if not _was_done(entry):
         shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
         return [f"{entry.part}: had not been changed"]
-    _put_back(folder, aside, entry.set_aside)
+    for name in entry.set_aside:
+        _restore(entry, name)
     for name in sorted(set(entry.new) - set(entry.set_aside)):
-        (folder / name).unlink(missing_ok=True)
-    for path in [path for path in aside.rglob("*") if path.is_file()]:  # not tidied up: the new set has it, too
+        _remove(entry, name)
+    for path in [path for path in aside.rglob("*") if path.is_file()]:  # not tidied up: the new set has it as well
         if (folder / path.relative_to(aside)).exists() and path.samefile(folder / path.relative_to(aside)):
             path.unlink()
     remove_empty(aside)
+    for name in sorted(entry.made_folders, reverse=True):
+        with suppress_not_empty():
+            (folder / name).rmdir() if (folder / name).is_dir() else None
     if entry.inode is None and entry.is_exchange:
         remove_empty(folder)
-    return [f"{entry.part}: {counted(len(entry.set_aside), 'file')} put back, {len(entry.new)} taken out"]
+    if folder.exists():
+        flush_directory(folder)
+    return [f"{entry.part}: {counted(len(entry.set_aside), 'file')} restored, {len(entry.new)} removed"]
+
+
+def _restore(entry: Entry, name: str) -> None:
+    """Let a replaced file and the installed one change places, and delete the installed one."""
+    place, aside = Path(entry.folder) / name, Path(entry.aside) / name
+    if not aside.exists():
+        return
+    is_second_name = place.exists() and aside.samefile(place)  # of an earlier version
+    if is_second_name or entry.digests.get(name) == sha256_of(aside):  # the step, or an earlier undo, was killed
+        aside.unlink()
+        return
+    if name not in entry.new and place.exists():
+        raise _written_to(place, "it stays, and the undo can be repeated")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
+        aside.unlink()
+        return
+    exchange(aside, place)
+    if not _is_installed(entry, name, aside):
+        exchange(aside, place)
+        raise _written_to(place, "it stays, and the undo can be repeated")
+    aside.unlink()
+
+
+def _remove(entry: Entry, name: str) -> None:
+    """Take an installed file that replaced no other out of the store."""
+    place, removed = Path(entry.folder) / name, Path(entry.aside) / name
+    removed.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists():
+        place.rename(removed)
+    if removed.exists() and not _is_installed(entry, name, removed):
+        os.link(removed, place, follow_symlinks=False)
+        removed.unlink()
+        raise _written_to(place, "it stays, and the undo can be repeated")
+    removed.unlink(missing_ok=True)
+
+
+def _is_installed(entry: Entry, name: str, path: Path) -> bool:
+    """Return whether a file is the one that the step installed; journals of earlier versions do not tell."""
+    digest = entry.digests.get(name)
+    return digest is None or sha256_of(path) == digest
 
 
 def _was_done(entry: Entry) -> bool:
@@ -167,13 +226,3 @@ def _was_done(entry: Entry) -> bool:
         return True
     folder = Path(entry.folder)
     return (folder.stat().st_ino if folder.exists() else None) != entry.inode
-
-
-def _put_back(folder: Path, aside: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if (aside / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (aside / name).replace(folder / name)
-            (aside / name).unlink(missing_ok=True)  # of two names of one file, both stay
-    if folder.exists():
-        flush_directory(folder)

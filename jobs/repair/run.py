@@ -9,7 +9,7 @@ done, and verify again.
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -38,14 +38,10 @@ from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
     Installation,
-    RefusedError,
-    acting_as,
-    broker_kept_out,
     install,
     plan_files,
     plan_index,
     plan_queues,
-    user_of,
 )
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.repair.before_start import bridged, withheld
@@ -57,6 +53,7 @@ from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.store.features import has_default_sizes
+from jobs.store.held_store import HeldStore, RefusedError, acting_as, hold_store, user_of
 from jobs.store.index_files import geometry_of_index, header_of
 from jobs.store.known import ASSUMED, GIVEN, AssumedError, UndecidedError
 from jobs.store.request import StoreRequest
@@ -175,10 +172,11 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     if not is_local(request.store):
         raise NotRepairableError("a store on this machine can be repaired")
     work = _claimed(request) / _WORK
-    found = _verified(request, request.commitlog, workers)
-    story = _Repair(request, workers, work, RepairSummary(normalise(request.store), found), tuple(request.commitlog))
-    story.run()
-    return story.summary
+    with hold_store(request.store, request.out, request.commitlog) if request.apply else nullcontext() as held:
+        found = _verified(request, request.commitlog, workers)
+        summary = RepairSummary(normalise(request.store), found)
+        _Repair(request, workers, work, summary, tuple(request.commitlog)).run(held)
+    return summary
 
 
 def undo(store: str, out: Path) -> list[str]:
@@ -187,7 +185,7 @@ def undo(store: str, out: Path) -> list[str]:
     if journal is None or not journal.entries:
         raise NotRepairableError(f"{out}: no repair from here is in place")
     _refuse_other_store(journal, store, out)
-    with broker_kept_out(store):
+    with hold_store(store, out):
         return journal.undo()
 
 
@@ -243,7 +241,8 @@ class _Repair:
     def store(self) -> Store:
         return self.request.listed(self.workers.options)
 
-    def run(self) -> None:
+    def run(self, held: HeldStore | None) -> None:
+        """Plan the repair, and carry the plan out in a store that is *held*."""
         request, verdict = self.request, self.summary.found
         if request.lake is not None:
             self._make_segments(request.lake)
@@ -255,17 +254,19 @@ class _Repair:
             verdict = self._bridge(verdict)
         self._make_rest(verdict)
         self._refuse_unknown(request.accepted)
-        with broker_kept_out(request.store):
-            plans = self._planned()
+        plans = self._planned()
+        if plans:
+            self.summary.withheld = withheld(self.summary.found, verdict)
+        if self.summary.withheld is not None:
+            plans = []
+        self.summary.plan = [line for plan in plans for line in plan.describe(is_done=held is not None)]
+        self.summary.files = sum(len(plan.new) for plan in plans)
+        if held is None:
+            reasons = dict.fromkeys(reason for plan in plans for reason in plan.obstacles)
+            self.summary.notes += [f"cannot be put in place now: {reason}" for reason in reasons]
+        elif self.summary.withheld is None:
             if plans:
-                self.summary.withheld = withheld(self.summary.found, verdict)
-            if self.summary.withheld is not None:
-                plans = []
-            self.summary.plan = [line for plan in plans for line in plan.describe()]
-            self.summary.files = sum(len(plan.new) for plan in plans)
-            if request.apply and self.summary.plan:
-                _apply(request, plans)
-        if request.apply and self.summary.withheld is None:
+                _apply(request, plans, held)
             self.summary.left = verdict = _verified(request, request.commitlog, self.workers)
         self._say_what_is_left(verdict)
 
@@ -442,7 +443,7 @@ class _Repair:
         self.summary.notes += _stays(what, names, has_lake=self.request.lake is not None)
 
     def _planned(self) -> list[Installation]:
-        """Look at everything once more and return what would be done; `RefusedError` when it must not be."""
+        """Return the installations, one for each folder of the store."""
         root = self.root
         with acting_as(*user_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}
@@ -513,14 +514,23 @@ def _newest_indexed(store: Store) -> int:
     return max((header.end_timestamp for header in headers if header is not None), default=0)
 
 
-def _apply(request: RepairRequest, plans: Sequence[Installation]) -> None:
-    """Do it, each step written down before it is done."""
+def _apply(request: RepairRequest, plans: Sequence[Installation], held: HeldStore) -> None:
+    """Carry the plans out, each step written down before; `RefusedError` where the store changed since it was held."""
     journal = Journal.read(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())
     journal.settle()
-    for plan in plans:
-        with journal.step(plan):
-            install(plan)
+    installed: set[str] = set()
+    for number, plan in enumerate(plans):
+        try:
+            held.refuse_changes(installed)
+            with journal.step(plan):
+                install(plan)
+        except RefusedError as error:
+            if not number:
+                raise
+            done = f"{number} of {counted(len(plans), 'step')} are in place; --undo reverts them"
+            raise RefusedError(f"{error}. {done}") from error
+        installed |= plan.changed
 
 
 __all__ = ["NotRepairableError", "RefusedError", "RepairRequest", "RepairSummary", "repair", "undo"]

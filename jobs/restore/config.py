@@ -1,6 +1,7 @@
 """The broker's configuration, as the lake keeps it: topics, groups, offsets of consumers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
@@ -12,6 +13,7 @@ from jobs.restore.plan import DELETED
 from jobs.restore.sources import source_of
 from jobs.storage.local import LocalStorage
 from jobs.store.config_files import CONFIG_FOLDER
+from jobs.store.held_store import FileState
 
 _run = attrgetter("run")
 _PROGRESS = ("Offset.json", "OrderInfo.json")  # as the names of files end that say how far somebody has read
@@ -25,6 +27,28 @@ _FROM_LATER = (
 )
 
 
+class NotResumableError(ValueError):
+    """The directory holds files of another restore, or files that no restore wrote."""
+
+
+def changed(place: Path) -> NotResumableError:
+    """Return the error for a file that this restore did not write, or that another process has changed since."""
+    return NotResumableError(
+        f"{place}: not the file that this restore wrote; it was left as it is. Another process writes into the "
+        "directory: restore into a new one"
+    )
+
+
+def create_or_compare(path: Path, data: bytes) -> FileState:
+    """Create a file, or find one with the same bytes that a killed run has written; return its state."""
+    with suppress(FileExistsError):
+        LocalStorage().create(str(path), data)
+    state = FileState.of(path)
+    if state is None or path.read_bytes() != data:
+        raise changed(path)
+    return state
+
+
 class _Version(NamedTuple):
     name: str
     bytes: bytes | None
@@ -33,9 +57,9 @@ class _Version(NamedTuple):
 
 
 class RestoredConfig(NamedTuple):
-    """Which files were written, and what there is to say of the others."""
+    """The files that were written, and notes on the others."""
 
-    names: tuple[str, ...]
+    files: Mapping[str, FileState]  # by path
     notes: tuple[str, ...]
     lost: Mapping[str, str]  # files of the lake, and what is wrong with them
 
@@ -53,7 +77,7 @@ def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: 
     for version in source.rows(store_id, _Version, ("name", "to_offset", "run")):
         if _is_name(version.name):
             versions.setdefault(version.name, []).append(version)
-    left_out, written = [], []
+    left_out, written = [], dict[str, FileState]()
     lost = {f"config_files, {name}:": DELETED for name in sorted(seen.keys() - versions.keys()) if not source.lost}
     for name, of_file in sorted(versions.items()):
         data = _version(of_file, until)
@@ -64,10 +88,8 @@ def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: 
         if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
             lost[f"config_files, {name}:"] = f"{DELETED}, and an older version is written"
         path = out / CONFIG_FOLDER / name
-        if not path.exists():  # a run that was killed has written it
-            LocalStorage().create(str(path), data)
-        written.append(name)
-    return RestoredConfig(tuple(written), tuple(_notes(written, left_out)), {**source.lost, **lost})
+        written[str(path)] = create_or_compare(path, data)
+    return RestoredConfig(written, tuple(_notes(written, left_out)), {**source.lost, **lost})
 
 
 def _version(of_file: Sequence[_Version], until: int | None) -> bytes | None:
@@ -79,7 +101,7 @@ def _version(of_file: Sequence[_Version], until: int | None) -> bytes | None:
     return None if oldest.name.endswith(_PROGRESS) else oldest.bytes
 
 
-def _notes(written: Sequence[str], left_out: Sequence[str]) -> list[str]:
+def _notes(written: Collection[str], left_out: Sequence[str]) -> list[str]:
     if not written and not left_out:
         return [_NONE]
     return [f"{', '.join(left_out)} left out: {_FROM_LATER}"] if left_out else []

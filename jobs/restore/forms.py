@@ -1,4 +1,4 @@
-"""The sizes of queue and index files as runs of `ingest` have seen them: what is made from a lake gets the same."""
+"""The sizes and the release of queue and index files as runs of `ingest` recorded them: a restore uses the same."""
 
 from collections.abc import Iterator, Mapping
 from datetime import tzinfo
@@ -13,22 +13,23 @@ from jobs.lake.tables import INDEX_FILES
 from jobs.products.index.file_names import detect_zone
 from jobs.products.index.settings import Wanted
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
-from jobs.store.known import ASSUMED, GIVEN, Known
+from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind
 
 
 class Forms(NamedTuple):
-    """The geometry of what is made of the log: given, else as runs have seen it, else RocketMQ's defaults."""
+    """The settings of files that are made from the log: given, else as runs recorded them, else RocketMQ's defaults."""
 
     index_files: Known[Geometry]
     queues: SeenQueues
     zone: tzinfo | None  # by which the broker named its index files
+    release: Known[str] | None  # as `--release` takes it; None: only the restored log can tell
 
     @classmethod
     def of(cls, known: KnownStore, wanted: Wanted, lake: Lake) -> Self:
-        """Find out what was given, and what the lake has noted."""
+        """Settle each from the user's options and what runs recorded."""
         state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
         noted = state.get("index") or {}
@@ -44,13 +45,26 @@ class Forms(NamedTuple):
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
         plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
         zone = wanted.zone or _zone_of_names(lake, known.store_id)
-        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}), zone)
+        release = _release(noted, wanted)
+        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}), zone, release)
 
     def lines(self) -> Iterator[str]:
         """Yield each figure, and how it is known."""
         for kind, size in self.queues.sizes.items():
             yield f"{kind.value}s of {size.value:,} bytes ({size.how})"
         yield f"index files of {self.index_files.value} ({self.index_files.how})"
+        if self.release is not None:
+            yield f"rules of RocketMQ {self.release.value} ({self.release.how})"
+
+
+def _release(noted: Mapping[str, Any], wanted: Wanted) -> Known[str] | None:
+    """Return the releases that were given, or those by whose rules runs made index entries."""
+    if wanted.release is not None:
+        return Known(wanted.release, GIVEN, GIVEN)
+    if not noted:
+        return None
+    rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
+    return Known(rules, DETECTED, "runs read the store so")
 
 
 def _zone_of_names(lake: Lake, store_id: str) -> tzinfo | None:

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 
 _TABLES = (MESSAGES, LOG_PIECES, QUARANTINE)
 DELETED = "rows were deleted from the lake"
+_OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
 
 
 class NothingToRestoreError(ValueError):
@@ -60,6 +62,7 @@ class Cause(NamedTuple):
     end: int
     why: str
     is_gap: bool = False  # a run did not find it in the store
+    is_choice: bool = False  # a run did not take the topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,10 @@ class Plan:
         lost = (cause for cause in self.causes if cause.is_gap and self.start <= cause.start < cause.end <= first)
         return [*sorted((cause.start, cause.end) for cause in lost), *missing(there, first, self.end)]
 
-    def cause_of(self, start: int, end: int) -> str:
-        """Return why [start, end) is missing."""
-        found = dict.fromkeys(cause.why for cause in self.causes if cause.start < end and start < cause.end)
+    def cause_of(self, start: int, end: int, *, may_be_unchosen: bool = True) -> str:
+        """Return why [start, end) is missing; *may_be_unchosen* where it may be of topics that a run did not take."""
+        causes = (cause for cause in self.causes if may_be_unchosen or not cause.is_choice)
+        found = dict.fromkeys(cause.why for cause in causes if cause.start < end and start < cause.end)
         return "; ".join(found) or DELETED
 
 
@@ -98,7 +102,9 @@ def plan_log(
     """Return the segments to make of [start, until); a log begins with a whole file, so *start* is rounded down."""
     messages, pieces, quarantine = (source_of(lake, table, known.store_id) for table in _TABLES)
     end = known.newest.to_offset if known.newest else 0
-    end = end if until is None else min(until, end)
+    if until is not None and until > end:
+        raise NothingToRestoreError(f"--until {until}: {_past_end(until, end)}")
+    end = end if until is None else until
     kept_pieces = pieces.rows(known.store_id, _Piece, ("physical_offset", "length"))
     noted = {piece.physical_offset: piece for piece in kept_pieces if piece.kind == FILE}
     of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
@@ -129,6 +135,15 @@ def plan_log(
     )
 
 
+def _past_end(offset: int, end: int) -> str:
+    """Say that the lake's log ends before *offset*; digits of that size may be meant as milliseconds."""
+    reason = f"plain digits are an offset, and the lake's log ends at {end}"
+    if _OLDEST_TIME <= offset < _NEWEST_TIME:
+        time = datetime.fromtimestamp(offset / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        reason += f"; a time is written {time}"
+    return reason
+
+
 def _gaps(lake: Lake, known: KnownStore) -> Iterator[Cause]:
     """Yield the gaps that runs found in the store."""
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
@@ -151,9 +166,8 @@ def _lost(messages: Source) -> Iterator[Cause]:
 
 def _not_chosen(known: KnownStore) -> Iterator[Cause]:
     if known.chosen.until:
-        yield Cause(
-            0, known.chosen.until, "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)"
-        )
+        why = "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)"
+        yield Cause(0, known.chosen.until, why, is_choice=True)
 
 
 def _reaches(file: StoredFile, base: int, size: int) -> bool:

@@ -9,6 +9,7 @@ killed is continued: a segment that has its name is whole.
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,24 +24,23 @@ from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import index_header
-from jobs.restore.config import write_config
+from jobs.restore.config import NotResumableError, changed, create_or_compare, write_config
 from jobs.restore.coverage import Interval
 from jobs.restore.forms import Forms
 from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp, plan_log
 from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, sha256_of
+from jobs.store.held_store import FileState, file_states
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 
 MANIFEST = "MANIFEST.json"
 UNFINISHED = ".restore"
 _PLAN = "plan.json"
+_NOTE = ".note.json"  # ends the name of the note of a segment, or of a part of the store
+_FOLDERS = {"queues": ("batchconsumequeue", "consumequeue_ext", "consumequeue"), "index": (INDEX_FOLDER,)}
 _WALKED_AT_START = 3  # files of the log, by a broker that was stopped in order
-
-
-class NotResumableError(ValueError):
-    """The files in the directory are of another restore, or of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +142,21 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     if complete is not None:
         return complete
     paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
-    done = {state["base_offset"]: state for state in _finished(unfinished, paths)}
+    done = _finished(unfinished, paths)
     todo = [segment for segment in plan.segments if segment.base_offset not in done]
     works = [SegmentWork.of(plan, segment, str(paths[segment.base_offset])) for segment in todo]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
-    results = sorted([*made, *(_read(state) for state in done.values())])
+    results = sorted([*made, *done.values()])
     summary = _summary(request, known, plan, results, resumed=len(done))
     state: Mapping[str, Any] = known.newest.state if known.newest else {}
     seen = (state.get("config_files") or {}).get("files", {})
     config = write_config(request.lake, known.store_id, request.out, request.until, seen)
-    summary.config, summary.notes = [*config.names], [*summary.notes, *config.notes]
+    summary.config, summary.notes = [Path(path).name for path in config.files], [*summary.notes, *config.notes]
     summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
     summary.notes += _of_gaps(plan, summary.missing)
     _build_rest(request, Forms.of(known, request.wanted, request.lake), summary, workers)
-    _write_checkpoint(request.out, last_store_timestamp(request.lake, known, plan.end))
+    checkpoint = _write_checkpoint(request.out, last_store_timestamp(request.lake, known, plan.end))
+    _refuse_changes(unfinished, {**config.files, **checkpoint})
     _write_manifest(request.out, summary, {paths[result.base_offset]: result.sha256 for result in results})
     shutil.rmtree(unfinished)
     return summary
@@ -204,27 +205,33 @@ def _sweep(out: Path) -> None:
 
 
 def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
-    """Write a segment, and beside it the state from which `--resume` continues."""
-    result = restore_segment(work, Path(folder))
-    LocalStorage().create(f"{folder}/{work.base_offset:020d}.json", json.dumps(result._asdict()).encode())
-    return result
+    """Write a segment; before it gets its name, note the result and the state of the file for `--resume`."""
+
+    def note(result: RestoredSegment, file: FileState) -> None:
+        described = {"result": result._asdict(), "files": {work.path: file}}
+        LocalStorage().create(f"{folder}/{work.base_offset:020d}{_NOTE}", json.dumps(described).encode())
+
+    return restore_segment(work, Path(folder), note)
 
 
-def _finished(unfinished: Path, paths: Mapping[int, Path]) -> list[dict[str, Any]]:
-    """Return the notes on the segments that are there; drop the note on one that somebody deleted."""
-    states = []
-    for path in sorted(unfinished.glob("*.json")):
-        if path.name == _PLAN:
-            continue
-        if paths[int(path.stem)].exists():
-            states.append(json.loads(path.read_bytes()))
-        else:
+def _finished(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, RestoredSegment]:
+    """Return the noted segments that are there; delete the note of one that never got its name, or was deleted."""
+    results = {}
+    for path in sorted(unfinished.glob(f"[0-9]*{_NOTE}")):
+        note = json.loads(path.read_bytes())
+        place = paths[int(path.name.removesuffix(_NOTE))]
+        file = FileState.of(place)
+        if file is None:
             path.unlink()
-    return states
-
-
-def _read(state: dict[str, Any]) -> RestoredSegment:
-    return RestoredSegment(**{name: _as_tuples(value) for name, value in state.items()})
+            continue
+        if file != FileState(*note["files"][str(place)]):
+            raise changed(place)
+        result = RestoredSegment(**{name: _as_tuples(value) for name, value in note["result"].items()})
+        results[result.base_offset] = result
+    foreign = next((place for base, place in paths.items() if base not in results and place.exists()), None)
+    if foreign is not None:
+        raise changed(foreign)
+    return results
 
 
 def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
@@ -281,39 +288,70 @@ def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers
     """Make queues and index files from the restored log; each folder gets its name when it is whole."""
     out, unfinished = request.out, request.out / UNFINISHED
     wanted = request.wanted
+    if forms.release is not None:
+        wanted = wanted._replace(release=forms.release.value)
     summary.forms = list(forms.lines()) if request.with_queues or request.with_index else []
-    if request.with_queues and not (out / "consumequeue").exists():
-        folder = unfinished / "queues"
-        shutil.rmtree(folder, ignore_errors=True)
-        asked = queue_builder.RebuildQueuesRequest(
-            str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
-            seen=forms.queues,
-        )  # fmt: skip
-        built = queue_builder.rebuild(asked, workers)
-        summary.notes += built.notes
-        (folder / MANIFEST).unlink()
-        for name in ("batchconsumequeue", "consumequeue_ext"):
-            if (folder / name).exists():
-                shutil.rmtree(out / name, ignore_errors=True)  # of a run that was killed before the last name
-                (folder / name).rename(out / name)
-        folder.rename(out / "consumequeue")
-    if request.with_index and not (out / "index").exists():
-        folder = unfinished / "index"
-        shutil.rmtree(folder, ignore_errors=True)
-        geometry = forms.index_files.value
-        asked_index = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
-        index_builder.rebuild(index_builder.RebuildIndexRequest(str(out), str(folder), asked_index), workers)
-        (folder / MANIFEST).unlink()
-        folder.rename(out / "index")
+    if request.with_queues:
+        with _built(out, unfinished, "queues") as folder:
+            if folder is not None:
+                asked = queue_builder.RebuildQueuesRequest(
+                    str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
+                    seen=forms.queues,
+                )  # fmt: skip
+                built = queue_builder.rebuild(asked, workers)
+                summary.notes += built.notes
+                (folder / MANIFEST).unlink()
+    if request.with_index:
+        with _built(out, unfinished, "index") as folder:
+            if folder is not None:
+                geometry = forms.index_files.value
+                asked_index = wanted._replace(
+                    hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone
+                )
+                index_builder.rebuild(index_builder.RebuildIndexRequest(str(out), str(folder), asked_index), workers)
+                (folder / MANIFEST).unlink()
 
 
-def _write_checkpoint(out: Path, timestamp: int) -> None:
+@contextmanager
+def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
+    """
+    Give a folder to build a *part* of the store in, and move what was built into place; None where it is built already.
+
+    The states of the files are noted first: a restore that was killed goes on with the same files, or refuses.
+    """
+    folder, note = unfinished / part, unfinished / f"{part}{_NOTE}"
+    *inner, main = _FOLDERS[part]
+    places = [*((folder / name, out / name) for name in inner), (folder, out / main)]
+    if note.exists():
+        yield None
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        yield folder
+        states = {}
+        for made, state in file_states(folder):
+            parent, place = next(pair for pair in places if made.is_relative_to(pair[0]))
+            states[str(place / made.relative_to(parent))] = state
+        LocalStorage().create(str(note), json.dumps({"files": states}).encode())
+    for made, place in places:
+        if made.exists():
+            if place.exists():
+                raise changed(place)
+            made.rename(place)
+
+
+def _refuse_changes(unfinished: Path, files: Mapping[str, FileState]) -> None:
+    """Raise `NotResumableError` where one of *files*, or of those that are noted, is not the one that was written."""
+    noted = [json.loads(note.read_bytes())["files"] for note in sorted(unfinished.glob(f"*{_NOTE}"))]
+    for name, state in ((name, state) for some in (*noted, files) for name, state in some.items()):
+        if FileState.of(Path(name)) != FileState(*state):
+            raise changed(Path(name))
+
+
+def _write_checkpoint(out: Path, timestamp: int) -> Mapping[str, FileState]:
     """Write what a broker that was stopped in order leaves: everything up to the last message is on the disk."""
-    if not (out / "checkpoint").exists():
-        indexed = max((index_header(path).end_timestamp for path in (out / INDEX_FOLDER).glob("*")), default=0)
-        LocalStorage().create(
-            str(out / "checkpoint"), encode_checkpoint(Checkpoint(timestamp, timestamp, indexed, 0, 0, 0))
-        )
+    indexed = max((index_header(path).end_timestamp for path in (out / INDEX_FOLDER).glob("*")), default=0)
+    path, checkpoint = out / "checkpoint", Checkpoint(timestamp, timestamp, indexed, 0, 0, 0)
+    return {str(path): create_or_compare(path, encode_checkpoint(checkpoint))}
 
 
 def _write_manifest(out: Path, summary: Summary, hashed: Mapping[Path, str]) -> None:

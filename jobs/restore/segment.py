@@ -6,7 +6,7 @@ only when all of it is on the disk, so a run that is killed leaves no half segme
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
@@ -26,6 +26,7 @@ from jobs.restore.plan import Plan, PlannedSegment
 from jobs.restore.proof import JUDGED, UNIT_COLUMNS, Expected, Units, judge
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
+from jobs.store.held_store import FileState
 from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes
@@ -169,8 +170,14 @@ class _Segment:
         return [(end, limit)]
 
 
-def restore_segment(work: SegmentWork, begun_in: Path) -> RestoredSegment:
-    """Write one segment of the log, durably and under its name only when it is whole; till then it is in *begun_in*."""
+def restore_segment(
+    work: SegmentWork, begun_in: Path, note: Callable[[RestoredSegment, FileState], None] = lambda *_: None
+) -> RestoredSegment:
+    """
+    Write one segment of the log, durably, in *begun_in*; give it its name only when it is whole.
+
+    *note* is called before it gets its name; `FileExistsError` where another file has it.
+    """
     target = Path(work.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     attempt = begun_in / f"{ATTEMPT}{target.name}-{uuid4()}"
@@ -201,15 +208,18 @@ def restore_segment(work: SegmentWork, begun_in: Path) -> RestoredSegment:
         lost = tuple(missing([*covered, *assumed], work.base_offset, limit))
         digest = sha256_of(attempt)
         os.fsync(descriptor)
-        attempt.rename(target)
+        result = RestoredSegment(
+            work.base_offset, work.size, digest, segment.records, lost, tuple(assumed),
+            tuple(sorted(segment.incomplete)), tuple(twice), tuple(unreadable), tuple(sorted({*changed})),
+            tuple(unchecked.merged()[0]),
+        )  # fmt: skip
+        note(result, FileState.from_status(os.fstat(descriptor)))
+        os.link(attempt, target)
         flush_directory(target.parent)
     finally:
         os.close(descriptor)
         attempt.unlink(missing_ok=True)
-    return RestoredSegment(
-        work.base_offset, work.size, digest, segment.records, lost, tuple(assumed), tuple(sorted(segment.incomplete)),
-        tuple(twice), tuple(unreadable), tuple(sorted({*changed})), tuple(unchecked.merged()[0]),
-    )  # fmt: skip
+    return result
 
 
 def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from jobs.storage.local import Care, step_back
 from jobs.storage.locations import is_local, local_path
 
-_LOCK_FILE = "lock"
-_FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
+LOCK_FILE = "lock"
+FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
+_NO_PROCESS = -1  # holds a lock that belongs to an open file: no broker takes one, `held_store` does
 FULL = 0.75  # diskMaxUsedSpaceRatio: from here on a broker deletes before its time
 
 
@@ -26,13 +27,13 @@ class DiskWouldFillError(OSError):
 
 def broker_process(store: str) -> int | None:
     """Return the process that holds the store's lock; None when no broker runs on it, as far as can be known."""
-    path = Path(local_path(store)) / _LOCK_FILE if is_local(store) else None
+    path = Path(local_path(store)) / LOCK_FILE if is_local(store) else None
     if path is None or not path.is_file() or not sys.platform.startswith("linux"):
         return None
     with path.open("rb") as file:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
-    return None if kind == fcntl.F_UNLCK else process
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _, _, _, process = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK or process == _NO_PROCESS else process
 
 
 def care_beside(store: str, max_rate: int | None = None) -> Care | None:

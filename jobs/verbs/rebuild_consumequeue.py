@@ -17,6 +17,7 @@ from jobs.command.rebuilds import (
     RebuildForm,
     Rebuilt,
     give_rebuilt,
+    held_for_install,
     put_in_place,
     rebuild_options,
     refuse_beside_broker,
@@ -93,7 +94,7 @@ def command(  # noqa: PLR0913 - one argument an option
     target = Path(local_path(out))
     if made.to == _ROCKSDB:
         _refuse_for_database(root, target, how)
-    if how.wants_install:
+    if how.wants_install and not how.dry_run:
         refuse_beside_broker(root)
     conf = place.conf()
     care = care_beside(root, form.max_rate)
@@ -116,13 +117,15 @@ def command(  # noqa: PLR0913 - one argument an option
         commitlog=place.log_directories(conf),
         care=care,
     )
-    with shown_as_usage(UndecidedError):
-        if how.only_says:
+    if how.only_says:
+        with shown_as_usage(UndecidedError):
             return say_dry_run(dry_run_of_queues(request, workers.options), answer)
-        summary = rebuild(request, workers)
-    answer.begin(_lines(summary))
-    if how.wants_install:
-        summary.installed = put_in_place(root, partial(plan_queues, root, target), answer, dry_run=how.dry_run)
+    with held_for_install(place, out, how) as held:
+        with shown_as_usage(UndecidedError):
+            summary = rebuild(request, workers)
+        answer.begin(_lines(summary))
+        if how.wants_install:
+            summary.installed = put_in_place(partial(plan_queues, root, target), answer, held)
     is_to_install = summary.files and summary.has_place and not how.wants_install
     more = [] if how.lost_only else ["--lost-only"]
     rebuilt = Rebuilt(

@@ -14,6 +14,7 @@ from jobs.command.rebuilds import (
     RebuildForm,
     Rebuilt,
     give_rebuilt,
+    held_for_install,
     put_in_place,
     rebuild_options,
     refuse_beside_broker,
@@ -65,7 +66,7 @@ def command(  # noqa: PLR0913 - one argument an option
     if how.only_says and report is not None:
         raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
     refuse_used(out)
-    if how.wants_install:
+    if how.wants_install and not how.dry_run:
         refuse_beside_broker(root)
     conf = place.conf()
     care = care_beside(root, form.max_rate)
@@ -89,15 +90,17 @@ def command(  # noqa: PLR0913 - one argument an option
         care=care,
         options=given_words(place, form),
     )
-    with shown_as_usage(UndecidedError):
-        if how.only_says:
+    if how.only_says:
+        with shown_as_usage(UndecidedError):
             return say_dry_run(dry_run_of_index(request, workers.options), answer)
-        result = rebuild(request, workers)
-    answer.begin(_lines(result))
-    if how.wants_install and not result.contradictions:
-        result.installed = put_in_place(
-            root, lambda: [plan_index(root, out, advance_checkpoint=advance_checkpoint)], answer, dry_run=how.dry_run
-        )
+    with held_for_install(place, out, how) as held:
+        with shown_as_usage(UndecidedError):
+            result = rebuild(request, workers)
+        answer.begin(_lines(result))
+        if how.wants_install and not result.contradictions:
+            result.installed = put_in_place(
+                lambda: [plan_index(root, out, advance_checkpoint=advance_checkpoint)], answer, held
+            )
     outcome = result.result(answer.seconds)
     if report is not None:
         write_report(report, report_of(result, outcome, installs=how.wants_install))

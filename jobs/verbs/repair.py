@@ -19,9 +19,9 @@ from jobs.console.result import Result, Step
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.launch.failures import shown_as_usage
-from jobs.rebuild.install import RefusedError
 from jobs.repair.journal import JOURNAL
 from jobs.store.beside_broker import care_beside
+from jobs.store.held_store import RefusedError
 from jobs.store.known import UndecidedError
 
 if TYPE_CHECKING:

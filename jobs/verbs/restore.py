@@ -81,8 +81,9 @@ def command(  # noqa: PLR0913 - one argument an option
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.lake.lake import Lake
+    from jobs.restore.config import NotResumableError
     from jobs.restore.plan import NothingToRestoreError, offset_at
-    from jobs.restore.run import NotResumableError, RestoreRequest, find_store, restore
+    from jobs.restore.run import RestoreRequest, find_store, restore
     from jobs.storage.locations import normalise
     from jobs.store.known import UndecidedError
 

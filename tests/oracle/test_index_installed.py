@@ -5,7 +5,8 @@ from itertools import islice
 from pathlib import Path
 
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
-from jobs.rebuild.install import broker_kept_out, install, plan_index
+from jobs.rebuild.install import install, plan_index
+from jobs.store.held_store import hold_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from tests.oracle.conftest import Kills, StoreFactory
@@ -77,7 +78,7 @@ def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkp
     wanted = SMALL_GEOMETRY.wanted(release)
     made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), OneByOne())
     assert not made.contradictions
-    with broker_kept_out(str(store)):
+    with hold_store(str(store), out):
         install(plan_index(str(store), str(out), advance_checkpoint=advance_checkpoint))
     return made
 

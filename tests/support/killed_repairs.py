@@ -13,6 +13,7 @@ from jobs.lake.lake import Lake
 from jobs.rebuild.install import Installation, install
 from jobs.repair import run as story
 from jobs.repair.run import RepairRequest, repair
+from jobs.store.held_store import FileState, file_states, hold_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.faults import WANTED
@@ -56,9 +57,17 @@ class Scene(NamedTuple):
 
 
 def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable[[str], object]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(story, "install", lambda plan: install(plan, step))
-        story._apply(request, plans)  # noqa: SLF001 - the part of a repair that can be killed
+    with pytest.MonkeyPatch.context() as patch, hold_store(request.store, request.out) as held:
+        patch.setattr(story, "install", lambda plan: install(of_now(plan), step))
+        story._apply(request, plans, held)  # noqa: SLF001 - the part of a repair that can be killed
+
+
+def of_now(plan: Installation) -> Installation:
+    """Return a plan with the states of the files of this copy of the store."""
+    if plan.is_exchange:
+        return replace(plan, states={str(path.relative_to(plan.folder)): it for path, it in file_states(plan.folder)})
+    states = {name: FileState.of(plan.folder / name) for name in plan.set_aside}
+    return replace(plan, states={name: state for name, state in states.items() if state is not None})
 
 
 def scene_of(healthy: Path, plant: Callable[[Path], None], folder: Path) -> Scene:
@@ -71,7 +80,7 @@ def scene_of(healthy: Path, plant: Callable[[Path], None], folder: Path) -> Scen
     shutil.copytree(damaged, store)
     planned: list[Installation] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(story, "_apply", lambda _, plans: planned.extend(plans))
+        patch.setattr(story, "_apply", lambda _, plans, __: planned.extend(plans))
         repair(replace(request, out=folder / "plan"), OneByOne())
     steps: list[str] = []
     made = Scene(damaged, store, request, planned, [], {})

@@ -188,6 +188,26 @@ def test_topics_that_were_not_chosen_are_no_finding(store: Path) -> None:
     assert all("not chosen" in one.cause for one in summary.differences)
 
 
+def test_deleted_rows_of_a_topic_that_was_chosen_are_a_gap(store: Path) -> None:
+    """They were called messages of topics that were not chosen, which is no finding."""
+    lake = taken(store)
+    topic = rows_of(lake)[0]["topic"]
+    chosen = sum(row["topic"] == topic for row in rows_of(lake))
+    others = len(rows_of(lake)) - chosen
+    shutil.rmtree(lake)
+    lake = taken(store, Selection(topics=(topic,)))
+    DeltaTable(lake / "messages").delete("queue_id = 0")
+    left = len(rows_of(lake))
+
+    summary = compared(store)
+
+    found = {severity: [one for one in summary.differences if one.severity is severity] for severity in Severity}
+    assert (3, left) == (summary.exit_code, summary.equal)
+    assert chosen - left == sum(one.records for one in found[Severity.GAP]) > 0
+    assert {"rows were deleted from the lake"} == {one.cause for one in found[Severity.GAP]}
+    assert others == sum(one.records for one in found[Severity.NOT_VERIFIED])
+
+
 def test_bodies_that_were_left_out_cannot_be_compared(store: Path) -> None:
     lake = taken(store, Selection(with_body=False))
 

@@ -25,7 +25,7 @@ def restored(store: Path, folder: str, until: int | None = None) -> dict[str, by
     lake, out = store.parent / "lake", store.parent / folder
     (store_id,) = {row["store_id"] for row in rows_of(lake, "runs", "time")}
     config = write_config(Lake(str(lake)), store_id, out, until, {})
-    return {name: (out / "config" / name).read_bytes() for name in config.names}
+    return {Path(path).name: Path(path).read_bytes() for path in config.files}
 
 
 def of_broker(store: Path) -> dict[str, bytes]:

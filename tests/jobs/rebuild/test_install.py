@@ -15,7 +15,9 @@ from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.rebuild.install import Installation, RefusedError, broker_kept_out, install, plan_index, plan_queues
+from jobs.rebuild.install import Installation, install, plan_index, plan_queues
+from jobs.store.beside_broker import broker_process
+from jobs.store.held_store import RefusedError, hold_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
@@ -181,22 +183,37 @@ def running_broker(store: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("running_broker")
 def test_nothing_is_installed_while_the_broker_runs(store: Path) -> None:
-    with pytest.raises(RefusedError, match="the broker runs"), broker_kept_out(str(store)):
+    with pytest.raises(RefusedError, match="the broker runs"), hold_store(str(store), store.parent / "out"):
         pytest.fail("the lock is held by somebody else")
 
 
 def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
     code = "import fcntl,sys;fcntl.lockf(open(sys.argv[1],'r+b'),fcntl.LOCK_EX|fcntl.LOCK_NB,1)"
     broker = [sys.executable, "-c", code, str(store / "lock")]
-    with broker_kept_out(str(store)):
+    with hold_store(str(store), store.parent / "out"):
         assert subprocess.run(broker, check=False, capture_output=True).returncode != 0
     assert subprocess.run(broker, check=False, capture_output=True).returncode == 0
+
+
+def test_the_lock_is_held_when_another_part_of_this_process_looks_for_a_broker(store: Path) -> None:
+    """POSIX record locks end when any descriptor of the file is closed in the process that has them."""
+    code = "import fcntl,sys;fcntl.lockf(open(sys.argv[1],'r+b'),fcntl.LOCK_EX|fcntl.LOCK_NB,1)"
+    broker = [sys.executable, "-c", code, str(store / "lock")]
+    with hold_store(str(store), store.parent / "out"):
+        assert broker_process(str(store)) is None
+        (store / "lock").read_bytes()
+        assert subprocess.run(broker, check=False, capture_output=True).returncode != 0
+
+
+def test_an_output_inside_the_store_is_refused(store: Path) -> None:
+    with pytest.raises(RefusedError, match="inside the store"), hold_store(str(store), store / "new" / "out"):
+        pytest.fail("our own files would be changes of the store")
 
 
 def test_a_store_without_a_lock_file_is_a_stopped_one(store: Path) -> None:
     """A copy, or a release before 4.2.0."""
     (store / "lock").unlink()
-    with broker_kept_out(str(store)):
+    with hold_store(str(store), store.parent / "out"):
         assert not (store / "lock").exists()
 
 
@@ -254,8 +271,9 @@ def test_a_user_who_may_not_give_files_away_is_refused(store: Path, monkeypatch:
     lose(store, INDEX)
     out = rebuilt(store)
     monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
+    plan = plan_of(store, out)
     with pytest.raises(RefusedError, match="run as that user"):
-        plan_of(store, out)
+        install(plan)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -304,8 +322,11 @@ def test_too_little_room_is_refused(store: Path, folder: str, monkeypatch: pytes
     lose(store, folder)
     out = rebuilt(store, folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # noqa: SLF001
-    with pytest.raises(RefusedError, match="bytes needed, 1 free"):
-        plan_of(store, out, folder)
+    plan = plan_of(store, out, folder)
+    before = state_of(store)
+    with pytest.raises(RefusedError, match="bytes are needed, 1 are free, and 67,108,864 must stay free"):
+        install(plan)
+    assert state_of(store) == before
 
 
 def test_a_plan_names_everything_and_touches_nothing(store: Path) -> None:

@@ -18,8 +18,9 @@ from jobs.lake.compaction import compact
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import Wanted
+from jobs.restore.config import NotResumableError
 from jobs.restore.plan import NothingToRestoreError, plan_log
-from jobs.restore.run import MANIFEST, NotResumableError, RestoreRequest, find_store, restore
+from jobs.restore.run import MANIFEST, RestoreRequest, find_store, restore
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -102,6 +103,7 @@ def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, la
     assert summary.forms == [
         "ConsumeQueue files of 200 bytes (detected: a run saw them)",
         "index files of 100 slots, 20 entries (detected: a run saw the files)",
+        "rules of RocketMQ 5.3.3 (given)",
     ]
 
     # The names are the times at which a broker made the files, which no data tells to the millisecond.
@@ -214,6 +216,26 @@ def test_a_log_that_ends_where_the_user_says_is_healthy(
     whole, cut = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
     assert whole[:until] == cut[:until]
     assert until is None or not any(cut[until:])
+
+
+def test_the_release_that_the_runs_were_given_is_not_asked_for_again(base: Path, lake: Path, tmp_path: Path) -> None:
+    """Of files that no release marks, only the user of `ingest` knew it: the lake has what was given."""
+    asked = request(lake, tmp_path / "out", with_queues=True, with_index=True, wanted=Wanted())
+    summary = restore(asked, OneByOne())
+
+    assert "rules of RocketMQ 5.3.3 (detected: runs read the store so)" in summary.forms
+    index = [path.read_bytes() for path in sorted((base / "index").iterdir())]
+    assert index == [path.read_bytes() for path in sorted((tmp_path / "out" / "index").iterdir())]
+
+
+@pytest.mark.parametrize(
+    ("until", "said"), [(1_760_000_021_000, "a time is written 2025-10-09T08:53:41.000Z"), (99_999_999, "an offset")]
+)
+def test_an_offset_after_the_end_of_the_lakes_log_is_refused(lake: Path, tmp_path: Path, until: int, said: str) -> None:
+    """`query` and `export` take such digits as milliseconds; everything was restored, as if that had been asked for."""
+    with pytest.raises(NothingToRestoreError, match=said):
+        restore(request(lake, tmp_path / "out", until=until), OneByOne())
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_interrupted_restore_makes_only_what_is_missing(
