@@ -8,11 +8,11 @@ directory named after its content (see `code_unpacker`) and imports it from ther
 
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 from jobs.launch.code_unpacker import PAYLOAD
 from jobs.launch.places import cache
@@ -29,7 +29,7 @@ def archive() -> Path:
     path = cache() / "shipped" / f"rocketmq-lake-{digest}.zip"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished = path.with_suffix(f".{uuid4()}")
         unfinished.write_bytes(_zipped(_doors(payload, digest)))
         unfinished.replace(path)
     return path

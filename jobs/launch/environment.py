@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 # Its own path is all it knows: a checkout that is moved as a whole keeps working.
 _CONSOLE_SCRIPT = """\
@@ -104,7 +105,7 @@ def _mark_complete(directory: Path, lock: Path) -> None:
 
 
 def _turn_link(link: Path, directory: Path) -> None:
-    unfinished = link.with_name(f"{link.name}.{os.getpid()}")
+    unfinished = link.with_name(f"{link.name}.{uuid4()}")
     unfinished.symlink_to(directory.relative_to(link.parent))
     unfinished.replace(link)
     os.utime(directory)

@@ -19,6 +19,7 @@ from hashlib import file_digest
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Self
+from uuid import uuid4
 
 from jobs.storage.locations import local_path
 from jobs.storage.model import FileInfo, Reader, Storage
@@ -209,7 +210,7 @@ class LocalStorage(Storage):
         path = Path(local_path(location))
         with room_for(location, len(data)):
             path.parent.mkdir(parents=True, exist_ok=True)
-            attempt = path.with_name(f".{path.name}.attempt-{os.getpid()}")
+            attempt = path.with_name(f".{path.name}.attempt-{uuid4()}")
             try:
                 with attempt.open("wb") as file:
                     file.write(data)

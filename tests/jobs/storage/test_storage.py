@@ -1,8 +1,10 @@
 """What every storage promises, whichever it is."""
 
 import errno
+import os
 import pickle
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from pyarrow.fs import LocalFileSystem
@@ -62,3 +64,19 @@ def test_care_and_settings_reach_whoever_opens_a_file_in_a_task(tmp_path: Path) 
     assert ({"fs.s3a.endpoint": "e"}, Care(5)) == (sent.options, sent.care)
     assert "endpoint" not in repr(sent)
     assert LocalStorage(Care(5)) == storage_of(str(tmp_path), sent.options, sent.care)
+
+
+def test_two_processes_with_one_number_do_not_write_into_one_file(tmp_path: Path) -> None:
+    """Two containers on a shared file system both run as process 7."""
+    link, path = os.link, str(tmp_path / "commit")
+
+    def link_after_another(attempt: Path, name: Path) -> None:
+        with patch("os.link", link):
+            LocalStorage().create(path, b"the other's")
+        link(attempt, name)
+
+    with patch("os.getpid", lambda: 7), patch("os.link", link_after_another), pytest.raises(FileExistsError):
+        LocalStorage().create(path, b"ours")
+
+    assert b"the other's" == (tmp_path / "commit").read_bytes()
+    assert ["commit"] == [file.name for file in tmp_path.iterdir()]
