@@ -1,7 +1,7 @@
 """How a run of a store or a tier begins and ends: it finishes an interrupted run, and commits its own files."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from jobs.console import interruption
@@ -30,6 +30,7 @@ from jobs.lake.upkeep import keep_up
 from jobs.products.product import Output, State
 from jobs.products.registry import PRODUCTS
 from jobs.store.record_places import Fingerprint
+from jobs.store.selection import Selection
 from jobs.store.workers import Workers
 
 
@@ -44,6 +45,28 @@ class NextRun:
     summary: Summary
     clock: Clock
     was_cut_off: bool  # the run before this one: it did not end by itself
+    changes_topics: bool = field(default=False, init=False)  # from what earlier runs took
+
+    def take_topics(self) -> None:
+        """Settle which topics the run takes: those of earlier runs, unless the request changes them."""
+        request, newest = self.request, self.known.newest
+        if newest is not None:
+            selection = request.selection.after(newest.selection, is_changed=request.change_topics)
+            self.request = replace(request, selection=selection)
+        chosen = self.request.selection
+        self.summary.topics = chosen.topics_text if chosen.takes_or_all else ""
+        if newest is None:
+            return
+        before = Selection.of(newest.selection).topics_text
+        self.changes_topics = before != chosen.topics_text
+        if self.changes_topics:
+            self.summary.notes.append(
+                f"from offset {newest.to_offset:,} on, runs take {chosen.topics_text}; until now they took {before}, "
+                "and their rows stay"
+            )
+        left_out = self.known.chosen.left_out()
+        if left_out is not None and [one.topics_text for one in self.known.chosen.choices] != [chosen.topics_text]:
+            self.summary.notes.append(left_out)
 
     @property
     def may_have_litter(self) -> bool:
@@ -95,8 +118,9 @@ class NextRun:
         summary.messages = counts.get(MESSAGES.name, 0) + counts.get(TIERED.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
+        brings_something = has_moved or files or superseded or self.changes_topics
         # What an attempt left may be deleted only when its number is taken.
-        if has_moved or files or superseded or (self.may_have_litter and has_litter(self.lake, self.known)):
+        if brings_something or (self.may_have_litter and has_litter(self.lake, self.known)):
             manifest = Manifest(
                 store_id=self.known.store_id,
                 broker=self.known.broker,

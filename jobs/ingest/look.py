@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from time import monotonic
 from typing import Any
@@ -22,7 +23,7 @@ from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
 from jobs.store.ranges import plan_ranges, written_size
 from jobs.store.record_places import Fingerprint
-from jobs.store.selection import Selection, TopicChoices
+from jobs.store.selection import Selection, TopicChoices, TopicsError
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -89,11 +90,12 @@ class Look:
             return store.log_size
 
     def _nothing_new(self) -> Summary:
-        request, store, lake = self._request, self._store, Lake(normalise(self._request.lake))
-        _require(not request.dry_run)
-        writers = known_releases(store, request.release)
+        store, lake = self._store, Lake(normalise(self._request.lake))
         _require(len(self._manifests) == 1)
         manifest = self._manifests[0]
+        request = _with_topics(self._request, manifest)
+        _require(not request.dry_run)
+        writers = known_releases(store, request.release)
         # A run says where earlier ones left out topics that are wanted now, and that the lake has another name.
         chosen = TopicChoices.of(manifest["state"], manifest["selection"])
         _require(not chosen.until or request.selection.takes_or_all is not None)
@@ -104,6 +106,7 @@ class Look:
         _check_lake(lake, request, manifest)
         summary = Summary(store.root, lake.location, manifest["broker"], manifest["store_id"])
         summary.from_offset = summary.to_offset = manifest["to_offset"]
+        summary.topics = request.selection.topics_text if request.selection.takes_or_all else ""
         summary.release = f"{writers.value} ({writers.how})"
         if any(product.key == "queues" for product in PRODUCTS if request.wants(product)):
             summary.units = {"matched": 0, "expired": 0, "differences": 0}
@@ -113,6 +116,15 @@ class Look:
         if is_open:
             summary.segment_ends[SegmentEnd.OPEN.value] = 1
         return summary
+
+
+def _with_topics(request: IngestRequest, manifest: dict[str, Any]) -> IngestRequest:
+    """Return the request with the topics that earlier runs took, if it names none; `_Doubt` if it names others."""
+    try:
+        selection = request.selection.after(manifest["selection"], is_changed=request.change_topics)
+    except TopicsError as error:
+        raise _Doubt from error
+    return replace(request, selection=selection)
 
 
 def _require_local(request: IngestRequest) -> None:

@@ -27,7 +27,8 @@ class IngestRequest(StoreRequest):
 
     lake: str
     broker: str | None = None
-    selection: Selection = field(default_factory=Selection)
+    selection: Selection = field(default_factory=Selection)  # of topics, what earlier runs took if none is given
+    change_topics: bool = False  # take other topics than earlier runs, on purpose
     release: str | None = None
     hash_slots: int | None = None
     index_num: int | None = None
@@ -71,6 +72,7 @@ class Summary(Judged):
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list[GapRow] = field(default_factory=list)
     superseded: dict[str, int | str] | None = None
+    topics: str = ""  # which topics runs of this store take, as options; empty: all
     release: str = ""  # who wrote the store, and how that is known
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
@@ -160,6 +162,8 @@ class Summary(Judged):
             offsets = f"offsets {self.from_offset:,} to {self.to_offset:,}"
             where = offsets if self.tier_queues is None else f"table tiered, from {self._queues}"
             yield f"  {counted(self.messages, 'message')}, {where}"
+            if self.topics:
+                yield f"  topics: {self.topics}"
             if self.release:
                 yield f"  read as written by RocketMQ {self.release}"
             if any(self.units.values()):

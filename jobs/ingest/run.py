@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
+import pyarrow.dataset as ds
+
 from jobs.console import interruption
 from jobs.console.log import say
 from jobs.console.progress import followed_by
@@ -20,6 +22,7 @@ from jobs.ingest.commit import NextRun
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.ingest.tier import tier_steps
 from jobs.lake import integrity
+from jobs.lake.commit import chosen, open_table
 from jobs.lake.history import history_conflict
 from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
@@ -28,9 +31,10 @@ from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed, thinned
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import Action
-from jobs.lake.tables import WRITTEN_BY_RUNS
+from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
 from jobs.products.product import Collected, Finished, RangePass, Run, Started, files_of
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
+from jobs.products.queues.topics import known_topics
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.locations import normalise
 from jobs.storage.space import room_for
@@ -38,7 +42,7 @@ from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
-from jobs.store.selection import Selection, TopicChoices
+from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import ENDS
@@ -111,13 +115,16 @@ class _Run(NextRun):
     newest: Newest | None = None  # as it was when the run was planned
     files: dict[str, list[Action]] = field(default_factory=dict)  # of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # what later runs must know
+    unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
 
     def run(self) -> None:
+        self.take_topics()
         products = [product for product in PRODUCTS if self.request.wants(product)]
         written = {table for product in products for table in product.tables}
         spared = {table for product in PRODUCTS for table in product.tables} - written
         tables = self.finish_earlier(spared)
         self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE: tables}
+        self.unmatched = self._unmatched_topics()
         superseded = history_conflict(self.lake, self.known, self.store)
         if superseded is not None:
             refuse_vectors(self.lake, superseded)
@@ -136,7 +143,12 @@ class _Run(NextRun):
         for number, (product, one) in enumerate(zip(products, started, strict=True)):
             if product.is_of_last_step and self.summary.bytes_left:
                 continue
-            self._finish(product, one.finish_of(number, outcomes, self.summary.to_offset))
+            try:
+                self._finish(product, one.finish_of(number, outcomes, self.summary.to_offset))
+            except TopicsError:
+                for outcome in outcomes:
+                    work.discard(outcome.payload)
+                raise
             self.clock.lap(product.step)
         self._confirm_read(outcomes)
         self._commit_read(outcomes, superseded)
@@ -154,23 +166,27 @@ class _Run(NextRun):
                 for other in namesakes(self.lake, self.known)
             ]
         self.summary.from_offset = self.summary.to_offset = start
-        self._compare_with_earlier_runs()
-
-    def _compare_with_earlier_runs(self) -> None:
-        """Warn if this run asks for another broker name or other topics than earlier runs."""
-        request, newest, summary = self.request, self.known.newest, self.summary
+        request = self.request
         if request.broker is not None and request.broker != self.known.broker:
             say(
                 f"rmq-lake: {self.store.root}: the lake has this store as broker {self.known.broker}, not "
                 f"{request.broker}: its rows keep that name",
                 "warning",
             )
-        left_out = self.known.chosen.left_out()
-        if newest is None or left_out is None:
-            return
-        own = Selection(request.selection.topics, request.selection.exclude_topics)
-        if TopicChoices.of({}, newest.selection).choices != (own,):
-            summary.notes.append(left_out)
+
+    def _unmatched_topics(self) -> tuple[str, ...]:
+        """Return the patterns of a new choice of topics that match none that the broker or the lake knows."""
+        selection, newest = self.request.selection, self.known.newest
+        is_new = newest is None or Selection.of(newest.selection).topics_text != selection.topics_text
+        unmatched = selection.unmatched(known_topics(self.store)) if is_new else ()
+        return selection.unmatched(self._topics_of_lake()) if unmatched and newest is not None else unmatched
+
+    def _topics_of_lake(self) -> set[str]:
+        snapshot = open_table(self.lake, MESSAGES.name)
+        if snapshot is None:
+            return set()
+        of_store = ds.field("store_id") == self.known.store_id
+        return set(chosen(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()) - {None}
 
     def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[Started[Any]]:
         """Start every product before the log is read: each unit that it sees now then has its record in the log."""
@@ -185,6 +201,7 @@ class _Run(NextRun):
             request.wanted,
             request.selection,
             self.summary.from_offset,
+            self.unmatched,
             superseded.from_offset if superseded else None,
         )
         return [product.start(run, self.state.get(product.key) if product.key else None) for product in products]
@@ -227,7 +244,8 @@ class _Run(NextRun):
     def _end_of_step(self, ranges: Sequence[Range]) -> int:
         """Return the end of this run: with `--max-bytes-per-step` it may come before the end of the log."""
         new = [range_ for range_ in ranges if range_.end_offset > self.summary.from_offset]
-        if not new or self.request.dry_run or self.request.step_bytes is None:
+        # A pattern of topics may be matched by the log's last message.
+        if not new or self.request.dry_run or self.request.step_bytes is None or self.unmatched:
             return self.store.end_offset
         end = max(new[0].start_offset, self.summary.from_offset) + self.request.step_bytes
         self.summary.bytes_left = sum(range_.end - range_.start for range_ in new if range_.start_offset >= end)

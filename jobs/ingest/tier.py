@@ -32,6 +32,7 @@ from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import WHOLE_SEGMENTS, describe, holes, plan_ranges
 from jobs.store.release import given_rules
+from jobs.store.selection import Selection, TopicsError
 from jobs.store.tier import TierQueue
 from jobs.store.workers import Workers
 from rmq_formats.release import NEWEST, rules_of
@@ -89,9 +90,11 @@ class _TierRun(NextRun):
 
     def steps(self) -> Iterator[Summary]:
         """Plan once, and commit whenever a step is read."""
+        self.take_topics()
         tables = self.finish_earlier(_SPARED)
         newest = self.known.newest
         self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
+        self._require_topics()
         plans = self._planned()
         for plan in plans:
             for gap in plan.gaps:
@@ -117,6 +120,14 @@ class _TierRun(NextRun):
             yield self._timed()
             states, tables = dict(now), {**tables, **dict.fromkeys(self.summary.versions, self.summary.run or 0)}
             self.clock, self.summary = Clock(), _next(self.summary)
+
+    def _require_topics(self) -> None:
+        """Raise `TopicsError` if a pattern of topics matches no queue of the tier."""
+        selection, newest = self.request.selection, self.known.newest
+        if newest is None or Selection.of(newest.selection).topics_text != selection.topics_text:
+            unmatched = selection.unmatched(queue.topic for queue in self.queues)
+            if unmatched:
+                raise TopicsError(f"{', '.join(unmatched)}: no topic of this tier matches; nothing was committed")
 
     def _timed(self) -> Summary:
         self.summary.seconds = self.clock.laps
@@ -182,6 +193,7 @@ class _TierRun(NextRun):
 
 def _next(earlier: Summary) -> Summary:
     summary = Summary(earlier.store, earlier.lake, earlier.broker, earlier.store_id, tier_queues=earlier.tier_queues)
+    summary.topics = earlier.topics
     summary.from_offset = summary.to_offset = earlier.to_offset
     return summary
 

@@ -6,6 +6,7 @@ Bytes that are no record are named in `quarantine`, and kept in `log_pieces` so 
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, Self
@@ -17,13 +18,13 @@ import pyarrow.compute as pc
 from jobs.lake.bodies import with_inflated
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
+from jobs.products.exclusion import without_excluded
 from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
 from jobs.store.retention import confirm_gone
-from jobs.store.selection import Selection
-from jobs.store.store import Store
+from jobs.store.selection import Selection, TopicsError
 from rmq_formats.commitlog.columns import message_batch, record_crcs
 from rmq_formats.commitlog.scan import IO_ERROR, Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -58,11 +59,18 @@ class Damage(NamedTuple):
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
 
 
-def start(run: Run, state: State | None) -> Started[bool]:
+class _RangeRead(NamedTuple):
+    """The facts of a range that its files do not show."""
+
+    was_deleted: bool  # before the bytes between its messages were read
+    matched: frozenset[str]  # of the patterns that no known topic matches
+
+
+def start(run: Run, state: State | None) -> Started[_RangeRead]:
     """Begin where the log's new part begins."""
     del state
-    shared = _Shared(run.output, run.writers.rules, run.selection, run.from_offset)
-    return Started(run.from_offset, partial(_collector, shared), partial(_finish, run.store))
+    shared = _Shared(run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_topics)
+    return Started(run.from_offset, partial(_collector, shared), partial(_finish, run))
 
 
 class _Shared(NamedTuple):
@@ -72,17 +80,29 @@ class _Shared(NamedTuple):
     rules: Rules
     selection: Selection
     from_offset: int  # records before it are read for other products
+    unmatched: tuple[str, ...]  # patterns of topics that no known topic matches
 
 
-def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[bool]:
+def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[_RangeRead]:
     messages = _RangeMessages(shared, range_, files)
     return Collector(messages.add, messages.finish)
 
 
-def _finish(store: Store, outcomes: Sequence[Outcome[Made[bool]]], _to_offset: int) -> Finished:
-    """Accept that files were deleted after their records had been read, if it was retention that did it."""
-    deleted = [outcome.range for outcome in outcomes if outcome.payload.value]
-    confirm_gone(store, deleted)
+def _finish(run: Run, outcomes: Sequence[Outcome[Made[_RangeRead]]], _to_offset: int) -> Finished:
+    """
+    Accept that files were deleted after their records had been read, if it was retention that did it.
+
+    `TopicsError` if a pattern of topics matches nothing.
+    """
+    matched = frozenset[str]().union(*(outcome.payload.value.matched for outcome in outcomes))
+    unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
+    if unmatched:
+        raise TopicsError(
+            f"{', '.join(unmatched)}: no topic of this log matches; nothing was committed. Names are compared as the "
+            "broker writes them, upper and lower case apart"
+        )
+    deleted = [outcome.range for outcome in outcomes if outcome.payload.value.was_deleted]
+    confirm_gone(run.store, deleted)
     why = "deleted before the bytes between its messages were read: the messages are here"
     return Finished(gaps=[Gap(range_.start_offset, range_.end_offset, why) for range_ in deleted])
 
@@ -117,7 +137,9 @@ class _RangeMessages:
 
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Create nothing yet: a file is created by its first row."""
-        output, self._rules, self._selection, self._from_offset = shared
+        output, self._rules, self._selection, self._from_offset, self._unmatched = shared
+        self._matched = set[str]()
+        self._chooses = None if self._selection.takes_or_all is None else self._takes
         part, segment, run = f"{range_.start_offset:020d}", range_.base_offset, output.naming.run
         self._messages = files.enter_context(output.file(MESSAGES, part, segment=segment))
         self._traces = files.enter_context(output.file(TRACES, part))
@@ -126,6 +148,11 @@ class _RangeMessages:
         pieces = output.file(LOG_PIECES, part, segment=segment, run=run)
         self._piece_rows = _HeldRows(files.enter_context(pieces))
         self._pieces = PieceCollector(range_, self._from_offset, self._selection, files, self._piece_rows.add)
+
+    def _takes(self, topic: str) -> bool:
+        """Return whether a topic is wanted, and note the patterns that it matches."""
+        self._matched.update(pattern for pattern in self._unmatched if fnmatchcase(topic, pattern))
+        return self._selection.takes(topic)
 
     def add(self, item: Records | Piece) -> None:
         """Write the rows of some records, or of some damage."""
@@ -139,10 +166,9 @@ class _RangeMessages:
                 for offset, size in unread:
                     self._add_damage(Damage(offset, size, IO_ERROR))
             return
-        for group, parser in parts_by_release(_since(item, self._from_offset), self._rules):
-            batch, bad = message_batch(
-                group, parser, with_body=self._selection.with_body, takes=self._selection.takes_or_all
-            )
+        for records, parser in parts_by_release(_since(item, self._from_offset), self._rules):
+            group = without_excluded(records, parser, self._selection)
+            batch, bad = message_batch(group, parser, with_body=self._selection.with_body, takes=self._chooses)
             checked = with_record_crc(batch, group, wanted=self._selection.with_body)
             for rows in with_inflated(checked, wanted=self._selection.with_inflated):
                 self._messages.write(rows)
@@ -156,8 +182,8 @@ class _RangeMessages:
     def _add_damage(self, damage: Damage) -> None:
         self._quarantine.add(damage if self._pieces.with_bytes else damage._replace(sample=None))
 
-    def finish(self) -> Made[bool]:
-        """Finish the files; the result says whether the segment was deleted before all of it was read."""
+    def finish(self) -> Made[_RangeRead]:
+        """Finish the files."""
         self._pieces.finish()
         files = {
             MESSAGES.name: self._messages.close(),
@@ -166,7 +192,7 @@ class _RangeMessages:
             TRACES.name: self._traces.close(),
         }
         found = {table: action for table, action in files.items() if action is not None}
-        return Made(self._pieces.was_deleted, found)
+        return Made(_RangeRead(self._pieces.was_deleted, frozenset(self._matched)), found)
 
 
 def with_record_crc(batch: pa.RecordBatch, group: Records, *, wanted: bool) -> pa.RecordBatch:

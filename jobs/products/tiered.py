@@ -12,6 +12,7 @@ from jobs.lake.lock import check_shared
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import QUARANTINE, TIERED
 from jobs.lake.tier_identity import QueueName
+from jobs.products.exclusion import without_excluded
 from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release
 from jobs.products.product import Output
 from jobs.storage.model import Reader
@@ -84,14 +85,16 @@ class TierReader:
                 damaged += self._write(part, item, messages)
             if damaged:
                 where = {"segment": range_.base_offset, "file": range_.location}
-                quarantine.write_rows(one._asdict() | where for one in sorted(_with_samples(range_, damaged)))
+                rows = _with_samples(range_, damaged) if self.selection.takes_or_all is None else _without(damaged)
+                quarantine.write_rows(one._asdict() | where for one in sorted(rows))
             return part
 
         return run_range(part.range, write)
 
     def _write(self, part: Part, records: Records, messages: TableFile) -> Iterator[Damage]:
         """Write the rows of some records; yield those that are none."""
-        for group, parser in parts_by_release(records, self.rules):
+        for part_of_group, parser in parts_by_release(records, self.rules):
+            group = without_excluded(part_of_group, parser, self.selection)
             batch, bad = message_batch(group, parser, with_body=self.selection.with_body)
             for name, value in (("segment", part.range.base_offset), ("generation", part.generation)):
                 field = TIERED.schema.field(name)
@@ -119,3 +122,8 @@ def _read(file: Reader, damage: Damage, base_offset: int) -> bytes | None:
         if not is_unreadable(error):
             raise
         return None
+
+
+def _without(damaged: list[Damage]) -> Iterator[Damage]:
+    """Yield damaged places without their bytes: they may be of messages that were not chosen."""
+    return (one._replace(sample=None) for one in damaged)

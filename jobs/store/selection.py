@@ -1,13 +1,35 @@
 """Which messages a lake takes. A selection is recorded with every run: rows that are not there were not wanted."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Self, cast
+
+from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
+from rmq_formats.rocksdb.transactions import HALF_TOPIC as ROCKSDB_HALF_TOPIC
+from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
 
 CHOSEN = "chosen"  # in `detail` of a row of `runs`: the state of the choices, so that a query reads no manifest
 _UNTIL = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others
 _CHOICES = "choices"  # in a manifest's state: the patterns of all these runs, each pair once
+_EXPIRED_HALF_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+_CARRIERS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, TIMER_TOPIC, _EXPIRED_HALF_TOPIC})
+# TopicConfigManager creates these in every broker, and others when they are needed: a pattern may name them before.
+_BROKERS_OWN = (
+    *(*_CARRIERS, TRACE_TOPIC, RETRY_PREFIX, DLQ_PREFIX, "RMQ_SYS_TRANS_OP_HALF_TOPIC", "OFFSET_MOVED_EVENT"),
+    *("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", "RMQ_SYS_SELF_TEST_TOPIC", "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest"),
+    *("rmq_sys_REVIVE_LOG_", "rmq_sys_SYNC_BROKER_MEMBER_", "RMQ_SYS_OFFSET_MOVED_EVENT"),
+)
+
+
+class TopicsError(ValueError):
+    """Topics were selected that the log does not have, or others than earlier runs took."""
+
+
+def carries_other_topics(topic: str) -> bool:
+    """Return whether the broker puts messages there that were sent to other topics."""
+    return topic in _CARRIERS or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +42,55 @@ class Selection:
     with_inflated: bool = False
     with_damage: bool = True
 
+    @classmethod
+    def of(cls, manifest: Mapping[str, object]) -> Self:
+        """Return the choice of topics that a manifest keeps."""
+        topics, excluded = (cast("list[str]", manifest.get(name) or ()) for name in ("topics", "exclude_topics"))
+        return cls(tuple(topics), tuple(excluded))
+
     def takes(self, topic: str) -> bool:
         """Return whether messages of *topic* are wanted."""
         wanted = not self.topics or any(fnmatchcase(topic, pattern) for pattern in self.topics)
-        return wanted and not any(fnmatchcase(topic, pattern) for pattern in self.exclude_topics)
+        return wanted and not self.excludes(topic)
+
+    def excludes(self, topic: str) -> bool:
+        """Return whether messages of *topic* must not be in the lake, wherever the broker has put them."""
+        return any(fnmatchcase(topic, pattern) for pattern in self.exclude_topics)
+
+    def takes_all_of(self, topic: str) -> bool:
+        """Return whether every message under *topic* is wanted, also if it was sent to another one."""
+        carries = carries_other_topics(topic) or is_trace_topic(topic)
+        return self.takes(topic) and not (carries and self.exclude_topics)
+
+    def unmatched(self, topics: Iterable[str]) -> tuple[str, ...]:
+        """Return the patterns that match none of *topics*, nor a topic that brokers create for themselves."""
+        left = dict.fromkeys((*self.topics, *self.exclude_topics))
+        for topic in (*_BROKERS_OWN, *topics):
+            left = {pattern: None for pattern in left if not fnmatchcase(topic, pattern)}
+        return tuple(left)
+
+    def after(self, earlier: Mapping[str, object], *, is_changed: bool) -> "Selection":
+        """
+        Return the selection of a run after one with the *earlier* selection of topics, which holds until it is changed.
+
+        `TopicsError` if other topics are asked for and that is not said to be a change.
+        """
+        before = Selection.of(earlier)
+        is_same = (before.topics, before.exclude_topics) == (self.topics, self.exclude_topics)
+        if is_changed or is_same:
+            return self
+        if self.topics or self.exclude_topics:
+            raise TopicsError(
+                f"earlier runs took {before.topics_text} of this store, and {self.topics_text} are asked for: "
+                "--change-topics takes these from now on; leave the options out to go on as before"
+            )
+        return replace(self, topics=before.topics, exclude_topics=before.exclude_topics)
+
+    @property
+    def topics_text(self) -> str:
+        """The choice of topics, as options of `ingest`."""
+        names = (("--topics", self.topics), ("--exclude-topics", self.exclude_topics))
+        return " ".join(f"{option} {','.join(patterns)}" for option, patterns in names if patterns) or "all topics"
 
     @property
     def takes_or_all(self) -> Callable[[str], bool] | None:
@@ -66,15 +133,10 @@ class TopicChoices(NamedTuple):
     def left_out(self, topics: Iterable[str] = ()) -> str | None:
         """Say that messages of *topics*, or of some topic where none is named, may have been left out."""
         asked = list(topics)
-        is_whole = asked and self.choices and all(one.takes(topic) for one in self.choices for topic in asked)
+        is_whole = asked and self.choices and all(one.takes_all_of(topic) for one in self.choices for topic in asked)
         if not self.until or is_whole:
             return None
-        names = (("--topics", "topics"), ("--exclude-topics", "exclude_topics"))
-        given = [
-            " ".join(f"{option} {','.join(getattr(one, name))}" for option, name in names if getattr(one, name))
-            for one in self.choices
-        ]
-        patterns = "; ".join(given) or "--topics, --exclude-topics"
+        patterns = "; ".join(one.topics_text for one in self.choices) or "--topics, --exclude-topics"
         return (
             f"up to offset {self.until} earlier runs took some topics only ({patterns}): "
             "messages of the others before it are not in this lake; a new lake gets them"

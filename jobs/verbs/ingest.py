@@ -35,7 +35,7 @@ from jobs.launch.failures import held_by_other, shown_as_usage
 from jobs.products.registry import NAMES
 from jobs.storage.locations import is_local, normalise
 from jobs.store.beside_broker import care_beside
-from jobs.store.selection import Selection
+from jobs.store.selection import Selection, TopicsError
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake
@@ -64,8 +64,21 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--broker", metavar="NAME", help="Label of the broker in every table; by default its brokerName, else `default`."
 )
-@click.option("--topics", multiple=True, metavar="GLOB", help="Only messages of these topics; may be repeated.")
-@click.option("--exclude-topics", multiple=True, metavar="GLOB", help="No messages of these topics; may be repeated.")
+@click.option(
+    "--topics",
+    multiple=True,
+    metavar="GLOB[,GLOB]",
+    help="Take messages of these topics only. Later runs of the store do the same.",
+)
+@click.option(
+    "--exclude-topics",
+    multiple=True,
+    metavar="GLOB[,GLOB]",
+    help="Leave out messages of these topics, also delayed, retried and dead ones. Later runs do the same.",
+)
+@click.option(
+    "--change-topics", is_flag=True, help="From now on take the given topics, or all, instead of those of earlier runs."
+)
 @click.option("--no-body", is_flag=True, help="Leave bodies out.")
 @click.option(
     "--inflate",
@@ -122,6 +135,7 @@ def command(  # noqa: PLR0913 - one argument an option
     broker: str | None,
     topics: tuple[str, ...],
     exclude_topics: tuple[str, ...],
+    change_topics: bool,
     no_body: bool,
     inflate: bool,
     no_damage: bool,
@@ -156,7 +170,8 @@ def command(  # noqa: PLR0913 - one argument an option
         lake=lake,
         broker=broker or conf.broker_name,
         commitlog=place.log_directories(conf),
-        selection=Selection(topics, exclude_topics, not no_body, inflate, not no_damage),
+        selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damage),
+        change_topics=change_topics,
         release=release,
         hash_slots=hash_slots,
         index_num=index_num,
@@ -197,6 +212,11 @@ def command(  # noqa: PLR0913 - one argument an option
     return summary.exit_code
 
 
+def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the patterns of an option: several may be given at once, as no topic has a comma in its name."""
+    return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+
+
 def _write_metrics(path: Path | None, summary: Summary) -> None:
     if path is not None:
         from jobs.report.metrics import write_metrics
@@ -231,7 +251,7 @@ def _run(request: IngestRequest, look: Look, asked: str) -> Done:
     from jobs.products import loaded  # noqa: F401
 
     workers = workers_of(engine, half=request.care is not None)
-    with shown_as_usage(AmbiguousBrokerError):
+    with shown_as_usage(AmbiguousBrokerError, TopicsError):
         return ingest(request, workers), workers.options
 
 
@@ -304,6 +324,6 @@ def _follow(
     # A look at a local log takes a millisecond; elsewhere it is two requests, which are paid for.
     look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = Stop()
-    with shown_as_usage(AmbiguousBrokerError), stop.heard(), closing(progress):
+    with shown_as_usage(AmbiguousBrokerError, TopicsError), stop.heard(), closing(progress):
         summary = Follower(request, workers, Pace(every, until, look_s), stop, done).run()
     return summary, workers.options

@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     commitlog: Sequence[str]
     range_size: int
     selection: Selection
+    change_topics: bool
     release: str | None
     hash_slots: int | None
     index_num: int | None

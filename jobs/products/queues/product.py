@@ -12,14 +12,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
+
 from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES
-from jobs.products.queues.join import JoinResult, LogExtent, finish
+from jobs.products.queues.join import JoinResult, LogExtent, Rows, Write, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
-from jobs.products.queues.rows import Status, batches_of
+from jobs.products.queues.rows import SCHEMA, Status, batches_of
 from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.chain import Outcome
@@ -28,9 +30,12 @@ from jobs.store.log_ends import lost_ends
 from jobs.store.queue_ends import Look, look
 from jobs.store.ranges import Range
 from jobs.store.retention import deleted_ranges
+from jobs.store.selection import Selection
 from jobs.store.store import Store
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
+
+_TAGS = SCHEMA.get_field_index("tags")
 
 
 def start(run: Run, state: State | None) -> Started[RangeMatches]:
@@ -56,7 +61,7 @@ def start(run: Run, state: State | None) -> Started[RangeMatches]:
         topics=topics,
     )
     boundary = max(_boundary(state), run.store.start_offset)
-    collector = partial(_collector, run.output, matching)
+    collector = partial(_collector, partial(_write_rows, run.output, run.selection), matching)
     return Started(boundary, collector, StartedQueues(run, state, seen, matching, taken_to).finish)
 
 
@@ -76,7 +81,7 @@ class StartedQueues:
         log = LogExtent(run.store.start_offset, to_offset, deleted_ranges(outcomes))
         log = log._replace(before=self._match_deleted(log, finished))
         matches = [outcome.payload.value for outcome in outcomes]
-        write = partial(run.output.write, CONSUME_QUEUE)
+        write = partial(_write_rows, run.output, run.selection)
         joined = finish(run.workers, run.store, self.matching.rules, self.seen, matches, log, write)
         finished.add(CONSUME_QUEUE, *joined.written)
         finished.state = state_of(joined, self.state)
@@ -104,25 +109,38 @@ class StartedQueues:
         for first, end in log.deleted(self.taken_to, min(self.run.from_offset, self.seen.dispatched)):
             matching = replace(self.matching, from_offset=first, to_offset=end)
             kept = committed_records(output.lake, store_id, first, end)
-            matches, action = _match_kept(output, matching, kept)
+            matches, action = _match_kept(partial(_write_rows, output, self.run.selection), matching, kept)
             finished.add(CONSUME_QUEUE, action)
             found.append(matches)
         return found
 
 
-def _collector(output: Output, matching: Matching, range_: Range, _files: ExitStack) -> Collector[RangeMatches]:
+def _write_rows(output: Output, selection: Selection, part: str, rows: Rows) -> Action | None:
+    """
+    Write a file of rows; without tags where topics are excluded.
+
+    The units of any queue may be of messages that were sent to another topic: delayed, retried, dispatched twice.
+    """
+    return output.write(CONSUME_QUEUE, part, map(_without_tags, rows) if selection.exclude_topics else rows)
+
+
+def _without_tags(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.set_column(_TAGS, rows.schema.field(_TAGS), pa.nulls(rows.num_rows, pa.string()))
+
+
+def _collector(write: Write, matching: Matching, range_: Range, _files: ExitStack) -> Collector[RangeMatches]:
     """Return the collector that compares a range's units with the queues, and writes those that are settled."""
     matcher = Matcher(matching)
 
     def finish() -> Made[RangeMatches]:
         matches, blocks, tags = matcher.finish()
-        action = output.write(CONSUME_QUEUE, f"{range_.start_offset:020d}", batches_of(blocks, tags))
+        action = write(f"{range_.start_offset:020d}", batches_of(blocks, tags))
         return Made(matches, {CONSUME_QUEUE.name: action} if action else {})
 
     return Collector(matcher.add, finish)
 
 
-def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> tuple[RangeMatches, Action | None]:
+def _match_kept(write: Write, matching: Matching, kept: Iterable[Records]) -> tuple[RangeMatches, Action | None]:
     """
     Match the units of records that no run took and that are only in the lake.
 
@@ -136,7 +154,7 @@ def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> 
     matches.left_over, matches.without_queue = [], {}
     matches.expected = int(matches.matched[:, 2].sum())
     there = [block for block in blocks if block.status not in {Status.MISSING, Status.DELETED}]
-    return matches, output.write(CONSUME_QUEUE, "deleted", batches_of(there, tags))
+    return matches, write("deleted", batches_of(there, tags))
 
 
 def count_contradictions(joined: JoinResult, store: Store, topics: TopicTable) -> int:

@@ -7,6 +7,7 @@ as long as their segments live, and no broker makes their units again. That is n
 
 from typing import NamedTuple
 
+from jobs.store.broker_config import broker_config
 from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.store import Store
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
@@ -26,6 +27,13 @@ class TopicTable(NamedTuple):
         if self.listed is None or topic.startswith(_SYSTEM):
             return False
         return topic not in self.listed and topic not in self.with_queues
+
+
+def known_topics(store: Store) -> frozenset[str]:
+    """Return the topics that the broker's configuration lists or that have queues; the log may have others."""
+    table = (read_config(store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
+    with_queues = frozenset(file.about.topic for file in store.queue_files if file.about.topic)
+    return with_queues.union(broker_config(store).topics, table if isinstance(table, dict) else ())
 
 
 def topic_table(store: Store) -> TopicTable:

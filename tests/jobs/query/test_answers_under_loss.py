@@ -154,7 +154,7 @@ def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
     assert not ingest(request, OneByOne()).notes
     assert not ingest(request, OneByOne()).notes
 
-    everything = replace(request, selection=Selection(), broker="second")
+    everything = replace(request, selection=Selection(), broker="second", change_topics=True)
     for _ in range(2):
         assert Look(everything).nothing_new() is None
         summary = ingest(everything, OneByOne())
@@ -183,7 +183,7 @@ def test_an_answer_names_the_topics_that_runs_left_out(
     lake = str(tmp_path / "lake")
     request = IngestRequest(str(golden("b533-base")), lake, selection=Selection(topics=("T1", "T2")))
     for selection in (request.selection, Selection(exclude_topics=("T2",)), Selection()):
-        ingest(replace(request, selection=selection), OneByOne())
+        ingest(replace(request, selection=selection, change_topics=True), OneByOne())
 
     def asked(topic: str) -> list[str]:
         source = open_lake(lake)
