@@ -58,10 +58,12 @@ class Failure(NamedTuple):
     number: int = 0
 
 
-def fail_call(root: Path, failure: Failure, noted: int) -> None:
-    below = os.fsencode(root / "files")
+def fail_call(below: Path, failure: Failure, noted: int) -> None:
+    """Let a call on a file below a folder fail; *noted* is the descriptor that its name is written to."""
     names = " ".join(failure.kinds).encode()
-    ctypes.CDLL(None).fail_call(below, names, ctypes.c_long(failure.number), getattr(errno, failure.error), noted)
+    ctypes.CDLL(None).fail_call(
+        os.fsencode(below), names, ctypes.c_long(failure.number), getattr(errno, failure.error), noted
+    )
 
 
 def verdict(root: Path) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _one(folder: Path, base: Path, failure: Failure) -> Path:
 def _failing(root: Path, failure: Failure) -> int:
     os.dup2(os.open(root / "said", os.O_WRONLY | os.O_CREAT, 0o644), 2)
     noted = os.open(root / "noted", os.O_WRONLY | os.O_CREAT, 0o644)
-    fail_call(root, failure, noted)
+    fail_call(root / "files", failure, noted)
     try:
         return run(root / "files")
     finally:

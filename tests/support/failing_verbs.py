@@ -1,0 +1,320 @@
+"""
+Runs each verb while one of its system calls fails: a read, a write, a listing, with an error that a disk gives.
+
+`failing_calls.c` makes the calls fail; this process imports and compiles everything once, and forks each command. A seed
+draws the command, the error and the call: first a file and a kind of call, so that reads of many records do not hide
+the rest. Afterwards the verb has failed and has named the place, or it gives what an undisturbed run gives; and the next
+undisturbed run gives that in any case. Run it as a program, which starts itself again with the library:
+`python -m tests.support.failing_verbs FOLDER FIRST_SEED COUNT [VERB]`; it prints the failures as JSON.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from deltalake import DeltaTable
+
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+from jobs.console.verbs import VERBS
+from tests.golden import unpack
+from tests.support.failing_calls import READING, WRITING, Failure, fail_call, library
+from tests.support.killing import ended, forked
+
+ERRORS = {
+    "EIO": (*WRITING, *READING),
+    "ENOSPC": WRITING,
+    "ETIMEDOUT": (*WRITING, *READING),
+    "EINTR": (*WRITING, *READING),
+}
+COMMANDS = (
+    "inspect {bad}",
+    "inspect --deep {good}",
+    "dump {segment}",
+    "dump {index}",
+    "verify {good}",
+    "verify {bad}",
+    "verify {bad} --findings-lake {lake}",
+    "rebuild-index {bad} --out {out}",
+    "rebuild-index {bad} --out {out} --lost-only --install",
+    "rebuild-consumequeue {bad} --out {out}",
+    "rebuild-consumequeue {bad} --out {out} --lost-only --install",
+    "restore {lake} --out {out}",
+    "repair {bad} --out {out} --lake {lake}",
+    "repair {bad} --out {out} --lake {lake} --apply",
+    "repair {applied} --out {work} --undo",
+    "diff {bad} {lake}",
+    "ingest {good} --lake {out}",
+    "ingest {bad} --lake {out}",
+    "ingest {good} --lake {lake}",
+    "query by-key -t T1 -k k1 --store {bad}",
+    "query by-offset -t T1 -i 0 -o 3 --store {bad}",
+    "query list -t T1 --store {bad}",
+    "query mqadmin --store {bad} topicStatus -t T1",
+    "query story -t T1 -k k1 --store {good}",
+    "query by-key -t T1 -k k1 --lake {lake}",
+    "query list -t T1 --lake {lake}",
+    "export --store {bad} --out {file}",
+    "export --lake {lake} --out {file}",
+    "type {lake} --types {types}",
+    "optimize {lake}",
+    "catalog {lake}",
+)
+_CHANGE_LAKES = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
+# What differs from run to run: seconds, rates, ids, times of files, names that a run makes.
+_OF_THE_RUN = re.compile(
+    r"\bin [\d.,]+ (?:s|min [\d.]+ s).*|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*"
+)
+
+
+class Try(NamedTuple):
+    """One run of a command: its code, what it printed, and what it left."""
+
+    code: int
+    said: str
+    left: dict[str, str]
+    hit: str = ""  # the call that failed
+
+
+class Commands:
+    """The commands with their stores and lakes, each run in a fork on a copy of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._base = folder / "base"
+        self._rows: dict[str, dict[str, int]] = {}
+        self._undisturbed: dict[str, tuple[Try, list[str]]] = {}
+
+    def prepare(self) -> None:
+        """Make a store, a damaged one, one that has been repaired, and the lake of the first."""
+        base = self._base
+        base.mkdir(parents=True)
+        good = unpack("b551-base", base).rename(base / "good")
+        shutil.rmtree(good / "EXPECT")
+        for name in ("bad", "applied"):
+            shutil.copytree(good, base / name)
+            with sorted((base / name / "commitlog").iterdir())[1].open("r+b") as file:
+                file.seek(4616)
+                file.write(b"?")
+            shutil.rmtree(base / name / "consumequeue" / "T1" / "1")
+            sorted((base / name / "index").iterdir())[2].unlink()
+        (base / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
+        here = self._fresh()
+        for line in ("ingest {good} --lake {lake}", "repair {applied} --out {work} --lake {lake} --apply"):
+            assert self._run(line, here, None).code in {0, 3, 4}, line
+        shutil.rmtree(base)
+        here.rename(base)
+
+    def undisturbed(self, line: str) -> tuple[Try, list[str]]:
+        """Return what a command gives when no call fails, and its calls."""
+        if line not in self._undisturbed:
+            here = self._fresh()
+            found = self._run(line, here, Failure("EIO", (*WRITING, *READING)))
+            calls = (self._folder / "noted").read_text().splitlines()
+            self._undisturbed[line] = found, calls
+        return self._undisturbed[line]
+
+    def faults(self, line: str, failure: Failure) -> tuple[list[str], Try]:
+        """Run a command while a call fails, and once more undisturbed; return what is wrong, and the first run."""
+        expected, _ = self.undisturbed(line)
+        here = self._fresh()
+        disturbed = self._run(line, here, failure)
+        if not disturbed.hit:
+            return [], disturbed  # this run made fewer calls: threads take turns as they like
+        wrong = _wrong(expected, disturbed)
+        is_done = disturbed.code == expected.code and _text(disturbed.said) == _text(expected.said)
+        again = disturbed if is_done else self._again(line, here)
+        # What is installed already, the next run does not install; nor does it name damage that the lake has already.
+        may_differ = "--undo" in line or "--install" in line or "--apply" in line or line.startswith("ingest {bad}")
+        if again.code != expected.code and not may_differ:
+            wrong.append(f"the next run ended with {again.code}, not {expected.code}: {again.said[-600:]}")
+        first, second = _content(line, expected.left), _content(line, again.left)
+        names = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+        if names and again.code in {expected.code, ExitCode.CLEAN, ExitCode.USAGE}:
+            wrong.append(f"the next run left something else: {', '.join(names[:8])}")
+        if line.startswith(_CHANGE_LAKES):
+            if line not in self._rows:
+                kept = self._run(line, self._fresh(), None)
+                assert kept.code == expected.code
+                self._rows[line] = self._counted_rows()
+                wrong += self.faults(line, failure)[0]  # on another copy: the first one is gone
+            elif self._counted_rows() != self._rows[line]:
+                wrong.append(f"other rows in the lake: {self._counted_rows()}, not {self._rows[line]}")
+        return wrong, disturbed
+
+    def _counted_rows(self) -> dict[str, int]:
+        """Count the rows of each table of the lakes here, in a fork: what `deltalake` starts does not survive one."""
+        answer = self._folder / "rows.json"
+        here = self._folder / "here"
+
+        def count() -> None:
+            tables = sorted({path.parent for path in here.rglob("_delta_log")})
+            found = {
+                table.relative_to(here).as_posix(): DeltaTable(str(table)).to_pyarrow_dataset().count_rows()
+                for table in tables
+                if table.name != "runs" and any((table / "_delta_log").iterdir())
+            }
+            answer.write_text(json.dumps({name: rows for name, rows in found.items() if rows}))
+
+        assert ended(forked(count)) == 0
+        rows: dict[str, int] = json.loads(answer.read_text())
+        return rows
+
+    def _again(self, line: str, here: Path) -> Try:
+        """Run a command once more, as its message says: some begin with an empty directory."""
+        if "repair" not in line and "ingest" not in line:
+            shutil.rmtree(here / "out", ignore_errors=True)
+            (here / "file").unlink(missing_ok=True)
+        return self._run(line, here, None)
+
+    def _fresh(self) -> Path:
+        here = self._folder / "here"
+        shutil.rmtree(here, ignore_errors=True)
+        shutil.copytree(self._base, here, symlinks=True)
+        return here
+
+    def _run(self, line: str, here: Path, failure: Failure | None) -> Try:
+        places = {name: here / name for name in ("good", "bad", "applied", "lake", "out", "work", "file")}
+        places["segment"] = sorted((here / "bad" / "commitlog").iterdir())[1]
+        places["index"] = min((here / "good" / "index").iterdir())
+        places["types"] = here / "types.toml"
+        words = [word.format(**places) for word in line.split()]
+        for name in ("noted", "said"):
+            (self._folder / name).unlink(missing_ok=True)
+        code = ended(forked(partial(self._child, words, failure, here)))
+        noted = self._folder / "noted"
+        hits = noted.read_text().splitlines() if noted.exists() else []
+        said = (self._folder / "said").read_text(errors="replace").replace(str(here), "")
+        is_counted = failure is not None and failure.number == 0
+        return Try(code, said, _left(here), "" if is_counted or not hits else hits[0])
+
+    def _child(self, words: Sequence[str], failure: Failure | None, here: Path) -> int:
+        said = os.open(self._folder / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        if failure is not None:
+            fail_call(here, failure, os.open(self._folder / "noted", os.O_WRONLY | os.O_CREAT, 0o644))
+        try:
+            return int(cli.main(words))
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+
+def _wrong(expected: Try, found: Try) -> list[str]:
+    """Return what is wrong with a run one of whose calls failed."""
+    if "Traceback" in found.said or found.code not in set(map(int, ExitCode)):
+        return [f"traceback, exit code {found.code}: {found.said[-1500:]}"]
+    if found.code == expected.code and _text(found.said) == _text(expected.said):
+        return []
+    parts = Path(found.hit.partition(" ")[2]).parts
+    is_named = any(part in found.said for part in (parts[1:] or parts))
+    if found.code == ExitCode.CLEAN and found.code != expected.code:
+        return [f"exit code 0, not {expected.code}: {found.said[-800:]}"]
+    if not is_named:
+        return [f"the place of {found.hit} is not named: {found.said[-800:]}"]
+    return []
+
+
+def _text(said: str) -> str:
+    return _OF_THE_RUN.sub("", said)
+
+
+def _left(here: Path) -> dict[str, str]:
+    """Return the files below *here* with their content, but for what differs from run to run."""
+    found = {}
+    for path in sorted(here.rglob("*")):
+        name = path.relative_to(here).as_posix()
+        if path.is_file() and not path.is_symlink() and not name.startswith(("work/", "types")):
+            found[name] = sha256(path.read_bytes()).hexdigest()[:16]
+    return found
+
+
+def _content(line: str, left: dict[str, str]) -> dict[str, str]:
+    """Return what must be equal: a changed store, an export, rebuilt files; of lakes the rows are counted."""
+    changed = line.split()[1].strip("{}") if "--install" in line or "--apply" in line or "--undo" in line else ""
+    return {
+        name: digest
+        for name, digest in left.items()
+        if name.startswith(changed) and ".replaced-" not in name and not _OF_A_LAKE.search(name)
+    }
+
+
+_OF_A_LAKE = re.compile(r"^lake/|_delta_log/|\.parquet$|\.json$|^out/_|/\.")
+
+
+def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] | None:
+    """Return the command and the failing call of a seed."""
+    random = Random(seed)
+    lines = [line for line in COMMANDS if line.startswith(verb)]
+    line = random.choice(lines)
+    error = random.choice(sorted(ERRORS))
+    _, calls = commands.undisturbed(line)
+    kinds = [call.partition(" ")[0] for call in calls]
+    places: dict[str, list[int]] = {}
+    for place, call in enumerate(calls):
+        if kinds[place] in ERRORS[error]:
+            places.setdefault(call, []).append(place)
+    if not places:
+        return None
+    place = random.choice(places[random.choice(sorted(places))])
+    return line, Failure(error, (kinds[place],), kinds[: place + 1].count(kinds[place]))
+
+
+def load_everything() -> None:
+    """Import what verbs import, so that each fork has it."""
+    for verb in VERBS.values():
+        import_module(verb.module)
+    for path in sorted((Path(cli.__file__).parents[1]).rglob("*.py")):
+        name = ".".join(path.relative_to(Path(cli.__file__).parents[2]).with_suffix("").parts)
+        if not any(
+            part in name for part in ("browse", "main", "launch", "spark", "source", "condition", "worker_daemon")
+        ):
+            import_module(name)
+
+
+def campaign(
+    folder: Path, seeds: Sequence[int], verb: str = "", told: Callable[[str], object] = print
+) -> dict[str, Any]:
+    """Try each seed; return how many calls failed, by verb and error, and what was wrong."""
+    commands = Commands(folder)
+    commands.prepare()
+    tried, bad = Counter[str](), []
+    codes = Counter[int]()
+    for seed in seeds:
+        drawn = draw(commands, seed, verb)
+        if drawn is None:
+            continue
+        line, failure = drawn
+        wrong, found = commands.faults(line, failure)
+        if not found.hit:
+            continue
+        tried[f"{line.partition(' ')[0]} {failure.error}"] += 1
+        codes[found.code] += 1
+        if wrong:
+            bad.append({"seed": seed, "command": line, "error": failure.error, "call": found.hit, "wrong": wrong})
+            told(json.dumps(bad[-1]))
+    return {"tried": sum(tried.values()), "by": dict(sorted(tried.items())), "codes": dict(codes), "bad": bad}
+
+
+if __name__ == "__main__":
+    where, first, count, *only = sys.argv[1:]
+    if "LD_PRELOAD" not in os.environ:
+        Path(where).mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "tests.support.failing_verbs", *sys.argv[1:]]
+        sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(library(Path(where)))}))
+    load_everything()
+    numbers = range(int(first), int(first) + int(count))
+    result = campaign(Path(where) / first, numbers, *only, told=partial(print, file=sys.stderr, flush=True))
+    print(json.dumps(result))
