@@ -122,7 +122,7 @@ def _find_cache() -> Path | None:
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=directory):
                 return directory
-        except OSError:
+        except OSError:  # EACCES, EROFS, ENOSPC: the next directory; without any, a warning
             continue
     message = "no directory for compiled code can be written: scans are compiled again in every process"
     warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -12,6 +12,8 @@ Arguments are positional only, because an exception travels from a Spark worker 
 """
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 
@@ -60,6 +62,28 @@ def is_unreadable(error: OSError) -> bool:
     Everything else that keeps somebody from reading (no access, no network, no such file) says nothing of the bytes.
     """
     return error.errno in _BAD_SECTOR
+
+
+def is_lost(error: OSError) -> bool:
+    """
+    Return whether a file was deleted since it was listed, or its disk cannot give its bytes.
+
+    A reader may go on without such a file. Every other error (a timeout, no access) says nothing of the file: a reader
+    that went on would take for absent what is there.
+    """
+    return isinstance(error, FileNotFoundError) or is_unreadable(error)
+
+
+@contextmanager
+def ignore_lost() -> Iterator[None]:
+    """Go on without a file that is lost, or that is not in its format; every other error is raised."""
+    try:
+        yield
+    except FormatError:
+        return
+    except OSError as error:
+        if not is_lost(error):
+            raise
 
 
 _BAD_SECTOR = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})  # the last two: a checksum

@@ -19,9 +19,14 @@ def swallowing(text: str) -> Iterator[tuple[int, str]]:
         is_broad = isinstance(node, ast.ExceptHandler) and (
             node.type is None or any(isinstance(one, ast.Name) and one.id in BROAD for one in ast.walk(node.type))
         )
-        # A handler that ends with `raise` only says an error in other words.
-        is_raised_again = isinstance(node, ast.ExceptHandler) and isinstance(node.body[-1], ast.Raise)
+        # A handler that ends with `raise` says an error in other words; one that begins with `if …: raise` names in its
+        # condition which errors it expects.
+        is_raised_again = isinstance(node, ast.ExceptHandler) and (
+            isinstance(node.body[-1], ast.Raise)
+            or (isinstance(node.body[0], ast.If) and isinstance(node.body[0].body[-1], ast.Raise))
+        )
         if (is_suppress or is_broad) and not is_raised_again:
+            assert isinstance(node, ast.Call | ast.ExceptHandler)
             yield node.lineno, lines[node.lineno - 1].strip()
 
 
@@ -61,7 +66,8 @@ def test_every_swallowed_error_has_its_reason_on_the_spot() -> None:
         ("try:\n    x()\nexcept Exception:  # noqa: BLE001\n    pass", False),
         ("try:\n    x()\nexcept (ValueError, OSError):\n    y()", False),
         ("try:\n    x()\nexcept (ValueError, OSError) as error:\n    raise X from error", True),
-        ("try:\n    x()\nexcept OSError as error:\n    if error.errno:\n        raise\n    y()", False),
+        ("try:\n    x()\nexcept OSError as error:\n    if error.errno != EIO:\n        raise\n    y()", True),
+        ("try:\n    x()\nexcept OSError as error:\n    y()\n    if error.errno != EIO:\n        raise\n    z()", False),
         ("try:\n    x()\nexcept ValueError:\n    pass", True),
     ],
 )

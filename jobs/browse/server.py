@@ -46,7 +46,7 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
         if opens and _has_display():
-            with suppress(webbrowser.Error):
+            with suppress(webbrowser.Error):  # no browser starts: the address is printed
                 webbrowser.open(address)
         with suppress(KeyboardInterrupt):  # the way in which these pages end
             uvicorn.Server(config).run(sockets=[listener])

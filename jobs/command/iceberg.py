@@ -60,7 +60,7 @@ class Registrations:
         self._registrar = self._registrar or Registrar(self._target)
         try:
             done = self._registrar.register(lake, typed_tables(lake))
-        except (OSError, FormatError) as error:
+        except (OSError, FormatError) as error:  # raised by `raise_failure`, when everything else is done
             self._failure, self._again = error, monotonic() + _PAUSE_S
             return []
         self._failure = None

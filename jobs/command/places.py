@@ -124,7 +124,7 @@ def check_places(ctx: click.Context) -> None:
             problem = "is a file; a lake is a directory of tables" if expected.lacks is _lacks_tables else shown
         except PermissionError:
             continue  # not a wrong argument: the verb says that it has no access, with exit code 1
-        except OSError as error:
+        except OSError as error:  # mostly ENOENT; it becomes the refusal
             problem = error.strerror or str(error)
         if problem is not None:
             raise click.BadParameter(f"{expected.location}: {problem}", ctx, expected.param)
@@ -291,7 +291,7 @@ def refuse_used(out: str, param_hint: str = "--out") -> None:
         names = list(_names(Path(local_path(out))))
     else:
         names = []
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # not there yet: it is new
             names = [info.name for info in storage_of(out, file_system_options()).list_files(out)]
     if any(not name.startswith(".") for name in names):
         reason = f"{out}: the directory is not empty; name an empty or a new one"

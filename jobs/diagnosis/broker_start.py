@@ -111,7 +111,7 @@ def start_outcome(
     """
     try:
         outcomes = [predicted(gathered(store, release, conf), log) for release in releases_of(writers)]
-    except (FormatError, OSError) as error:
+    except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
         return _unknown(writers.newest, error)
     worst = max(outcomes, key=lambda one: (one.once_mended or one).deletes_messages or 0)
     if worst is outcomes[0]:
@@ -126,7 +126,7 @@ def shallow_outcome(store: Store, writers: Writers, conf: BrokerConf, *, deep: b
     """Return the same from a walk of its own, where a start reads little of the log, or *deep* is asked for."""
     try:
         log = _walk_for_start(store, writers, deep=deep)
-    except (FormatError, OSError) as error:
+    except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
         return _unknown(writers.newest, error)
     return start_outcome(store, writers, log, conf)
 

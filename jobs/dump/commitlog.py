@@ -30,7 +30,7 @@ from rmq_formats.commitlog.record import (
     has_right_property_crc,
 )
 from rmq_formats.commitlog.segment import ENDS, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
-from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.errors import CorruptData, FormatError, is_lost
 from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transaction_type
 from rmq_formats.hashing import java_text
 from rmq_formats.message_id import encode_offset_id
@@ -168,7 +168,9 @@ def _is_followed(file: DumpFile, siblings: Siblings | None) -> bool:
     try:
         with open_file(f"{file.folder}/{name_of_offset(siblings.next_offset)}") as next_file:
             return any(next_file.read(0, BLANK.size))
-    except OSError:
+    except OSError as error:
+        if not is_lost(error):
+            raise
         return False
 
 

@@ -70,7 +70,7 @@ class DumpFile:
             size = min(_SECTOR - position % _SECTOR, end - position)
             try:
                 yield bytes(self._reader.read(position, size))
-            except OSError as error:
+            except OSError as error:  # EIO of one sector: reported as unreadable, exit code 3
                 self._note(Unreadable(position, size, str(error.strerror)))
                 yield bytes(size)
             position += size
@@ -122,5 +122,5 @@ def listed(file: DumpFile) -> list[tuple[str, int]]:
             return [(info.name, info.size) for info in found if info.name.isdecimal()]
         with os.scandir(local_path(file.folder) or "/") as entries:
             return [(entry.name, entry.stat().st_size) for entry in entries if entry.name.isdecimal()]
-    except OSError:
+    except OSError:  # a folder without access: this one file is dumped without its neighbours
         return []

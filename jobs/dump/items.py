@@ -73,6 +73,6 @@ def time_text(timestamp: int) -> str:
     """Write milliseconds as a time in UTC, or as they are where they are no time."""
     try:
         moment = datetime.fromtimestamp(timestamp // 1000, UTC)
-    except (OverflowError, ValueError, OSError):
+    except (OverflowError, ValueError, OSError):  # no time that a calendar has; no I/O
         return f"{timestamp} ms"
     return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % 1000:03d}Z"

@@ -61,7 +61,7 @@ def _log(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
 def _state_at(file: DumpFile, position: int) -> str | None:
     """Return how the log ends at a position; None where it goes on."""
     data = file.read(position, UNIT.size)
-    with suppress(CorruptData):
+    with suppress(CorruptData):  # reported as the next item
         if decode_timer_unit(data, position) is None:
             return "end of the file" if position >= file.size or any(data) else "nothing is written after this"
     return None

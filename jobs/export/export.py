@@ -131,7 +131,7 @@ def _lake_items(source: Source, lake: Lake, known: Sequence[KnownStore]) -> list
 
 def _registered(lake: Lake, known: KnownStore) -> Registered:
     """Return the values that each row of a store must have."""
-    with suppress(NothingToRestoreError):
+    with suppress(NothingToRestoreError):  # the lake has no log of it: no sizes of its segments are known
         plan = plan_log(lake, known)
         size = WHOLE_SEGMENTS if plan.size.origin == ASSUMED else plan.size.value  # else there is one file
         return Registered(known.store_id, known.broker, plan.segments[0].base_offset, size)

@@ -24,7 +24,7 @@ from jobs.export.items import Item
 from jobs.lake.bodies import DEFAULT_LIMIT, Body
 from jobs.query import json_text
 from jobs.query.message import Message
-from jobs.storage.space import room_for
+from jobs.storage.space import named, room_for
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.release import Release
@@ -208,7 +208,7 @@ def _merge_text(files: Sequence[Path], attempt: Path, kind: Format) -> None:
         if kind is Format.JSON:
             whole.write(b"[\n")
         for number, path in enumerate(files):
-            with path.open("rb") as file:
+            with named(str(path)), path.open("rb") as file:
                 if kind is Format.CSV and number:
                     file.readline()  # every part has the header; its names have no line breaks
                 while chunk := file.read(_CHUNK):

@@ -237,7 +237,7 @@ def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
 
     snapshot = None
     try:
-        with suppress(TableNotFoundError):
+        with suppress(TableNotFoundError):  # a new lake: no transactions
             snapshot = open_delta(lake.locate(table), lake.options)
     except DeltaError as error:
         raise _Doubt from error

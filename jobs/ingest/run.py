@@ -81,7 +81,7 @@ def _spark_workers(request: IngestRequest) -> Workers:
 def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
     """Do one run; begin again if a broker cuts its log back meanwhile."""
     for number in range(_ATTEMPTS - 1):
-        with suppress(CutBackError):
+        with suppress(CutBackError):  # begin again; the last attempt raises it
             return _ingest(request, workers, clock, is_again=number > 0)
     return _ingest(request, workers, clock, is_again=True)
 

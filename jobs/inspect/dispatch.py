@@ -7,7 +7,6 @@ compares.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from itertools import islice, pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.store import Store
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.errors import ignore_lost
 from rmq_formats.flags import TransactionType, transaction_type
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.release import OLDEST
@@ -124,7 +124,7 @@ def _records(store: Store, start: int) -> Iterator[MessageRecord]:
         position = start - segment.base_offset
         if position >= segment.readable:
             continue
-        with suppress(OSError), store.open(segment) as reader:
+        with ignore_lost(), store.open(segment) as reader:
             log = segment_bytes(segment, reader)
             # An offset is that of the record itself, a position that of what frames it.
             yield from records_from(log, position - log.framing.header_size if position > 0 else 0)

@@ -58,7 +58,7 @@ class Problems(list[Problem]):
         except PermissionError as error:
             text = f"no access: {error.strerror or error}"
             self.append(Problem(Severity.NOT_ACCESSIBLE, file, text))
-        except OSError as error:
+        except OSError as error:  # any: it is reported as a problem of this file
             text = f"cannot be read: {error.strerror or error}"
             is_damage = is_unreadable(error) or isinstance(error, FileNotFoundError)
             self.append(Problem(Severity.DAMAGE if is_damage else Severity.NOT_ACCESSIBLE, file, text))

@@ -295,8 +295,8 @@ def commit_layout(
         return
     try:
         _write(lake, snapshot, Commit(table, (), {"layout": layout}, data_change, change=change))
-    except (CommitFailedError, OSError) as error:
-        now = open_table(lake, table.name)  # see `commit`: it may have been ours
+    except (CommitFailedError, OSError) as error:  # it may have been ours that took the version: see `commit`
+        now = open_table(lake, table.name)
         if now is None or not change.added or not {action.path for action in change.added} <= paths(now):
             if isinstance(error, OSError):
                 raise
@@ -375,6 +375,7 @@ def _flush(uri: str, versions: Iterable[int] = ()) -> None:
     root = Path(local_path(uri))
     log = root / "_delta_log"
     for version in versions:
+        # Delta deletes old versions once there is a checkpoint of them.
         with suppress(FileNotFoundError), (log / f"{version:020d}.json").open("rb") as file:
             os.fsync(file.fileno())
     flush_directory(log if versions else root)

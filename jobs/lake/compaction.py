@@ -142,7 +142,7 @@ def _merged_by_spark(lake: Lake, snapshot: DeltaTable, table: Table, many: int) 
         return Saved(table.name)
     from jobs.lake.spark_writer import SparkWriter  # few lakes need it
 
-    with suppress(CommitFailedError):
+    with suppress(CommitFailedError):  # another process has merged: the next upkeep looks again
         return SparkWriter().merge(snapshot, table.name, small=SMALL, large=LARGE)
     return Saved(table.name)
 

@@ -67,7 +67,7 @@ def inflate(lake: Lake, table: Table, work: Inflate, *, dry_run: bool = False) -
         return Rewrite(tuple(file for file, _ in changed), tuple(action for _, action in changed))
 
     for _ in range(_ATTEMPTS):
-        with suppress(TransactionTakenError):
+        with suppress(TransactionTakenError):  # tried again; after the last attempt an error is raised
             commit_layout(lake, table, rewrite, layout="inflated", data_change=True)
             return sum(one.bodies for one in done)
     raise OSError(f"{lake.locate(table.name)}: other processes rewrite its files again and again; run this later")

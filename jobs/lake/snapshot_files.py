@@ -24,6 +24,8 @@ from jobs.lake.tables import Table
 from jobs.lake.vectors import Vector, vectors
 from jobs.storage import arrow_filesystem
 from jobs.storage.locations import is_local, local_path, object_key
+from jobs.storage.space import named
+from rmq_formats.errors import is_lost
 
 Result = TypeVar("Result")
 T = TypeVar("T")
@@ -160,7 +162,11 @@ def has_footer(lake: Lake, table: Table, file: StoredFile) -> bool:
     try:
         with lake.arrow_file(f"{table.name}/{file.path}") as source:
             pq.read_metadata(source)
-    except (pa.ArrowInvalid, OSError):
+    except pa.ArrowInvalid:
+        return False
+    except OSError as error:  # Arrow's own errors about the bytes have no errno
+        if error.errno is not None and not is_lost(error):
+            raise
         return False
     return True
 
@@ -169,7 +175,8 @@ def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wante
     # A vector names rows by their places in the file: places go on over row groups that are skipped, so that filters of
     # rows come after the vector, never before it.
     start = 0  # the place of a row group's first row in the file
-    with lake.arrow_file(f"{table.name}/{stored.path}") as source:
+    path = f"{table.name}/{stored.path}"
+    with named(lake.locate(path)), lake.arrow_file(path) as source:
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
         there = [name for name in schema.names if name in file.schema_arrow.names]
         for number in range(file.num_row_groups):

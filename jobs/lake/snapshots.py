@@ -21,11 +21,19 @@ _LOG = "_delta_log"
 def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
     """Open a table at its newest version; `OSError` where a pipe is in its log: reading it would wait for ever."""
     if is_local(location):
+        # No table: DeltaTable raises TableNotFoundError.
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(Path(local_path(location)) / _LOG) as entries:
             for entry in entries:
                 if not (entry.is_file() or entry.is_dir()):
                     raise OSError(f"{entry.path}: no regular file, so this Delta log is not read; move it away")
-    return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+    try:
+        return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+    except TableNotFoundError:
+        raise
+    except (DeltaError, OSError) as error:
+        if location in str(error):
+            raise
+        raise type(error)(f"{location}: {error}") from error
 
 
 @dataclass(slots=True)

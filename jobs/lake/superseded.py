@@ -108,7 +108,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
         return file.fill(batch.filter(superseded.rows.of_table(batch)) for batch in read)
 
     action = written_again(rows, write)
-    with suppress(TransactionTakenError):
+    with suppress(TransactionTakenError):  # another run has moved the same rows
         commit(lake, moved, [action] if action else [], transaction, note)
 
 

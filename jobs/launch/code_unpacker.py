@@ -43,7 +43,7 @@ def _unpack(payload: bytes, directory: Path) -> None:
         archive.extractall(unfinished)
     try:
         unfinished.rename(directory)
-    except OSError:
+    except OSError:  # ENOTEMPTY: another worker was first; anything else is raised below
         shutil.rmtree(unfinished)
         if not directory.is_dir():
             raise

@@ -62,7 +62,7 @@ def _major_version(home: Path) -> int:
         return 0
     try:
         text = (home / "release").read_text(errors="replace")
-    except OSError:
+    except OSError:  # no file `release`, or no access: the Java itself says its version
         text = _ask(home)
     # JAVA_VERSION="17.0.15", java.version = 21, and Java 8's "1.8.0_412"
     found = re.search(r'(?:JAVA_VERSION=|java\.version = )"?(\d+)', text)
@@ -73,6 +73,6 @@ def _ask(home: Path) -> str:
     command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):  # not executable here: no Java that will do
         return ""
     return answer.stderr

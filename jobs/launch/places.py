@@ -51,5 +51,5 @@ def _is_usable(directory: Path) -> bool:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             return True
-    except OSError:
+    except OSError:  # EROFS, EACCES, ENOSPC: the caller takes another directory and says so
         return False

@@ -137,7 +137,7 @@ def check_master(spark_options: Sequence[str]) -> None:
                 return
         except ValueError:
             reasons.append(f"{address}: HOST:PORT is expected")
-        except OSError as error:
+        except OSError as error:  # no answer: reported with those of the other masters
             reasons.append(f"{address}: {error.strerror or error}")
     raise SetupError(f"no Spark master answers at {master} ({'; '.join(reasons)})")
 

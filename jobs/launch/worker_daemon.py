@@ -22,7 +22,7 @@ IS_SAFE = sys.platform == "linux"  # elsewhere libraries of the system may not b
 def prepare() -> None:
     """Import the module that tasks need; what fails here fails again, and is reported, in the task that needs it."""
     hide_pandas()
-    with suppress(Exception):
+    with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
         import_module(os.environ[MODULE])
         if _READS_LOGS in sys.modules:
             _load_compiled()

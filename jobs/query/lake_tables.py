@@ -133,7 +133,7 @@ class LakeTables:
                 return TopicChoices.of(known[CHOSEN], {})
             known = json.loads(Lake(self._lake, self._options).read(manifest))
             return TopicChoices.of(known["state"], known["selection"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # reported
             return f"runs may have left out topics: {manifest} cannot be read ({type(error).__name__})"
 
     def kinds(self, sql: str) -> dict[str, str]:

@@ -269,7 +269,7 @@ def _checkpoint(root: Path) -> Checkpoint:
     try:
         with (root / _CHECKPOINT).open("rb") as file:
             return decode_checkpoint(file.read(CHECKPOINT_SIZE))
-    except (OSError, FormatError):
+    except (FileNotFoundError, FormatError):  # the broker then starts as if it had flushed nothing
         return Checkpoint(0, 0, 0)
 
 

@@ -75,5 +75,5 @@ def time_text(time: int, form: str = _DATE) -> str:
     """Return a time (milliseconds) in UTC, by default its day."""
     try:
         return datetime.fromtimestamp(time // _SECOND, UTC).strftime(form)
-    except (OverflowError, ValueError, OSError):
+    except (OverflowError, ValueError, OSError):  # no time that a calendar has; no I/O
         return f"{time} ms"

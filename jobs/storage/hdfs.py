@@ -175,7 +175,7 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
             if refused.name not in _STANDBY:
                 raise _error(location, refused) from refused
             reason = f"{node}: {refused.message}"
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException) as error:  # the other name node is asked; the last reason is raised
             reason = f"{node}: {getattr(error, 'strerror', None) or repr(error)}"
         else:
             _active[nodes] = node
@@ -199,7 +199,7 @@ def _get(node: str, target: str, limit: int) -> bytes:
 def _elsewhere(response: HTTPResponse) -> tuple[str, str]:
     """Return the node that an answer redirects to, and the request for it."""
     location = response.headers["Location"] or ""
-    with suppress(ValueError):
+    with suppress(ValueError):  # no URL: refused below
         there = urlsplit(location)
         if there.scheme == "http" and there.hostname and there.port != 0:
             return there.netloc, f"{there.path}?{there.query}"
@@ -236,7 +236,7 @@ def _answered(node: str, target: str, deadline: float) -> Iterator[HTTPResponse]
 
 def _cut(connected: socket, is_late: Event) -> None:
     is_late.set()
-    with suppress(OSError):
+    with suppress(OSError):  # ENOTCONN: closed meanwhile
         connected.shutdown(SHUT_RDWR)
 
 

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from jobs.storage.locations import local_path
 from jobs.storage.model import FileInfo, Reader, Storage
-from jobs.storage.space import room_for
+from jobs.storage.space import named, room_for
 from rmq_formats.layout import Buffer
 
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
@@ -70,7 +70,7 @@ def step_back() -> None:
     import ctypes
     import platform
 
-    with suppress(OSError):
+    with suppress(OSError):  # EPERM: a container without the right; reading is then only less polite
         os.nice(max(_NICENESS - os.nice(0), 0))
     number = _IOPRIO_SET.get(platform.machine()) if sys.platform.startswith("linux") else None
     if number is not None:
@@ -80,8 +80,9 @@ def step_back() -> None:
 class LocalReader(Reader):
     """A descriptor, read by position; with care, pages that nobody had cached are dropped again."""
 
-    def __init__(self, descriptor: int, care: Care | None = None) -> None:
+    def __init__(self, descriptor: int, path: str, care: Care | None = None) -> None:
         self._descriptor = descriptor
+        self._path = path
         self._care = care
         self._kernel_drops = True  # until it says that it cannot
         self.size = os.fstat(descriptor).st_size
@@ -131,7 +132,7 @@ class LocalReader(Reader):
         """Return the next position that was ever written; a file system stores nothing for the others."""
         try:
             return os.lseek(self._descriptor, position, os.SEEK_DATA)
-        except OSError as error:
+        except OSError as error:  # ENXIO: only a hole follows; EINVAL and others: this file system knows no holes
             return self.size if error.errno == errno.ENXIO else position
 
     def _cached(self, position: int, buffer: memoryview) -> int:
@@ -144,7 +145,10 @@ class LocalReader(Reader):
     def _fill(self, position: int, buffer: memoryview, flags: int = 0) -> int:
         filled = 0
         while filled < buffer.nbytes:  # the kernel may cut a large read
-            count = os.preadv(self._descriptor, [buffer[filled:]], position + filled, flags)
+            try:
+                count = os.preadv(self._descriptor, [buffer[filled:]], position + filled, flags)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, self._path) from error
             if count == 0:
                 break
             filled += count
@@ -201,7 +205,7 @@ class LocalStorage(Storage):
             if self.care is not None:
                 step_back()
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nobody would drop pages that are read ahead
-            yield LocalReader(descriptor, self.care)
+            yield LocalReader(descriptor, path, self.care)
         finally:
             os.close(descriptor)
 
@@ -301,6 +305,7 @@ def flush_file(path: Path) -> None:
 def _flush(path: Path, flags: int) -> None:
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
-        os.fsync(descriptor)
+        with named(str(path)):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

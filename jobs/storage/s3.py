@@ -178,7 +178,7 @@ class ObjectStorage(Storage):
 
     def delete(self, location: str) -> None:
         """Remove an object, if it is there."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # deleted already
             self._calls(location)(lambda: self.filesystem.delete_file(object_key(location)))
 
     def arrow_file(self, location: str) -> "NativeFile":

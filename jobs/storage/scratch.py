@@ -89,7 +89,7 @@ def _remove(scratch: Scratch) -> None:
         shutil.rmtree(local_path(scratch.location), ignore_errors=True)
         return
     storage = storage_of(scratch.location, scratch.options)
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # nothing was written there
         for info in storage.list_files(scratch.location):
             storage.delete(join(scratch.location, info.name))
 

@@ -1,4 +1,4 @@
-"""A full disk, said so that one can act: which file could not be written, how much was to come, how much is free."""
+"""Errors of the operating system that name their file; of a full disk also how much was needed and how much is free."""
 
 import errno
 import os
@@ -12,10 +12,22 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 @contextmanager
-def room_for(location: str, size: int | None = None) -> Iterator[None]:
-    """Name *location*, and the *size* needed, in the error of a full disk."""
+def named(location: str) -> Iterator[None]:
+    """Name *location* in an error of the operating system that names no file, as those of reads and writes do."""
     try:
         yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), location) from error
+
+
+@contextmanager
+def room_for(location: str, size: int | None = None) -> Iterator[None]:
+    """Name *location* in an error of the operating system, and in that of a full disk the *size* needed."""
+    try:
+        with named(location):
+            yield
     except Exception as error:  # libraries have errors of their own for it
         if not _is_full(error) or _is_named(error):
             raise

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jobs.store.rocksdb_config import ConfigTable, rocksdb_config
 from jobs.store.store import Store
 from rmq_formats.config_json import decode_config
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, is_lost
 from rmq_formats.store import FileKind
 
 TOPICS_FILE = "topics.json"
@@ -42,9 +42,11 @@ def _read_file(store: Store, name: str) -> dict[str, object] | None:
         return None
     try:
         return decode_config(store.read(file, 0, _LARGEST))
-    except PermissionError:
-        raise  # somebody else's file says nothing of the store
-    except (FormatError, OSError):
+    except FormatError:  # no JSON: the broker cannot load it either
+        return None
+    except OSError as error:
+        if not is_lost(error):
+            raise
         return None
 
 
@@ -71,7 +73,7 @@ def config_files(store: Store) -> Iterator[ConfigFile]:
         for file in (there.get(path), there.get(path + _BACKUP)):
             data = b""
             if file is not None and file.size <= _LARGEST:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # the broker replaces it at this moment
                     data = store.read(file, 0, _LARGEST)
             if file is not None and data:
                 yield ConfigFile(name, file.modified_ms, data)

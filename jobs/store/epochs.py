@@ -24,7 +24,7 @@ def read_epochs(store: Store) -> tuple[Epoch, ...]:
     """Return the epochs of a store, oldest first; none where there is no list of them, or none that can be read."""
     file = store.other_file(EPOCH_FILE)
     if file is not None and file.size <= _LARGEST:
-        with suppress(FormatError):
+        with suppress(FormatError):  # no list that a broker would take: as if there were none
             return decode_epochs(store.read(file, 0, file.size))
     return ()
 

@@ -13,7 +13,7 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import WINDOW, Records, scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, is_settled
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, is_lost
 
 SETTLING = "stored too recently"
 _MOST_LOOKS = 3  # at one place
@@ -135,7 +135,11 @@ class RangeReader:
         log = SegmentBytes(file.read, self._range.segment_size, self._range.base_offset, framing)
         try:
             return is_settled(log.record_at(at))
-        except (FormatError, OSError):
+        except FormatError:  # damaged at the second look also
+            return False
+        except OSError as error:
+            if not is_lost(error):
+                raise
             return False
 
     def _settled(self, group: Records) -> int:

@@ -11,7 +11,7 @@ from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, is_lost
 from rmq_formats.layout import Buffer
 
 _WINDOW = 1 << 20
@@ -86,7 +86,7 @@ def segment_bytes(segment: Segment, reader: Reader) -> SegmentBytes:
 
 def records_from(log: SegmentBytes, position: int = 0) -> Iterator[MessageRecord]:
     """Yield the records of a segment from the piece at *position* on, up to the first that is no record."""
-    with suppress(FormatError):
+    with suppress(FormatError):  # the piece that is no record ends the walk
         while True:
             record = log.record_at(position)
             yield record
@@ -102,5 +102,9 @@ def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
         with store.open(segment) as reader:
             log = SegmentBytes(reader.read, segment.readable, segment.base_offset)
             return log.record_at(physical_offset - segment.base_offset)
-    except (FormatError, OSError):
+    except FormatError:  # no record begins there
+        return None
+    except OSError as error:
+        if not is_lost(error):
+            raise
         return None

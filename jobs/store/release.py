@@ -35,7 +35,7 @@ from rmq_formats.detection import (
     record_marks,
     tag_entry_mark,
 )
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, ignore_lost
 from rmq_formats.hashing import MAX_LONG, MIN_LONG, index_key_hash
 from rmq_formats.indexfile.keys import tag_text
 from rmq_formats.indexfile.lookup import IndexReader
@@ -213,7 +213,7 @@ def marks_of_files(store: Store) -> Iterator[Mark]:
     yield from file_marks(file.about for file in (*store.other_files, *store.queue_files))
     for file in store.other_files:
         mark: Mark | None = None
-        with suppress(FormatError, OSError):
+        with ignore_lost():
             if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
                 mark = checkpoint_mark(decode_checkpoint(store.read(file, 0, CHECKPOINT.size)))
             elif file.about.kind is FileKind.ABORT:
@@ -258,7 +258,7 @@ def _identity(segment: Segment, records: int) -> _Identity | None:
         return None
     try:
         status = Path(local_path(segment.location)).stat()
-    except OSError:
+    except FileNotFoundError:  # deleted by the broker: the read that follows reports it
         return None
     return segment, records, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
@@ -293,7 +293,7 @@ def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | N
     if not tags:
         return None
     text = tag_text(record.topic, tags)
-    with suppress(FormatError, OSError):
+    with ignore_lost():
         for file in readers:
             header = file.header
             if header.begin_physical_offset < record.physical_offset < header.end_physical_offset:

@@ -38,14 +38,14 @@ class Tally(NamedTuple):
         """Return the bytes and the records of all ranges so far."""
         try:
             counters = list(_COUNTERS.iter_unpack(Path(self.path).read_bytes()))
-        except OSError:
+        except OSError:  # progress only: the run goes on without it
             return 0, 0
         return sum(size for size, _ in counters), sum(records for _, records in counters)
 
     def noted(self, number: int, range_: Range, pieces: Iterator[Records | Piece]) -> Iterator[Records | Piece]:
         """Yield the pieces of range *number*, and note how far they reach."""
         descriptor = -1
-        with suppress(OSError):
+        with suppress(OSError):  # progress only: a worker elsewhere has no such file
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         records = 0
         try:
@@ -54,7 +54,7 @@ class Tally(NamedTuple):
                     end, count = _reach(item)
                     records += count
                     size = min(end, range_.end_offset) - range_.start_offset
-                    with suppress(OSError):
+                    with suppress(OSError):  # progress only: the disk of temporary files may be full
                         os.pwrite(descriptor, _COUNTERS.pack(size, records), number * _COUNTERS.size)
                 yield item
         finally:

@@ -107,7 +107,7 @@ class _TimerLog:
     def precision_ms(self, slots: Sequence[Slot]) -> int:
         """Return timerPrecisionMs, as the unit of a slot and the slot's own number tell it."""
         for slot in slots:
-            with suppress(FormatError):
+            with suppress(FormatError):  # a damaged unit: another slot tells as well
                 unit = self.unit_at(slot.last)
                 if unit is not None and slot.time > 0 and unit.due_ms % slot.time == 0:
                     return unit.due_ms // slot.time

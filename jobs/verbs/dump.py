@@ -85,7 +85,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCod
             return ExitCode.DAMAGE if is_damaged else ExitCode.CLEAN
     except FormatError as error:
         return _failed(str(error.in_file(location)))
-    except OSError as error:
+    except OSError as error:  # any: reported, exit code 1, and the other files are dumped
         return _failed(f"{location}: {error.strerror or error}")
 
 

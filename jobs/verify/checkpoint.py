@@ -44,5 +44,5 @@ def _ahead(checkpoint: Checkpoint, newest: int) -> Iterator[Finding]:
 def _text(time: int) -> str:
     try:
         return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
+    except (ValueError, OverflowError, OSError):  # no time that a calendar has; no I/O
         return "no time"

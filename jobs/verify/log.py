@@ -33,6 +33,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
+from rmq_formats.errors import ignore_lost
 from rmq_formats.store import name_of_offset
 
 UNCHECKED_FIELDS = (
@@ -117,7 +118,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
     names = WrongNames(store)
     gaps = {hole.end: hole.start for hole in holes(store.segments)}
     for segment in _damaged_from_the_start(pieces, store):
-        with suppress(OSError), store.open(segment) as file:
+        with ignore_lost(), store.open(segment) as file:
             wrong = names.of(segment, file.read)
             if wrong is not None:
                 finding = _misnamed(wrong, store)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from rmq_formats.errors import is_lost
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import Content
@@ -66,7 +67,9 @@ def _with_one_given(file_size: int, hash_slots: int | None, index_num: int | Non
 def _of_full_file(file: Content) -> Geometry | None:
     try:
         return detect_geometry(file.size, IndexReader(file.read, DEFAULT_GEOMETRY).header)
-    except OSError:
+    except OSError as error:
+        if not is_lost(error):
+            raise
         return None
 
 
@@ -127,7 +130,9 @@ def _fits(file: Content, geometry: Geometry) -> bool:
     """Return whether most of the newest or most of the first entries hang in their slots; without entries, all do."""
     try:
         return fits_geometry(IndexReader(file.read, geometry))
-    except OSError:
+    except OSError as error:
+        if not is_lost(error):
+            raise
         return False
 
 

@@ -1,10 +1,10 @@
 """
 Runs each verb while one of its system calls fails: a read, a write, a listing, with an error that a disk gives.
 
-`failing_calls.c` makes the calls fail; this process imports and compiles everything once, and forks each command. A seed
-draws the command, the error and the call: first a file and a kind of call, so that reads of many records do not hide
-the rest. Afterwards the verb has failed and has named the place, or it gives what an undisturbed run gives; and the next
-undisturbed run gives that in any case. Run it as a program, which starts itself again with the library:
+`failing_calls.c` makes the calls fail; this process imports and compiles everything once, and forks each command. A
+seed draws the command, the error and the call: first a file and a kind of call, so that reads of many records do not
+hide the rest. Afterwards the verb has failed and has named the place, or it gives what an undisturbed run gives; and
+the next undisturbed run gives that in any case. Run it as a program, which starts itself again with the library:
 `python -m tests.support.failing_verbs FOLDER FIRST_SEED COUNT [VERB]`; it prints the failures as JSON.
 """
 
@@ -312,9 +312,10 @@ if __name__ == "__main__":
     where, first, count, *only = sys.argv[1:]
     if "LD_PRELOAD" not in os.environ:
         Path(where).mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, "-m", "rmq_formats.warm_up"], check=True)
         command = [sys.executable, "-m", "tests.support.failing_verbs", *sys.argv[1:]]
         sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(library(Path(where)))}))
     load_everything()
     numbers = range(int(first), int(first) + int(count))
-    result = campaign(Path(where) / first, numbers, *only, told=partial(print, file=sys.stderr, flush=True))
+    result = campaign(Path(where) / first, numbers, "".join(only), partial(print, file=sys.stderr, flush=True))
     print(json.dumps(result))

@@ -231,7 +231,7 @@ def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) ->
     """Read a task's file from the driver; `OSError` when it differs from what the task says it wrote."""
     location = join(directory, built.name)
     if is_local(location) and built.host == gethostname():
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # the read below reports it with its host
             if _place(os.stat(local_path(location))) == built.place:  # noqa: PTH116 - one call
                 return  # the very file that the task has read back
     try:
