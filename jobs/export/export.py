@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from jobs.export.bodies import LeftOut, Undecoded
-from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, Registered, times_of
+from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, Registered
 from jobs.export.parts import Format, Part, PartTask, merge
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
@@ -94,10 +94,10 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     with StoreReader(store) as reader:
         release = source.release or seeming_writers(reader).value.newest
-        times = times_of(reader, ranges)
+        times = reader.segment_times
     items: list[Item] = [
-        LogItem(range_, release.property_parser, label, source.topics, {STORE_TIME: between})
-        for range_, between in zip(ranges, times, strict=True)
+        LogItem(range_, release.property_parser, label, source.topics, {STORE_TIME: times[range_.base_offset]})
+        for range_ in ranges
     ]
     gaps = [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
     gaps += [LeftOut(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]

@@ -7,7 +7,6 @@ small in bytes, not in rows: a message may have a body of some MiB.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ import pyarrow.compute as pc
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
-from jobs.query.store_reader import StoreReader
 from jobs.restore.proof import JUDGED, Expected, Flags, changed_rows
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
@@ -32,7 +30,6 @@ WINDOW = 4 << 20  # bytes of log at once: they are there as rows, too, and as a 
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"
 _REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})
-_CLOCK_SLACK_MS = 3_600_000  # a broker's clock may have been set back a little while it wrote a segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +88,6 @@ def table_rows(
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(values, schema=schema)
-
-
-def times_of(reader: StoreReader, ranges: Sequence[Range]) -> list[tuple[int | None, int | None]]:
-    """Return between which store times, about, the records of each segment are, by its first one and the next one's."""
-    segments = [reader.store.segment_at(range_.base_offset) for range_ in ranges]
-    firsts = [reader.first_record(segment) if segment else None for segment in segments]
-    times = [record.store_timestamp if record else None for record in firsts]
-    return [
-        (begin and begin - _CLOCK_SLACK_MS, end and end + _CLOCK_SLACK_MS) for begin, end in pairwise([*times, None])
-    ]
 
 
 class Registered(NamedTuple):

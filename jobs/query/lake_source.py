@@ -174,6 +174,7 @@ class LakeSource:
     ) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
         self.asked_of(topic)
+        self.lack_damage()
         wanted = KeyWanted(kind, topic, key)
         for message in self._candidates(kind, topic, key, _window(begin, end)):
             if wanted.has_key(message):
@@ -198,6 +199,7 @@ class LakeSource:
         if self._through_log or not self.tables.has(INDEX_ENTRIES):
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return
+        self.lack_damage()
         key_hash = index_key_hash(key_text(topic, key))
         for message in self._of_entries(f"key_hash = {key_hash}", *_window(begin, end)):
             yield from [message] * entries_under(message, key_hash)
@@ -340,6 +342,28 @@ class LakeSource:
         count = self.select("count(*) AS places", QUARANTINE)[0]["places"] if self.tables.has(QUARANTINE) else 0
         places = f"{count} damaged place{'' if count == 1 else 's'}"
         return f"the lake's table quarantine has {places}, whose messages are not answered" if count else None
+
+    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
+        """Note that runs found damage or gaps between two offsets, whose messages an answer lacks."""
+        if self.tables.has(QUARANTINE):
+            inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
+            row = self.select("count(*) AS places, min(physical_offset) AS first", QUARANTINE, *inside)[0]
+            if row["places"]:
+                places = f"{row['places']} damaged place{'' if row['places'] == 1 else 's'}"
+                self.lack(
+                    f"runs found {places} in the log, the first at offset {row['first']}: see the table quarantine"
+                )
+        gaps = [gap for run in self._runs for gap in json.loads(run["detail"] or "{}").get("gaps") or ()]
+        for gap in gaps:
+            if gap["from"] < high and gap["to"] > low:
+                self.lack(
+                    f"runs did not find the log from offset {gap['from']} to {gap['to']}: {gap.get('why', 'a gap')}"
+                )
+
+    def complete_queues(self, topic: str) -> None:
+        """Note why the queues of a topic may lack messages: a lake has no other source than its rows."""
+        del topic
+        self.lack_damage()
 
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has messages."""

@@ -12,7 +12,7 @@ from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME
 from jobs.query.store_view import StoreView
 from jobs.store.queue_files import QueueFile, StoredQueue
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, QueueName, Unit
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, QueueName, Unit, expected_units
 
 _DISPATCH_MS = 5000  # a queue file is written no later than so long after the record that follows it is stored
 _MAX_QUEUES = 1 << 16  # more than any broker has of a topic
@@ -23,10 +23,27 @@ class StoreQueues(StoreView):
     """The queues of a store."""
 
     _ranges: dict[tuple[str, int], OffsetRange | None] = field(default_factory=dict, init=False)
+    _completed: set[str] = field(default_factory=set, init=False)  # topics whose queues are compared with the log
 
     @cached_property
     def _log(self) -> LogQueues:
         return LogQueues(self)
+
+    def complete_queues(self, topic: str) -> None:
+        """Have the log complete the queues of a topic, whose files may be lost; note where the log is too long."""
+        if topic in self._completed:
+            return
+        self._completed.add(topic)
+        self._ranges = {name: known for name, known in self._ranges.items() if name[0] != topic}
+        if not self.searches_all:
+            lost = sorted(
+                {*self.queue_ids(topic)} - {queue_id for name, queue_id in self.reader.queues if name == topic}
+            )
+            for queue_id in lost:
+                self.say(f"{topic}/{queue_id} has no files; --through-log searches the log for its messages")
+            for (name, _), queue in self.reader.queues.items():
+                if name == topic and self._may_lack_files(queue, self._offsets_in_files(queue)):
+                    self.lack(f"the queue files of {topic}/{queue.name.queue_id} may not be complete at an end")
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return which offsets a queue holds; None when there is no such queue."""
@@ -34,7 +51,7 @@ class StoreQueues(StoreView):
         if name not in self._ranges:
             queue = self._queue(topic, queue_id)
             offsets = self._offsets_in_files(queue) if queue else self._offsets_in_log(topic, queue_id)
-            if queue and offsets and self._may_lack_files(queue, offsets):
+            if queue and offsets and (self._is_completed(topic) or self._may_lack_files(queue, offsets)):
                 offsets = self._with_log(queue.name, offsets)
             self._ranges[name] = offsets
         return self._ranges[name]
@@ -87,18 +104,27 @@ class StoreQueues(StoreView):
         return OffsetRange(low, high)
 
     def _offsets_in_log(self, topic: str, queue_id: int) -> OffsetRange | None:
-        queue = self._log.of(topic).get(queue_id) if self._is_lost(topic) else None
+        queue = self._log.of(topic).get(queue_id) if self._is_in_log(topic) else None
         return queue.offsets if queue else None
+
+    def _is_completed(self, topic: str) -> bool:
+        return topic in self._completed and self.searches_all
+
+    def _is_in_log(self, topic: str) -> bool:
+        return self._is_completed(topic) or self._is_lost(topic)
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number."""
         queue = self._queue(topic, queue_id)
         if queue is None:
-            return self._log.message(topic, queue_id, queue_offset) if self._is_lost(topic) else None
+            return self._log.message(topic, queue_id, queue_offset) if self._is_in_log(topic) else None
         index = self._unit_holding(queue, queue_offset) if queue.is_batch else queue_offset
         unit = queue.unit(index) if index >= 0 else None
         if unit is not None:
-            return self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
+            message = self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
+            if message is None or self._is_in_queue(message, topic, queue_id, queue_offset):
+                return message
+            self.lack(f"unit {queue_offset} of {topic}/{queue_id} points at another message, at {unit.physical_offset}")
         if queue.is_batch or not self.searches_all:
             self.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
             return None
@@ -106,6 +132,14 @@ class StoreQueues(StoreView):
         if message is not None:
             self.say(f"units of {topic}/{queue_id} are missing in its files: the log itself is searched")
         return message
+
+    def _is_in_queue(self, message: Message, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Return whether a message belongs where a unit has it; batches have units of several numbers."""
+        return any(
+            (unit.queue.topic, unit.queue.queue_id) == (topic, queue_id)
+            and unit.queue_offset <= queue_offset < unit.queue_offset + (unit.batch_count or 1)
+            for unit in expected_units(message.record, self.rules)
+        )
 
     def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
@@ -168,7 +202,7 @@ class StoreQueues(StoreView):
         configured = self.reader.topic_config.get(topic, {}).get("writeQueueNums")
         counted = range(configured) if isinstance(configured, int) and 0 < configured <= _MAX_QUEUES else ()
         in_files = (queue_id for name, queue_id in self.reader.queues if name == topic)
-        return sorted({*counted, *in_files, *(self._log.of(topic) if self._is_lost(topic) else ())})
+        return sorted({*counted, *in_files, *(self._log.of(topic) if self._is_in_log(topic) else ())})
 
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has queues, or is in the broker's own table."""

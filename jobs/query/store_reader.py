@@ -34,6 +34,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 
 _OPEN_FILES = 64  # more are closed again, all at once
 _PHYSICAL_OFFSET = HEAD.index("physical_offset")
+CLOCK_SLACK_MS = 3_600_000  # by which a broker's clock may have been set back while it wrote a segment
 _SMALL_READ = 4096  # most records are read with one call
 
 
@@ -104,6 +105,25 @@ class StoreReader:
     def first_record(self, segment: Segment) -> MessageRecord | None:
         """Return the record that a segment begins with."""
         return self.read_record(segment.base_offset + self.framing(segment).header_size)
+
+    @cached_property
+    def segment_times(self) -> Mapping[int, tuple[int | None, int | None]]:
+        """
+        The store times between which the records of each segment probably are, by the segment's first offset.
+
+        Its first record, that of the segment before it and that of the one after it limit them; None: no limit is
+        known. A broker's clock that was set by more than the slack within a segment leaves records outside of them.
+        """
+        segments = self.store.segments
+        firsts = [self.first_record(segment) for segment in segments]
+        times = [None, *(record.store_timestamp if record else None for record in firsts), None]
+        found: dict[int, tuple[int | None, int | None]] = {}
+        for segment, before, own, after in zip(segments, times, times[1:], times[2:], strict=False):
+            known = [time for time in (before, own, after) if time is not None]
+            low = min(known) - CLOCK_SLACK_MS if own is not None and len(known) > 1 else None
+            high = max(known) + CLOCK_SLACK_MS if own is not None and after is not None else None
+            found[segment.base_offset] = low, high
+        return found
 
     def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
         """Return begin and end of the record around *physical_offset*; after the last record, that one's."""

@@ -13,6 +13,7 @@ from jobs.query.store_keys import StoreKeys
 from jobs.query.store_queues import StoreQueues
 from jobs.query.store_view import LOG_SEARCHED_UNASKED
 from jobs.store.broker_config import BrokerConfig, broker_config
+from jobs.store.log_ends import LostPart, lost_ends
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.indexfile.keys import KeyKind
@@ -25,6 +26,11 @@ class StoreSource(StoreKeys, StoreQueues):
 
     lacks = None  # damage in the log itself is seen where it is read
     name = "the store"
+
+    @cached_property
+    def lost_ends(self) -> list[LostPart]:
+        """The parts that the log has lost before its first segment and after its last record."""
+        return list(lost_ends(self.reader.store))
 
     def taken_back(self, text: str) -> Iterator[Message]:
         """Yield nothing: a log has other records in the place of those that were taken back."""

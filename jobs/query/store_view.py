@@ -91,8 +91,9 @@ class StoreView:
 
     def search(self, sieve: Sieve, span: Span = ALL) -> Iterator[Message]:
         """Yield the messages of the log itself that *sieve* keeps, in its order; note the parts that are lost."""
-        for record in search(self.reader, sieve, self.progress, span, self._lose):
+        for record in search(self.reader, sieve, self.progress, span, self.lose):
             yield Message(record, self.release)
 
-    def _lose(self, start: int, end: int, reason: str) -> None:
+    def lose(self, start: int, end: int, reason: str) -> None:
+        """Note that a part of the log holds no readable message."""
         self.lack(f"the log from offset {start} to {end} cannot be read as messages: {reason}")

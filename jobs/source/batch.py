@@ -22,7 +22,6 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from jobs.export.items import times_of
 from jobs.query.store_reader import StoreReader
 from jobs.source.log import Place, data_loss, lose, lost_files
 from jobs.source.options import FAILFAST, Wanted
@@ -96,7 +95,8 @@ def _with_topics(wanted: Wanted, topics: list[Any]) -> Wanted:
 def _ranges(reader: StoreReader, store: Store, place: Place, wanted: Wanted) -> Iterator[Range]:
     """Yield one range for each segment that may hold a wanted message."""
     ranges = plan_ranges(store, place.offset, WHOLE_SEGMENTS, place.store_timestamp)
-    for range_, (begin, end) in zip(ranges, times_of(reader, ranges), strict=True):
+    for range_ in ranges:
+        begin, end = reader.segment_times[range_.base_offset]
         if range_.end_offset <= wanted.from_offset or range_.start_offset >= wanted.to_offset:
             continue
         if (end is None or end >= wanted.from_time) and (begin is None or begin < wanted.to_time):

@@ -29,7 +29,7 @@ from jobs.query.listing.model import (
     rate,
 )
 from jobs.query.message import Message
-from jobs.query.source import MIN_TIME, whole_number
+from jobs.query.source import MAX_TIME, MIN_TIME, whole_number
 from jobs.query.story.lake_evidence import LakeEvidence
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.flags import COMPRESSED
@@ -143,11 +143,20 @@ class LakeListing:
                 if wanted.takes(message):
                     found.append(Found(str(by_place[place]), message))
                     if len(found) > limit:
-                        return Page(found[:limit], found[limit - 1].position)
+                        return self._page(found[:limit], found[limit - 1].position, before)
             position = seen
             if position is not None and deadline.is_over:
-                return Page(found, str(position), was_cut_short=True)
-        return Page(found, None)
+                return self._page(found, str(position), before, was_cut_short=True)
+        return self._page(found, None, before)
+
+    def _page(
+        self, found: list[Found], following: str | None, before: str | None, *, was_cut_short: bool = False
+    ) -> Page:
+        """Return a page; note the damage that runs found in the part of the log that it shows."""
+        offsets = [one.message.record.physical_offset for one in found]
+        low = min(offsets) if following is not None and offsets else 0
+        self.source.lack_damage(low, MAX_TIME if before is None else _Position.of(before).offset)
+        return Page(found, following, was_cut_short)
 
     def number_of_messages(self, wanted: Wanted) -> int | None:
         """Return the number of messages of a topic, or of all, that were stored in the times that are asked for."""

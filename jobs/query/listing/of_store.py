@@ -1,16 +1,16 @@
 """
-A store, listed: a topic through its queues, all topics through the log, the newest message first.
+A store, listed: the newest message first.
 
 The log can only be walked forwards. So it is read in spans, the last one first; a span begins at a record that a queue
-names, or where a segment begins. A time is searched by halves, as brokers do.
+names, or where a segment begins. A topic of a log that is too long for that is listed through its queues.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from heapq import merge
-from itertools import islice, pairwise
+from functools import cached_property, partial
+from heapq import merge, nlargest
+from itertools import islice, pairwise, product
 
 from jobs.query.listing.model import (
     CHAIN_SHOWN,
@@ -27,13 +27,14 @@ from jobs.query.listing.model import (
 )
 from jobs.query.log_search import COMPILED_FROM, Span, holding, search, silent
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME
+from jobs.query.source import MIN_TIME
+from jobs.query.store_reader import CLOCK_SLACK_MS
 from jobs.query.store_source import StoreSource
 from jobs.query.story.store_evidence import StoreEvidence
 from jobs.query.transactions import OpenHalves, open_halves
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
-from rmq_formats.consumequeue.unit import DLQ_PREFIX
+from rmq_formats.consumequeue.unit import DLQ_PREFIX, LMQ_PREFIX, QueueRules, expected_units
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
@@ -87,84 +88,138 @@ class StoreListing:
 
         None where only a search of a large log would tell.
         """
-        queues = [] if wanted.topic is None else self._queues(wanted.topic)
-        if queues:
-            return sum(len(self._numbers(queue, wanted, self._reader.store.end_offset)) for queue in queues)
         if self._reader.log_size > COMPILED_FROM:
             return None
         times = Wanted(wanted.topic, begin=wanted.begin, end=wanted.end)
-        stored = search(self._reader, holding(wanted.topic or ""), silent)
-        return sum(self._is_listed(Message(record, self.source.release), times) for record in stored)
+        return sum(self._is_listed(message, times) for message in self.source.search(holding(wanted.topic or "")))
 
     def _candidates(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
-        """Yield messages and their offsets, descending; an offset alone says how far it has looked."""
-        queues = [] if wanted.topic is None else self._queues(wanted.topic)
-        if wanted.key is not None:
-            found = {one.record.physical_offset: one for one in self._under_key(wanted.key, wanted)}
-            yield from ((offset, found[offset]) for offset in sorted(found, reverse=True) if offset < before)
-        elif queues:
-            units = (map(partial(self._named, one), reversed(self._numbers(one, wanted, before))) for one in queues)
-            yield from ((offset, self.source.at(offset)) for offset in merge(*units, reverse=True))
+        """
+        Yield messages and their offsets, descending; an offset alone says how far it has looked.
+
+        The log itself is read where it is short enough: it has what lost queue files and index files lead to.
+        """
+        source = self.source
+        if wanted.key is not None and (wanted.topic is not None or not source.searches_all):
+            yield from ((offset, source.at(offset)) for offset in self._under_key(wanted, before, limit))
+        elif not source.searches_all and wanted.topic is not None and self._queues(wanted.topic):
+            yield from self._queued(wanted.topic, wanted, before)
         else:
             yield from self._logged(wanted, before, limit)
 
-    def _under_key(self, key: str, wanted: Wanted) -> Iterator[Message]:
-        if wanted.topic is not None:
-            for kind in (KeyKind.KEY, KeyKind.UNIQUE):
-                yield from self.source.find(kind, wanted.topic, key, wanted.begin, wanted.end)
-        else:
-            yield from (one.message for one in self.source.occurrences(key))
+    def _under_key(self, wanted: Wanted, before: int, limit: int) -> Iterator[int]:
+        """Yield the offsets of the newest messages under a key, one more than a page has."""
+        topics = [wanted.topic] if wanted.topic is not None else sorted(self.source.topics())
+        kept: set[int] = set()
+        for topic, kind in product(topics, (KeyKind.KEY, KeyKind.UNIQUE)):
+            for message in self.source.find(kind, topic, wanted.key or ""):
+                if message.record.physical_offset < before and wanted.takes(message):
+                    kept.add(message.record.physical_offset)
+                if len(kept) > 2 * (limit + 1):
+                    kept = set(nlargest(limit + 1, kept))
+        yield from sorted(kept, reverse=True)
 
     def _queues(self, topic: str) -> list[StoredQueue]:
         return [queue for (name, _), queue in self._reader.queues.items() if name == topic]
 
-    def _numbers(self, queue: StoredQueue, wanted: Wanted, before: int) -> range:
-        """Return the numbers of the units whose messages lie before an offset, and in the times that are asked for."""
+    def _queued(self, topic: str, wanted: Wanted, before: int) -> Iterator[tuple[int, Message | None]]:
+        """Yield the messages that the queues of a topic lead to, the newest first."""
+        self.source.complete_queues(topic)
+        for part in self._parts(wanted, before):
+            units = (reversed(list(self._units_within(queue, part))) for queue in self._queues(topic))
+            for offset in merge(*units, reverse=True):
+                yield offset, self.source.pointed_at(offset, f"a unit of {topic}")
+
+    def _units_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
+        """Yield the offsets that a queue's units name within a part of the log; note units that are lost."""
         first, end = self._reader.unit_range(queue)
-        end = bisect_left(range(end), before, first, key=partial(self._named, queue))
-        if wanted.end < MAX_TIME:
-            end = self._number_at(queue, wanted.end + 1, first, end)
-        start = self._number_at(queue, wanted.begin, first, end) if wanted.begin > MIN_TIME else first
-        return range(start, end)
+        place = partial(self._named, queue)
+        for number in range(bisect_left(range(end), part.start, first, key=place), end):
+            unit = queue.unit(number)
+            if unit is None:
+                self.source.lack(f"{queue.name.topic}/{queue.name.queue_id} has no unit {number}")
+            elif unit.physical_offset >= part.end:
+                return
+            else:
+                yield unit.physical_offset
+
+    def _parts(self, wanted: Wanted, before: int) -> list[Span]:
+        """Return the parts of the log before an offset that may have messages of the times, the newest first."""
+        times = self._reader.segment_times
+        parts: list[Span] = []
+        is_adjacent = False
+        for segment in self._reader.store.segments:
+            low, high = times[segment.base_offset]
+            is_wanted = (low is None or low <= wanted.end) and (high is None or high >= wanted.begin)
+            if is_wanted and segment.base_offset < before:
+                end = min(segment.base_offset + segment.size, before)
+                parts[-1:] = (
+                    [Span(parts[-1].start, end)] if is_adjacent else [*parts[-1:], Span(segment.base_offset, end)]
+                )
+            elif not is_wanted:
+                hours = CLOCK_SLACK_MS // 3_600_000
+                self.source.say(
+                    f"segments whose first messages were stored more than {hours} h outside of these times are not read"
+                )
+            is_adjacent = is_wanted
+        return parts[::-1]
 
     @staticmethod
     def _named(queue: StoredQueue, number: int) -> int:
+        """Return the offset that a unit names; of one that is lost, that of the unit before it."""
         unit = queue.unit(number)
+        while unit is None and number > queue.start:
+            number -= 1
+            unit = queue.unit(number)
         return -1 if unit is None else unit.physical_offset
 
     def _number_at(self, queue: StoredQueue, time: int, low: int, high: int) -> int:
         """Return the number of the first unit in [low, high) whose message was stored at *time* or later."""
-        # Store times ascend in a queue but for steps of the broker's clock, as brokers search by them, too. A message
-        # that is lost counts as the oldest: files are lost from the beginning of a log as a rule.
+        # For a chart only: store times ascend in a queue but for steps of the broker's clock.
         return bisect_left(range(high), time, low, key=lambda at: self.source.stored_at(queue, at) or MIN_TIME)
 
     def _logged(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         # A span is read forwards and given backwards. It begins at a boundary, never inside a record: the chain of
         # records from there meets the beginning of the span before, so no record is in two spans or in none.
-        sieve = holding(wanted.topic or wanted.tag or "")
-        start, end, size = self._reader.store.start_offset, before, _FIRST_SPAN
-        if wanted.end < MAX_TIME:
-            end = min(end, self._offset_after(wanted.end))
-        while end > start:
-            low = self._boundary_before(max(end - size, start))
-            kept: deque[Message] = deque(maxlen=limit + 1)  # a span without boundaries may be a whole segment
-            oldest = None
-            for record in search(self._reader, sieve, silent, Span(low, end)):
-                message = Message(record, self.source.release)
-                oldest = record.store_timestamp if oldest is None else oldest
-                if record.physical_offset < end and self._is_listed(message, wanted):
-                    kept.append(message)
-            yield from ((one.record.physical_offset, one) for one in reversed(kept))
-            yield low, None
-            if oldest is not None and oldest < wanted.begin:
-                return
-            end, size = low, min(size * 2, _LARGEST_SPAN)
+        sieve = holding(wanted.topic or wanted.key or wanted.tag or "")
+        start = self._reader.store.start_offset
+        if before >= self._reader.store.end_offset:
+            self._lack_lost(before=before)
+        for part in self._parts(wanted, before):
+            end, size = part.end, _FIRST_SPAN
+            while end > part.start:
+                low = self._boundary_before(max(end - size, part.start))
+                kept: deque[int] = deque(maxlen=limit + 1)  # a span without boundaries may be a whole segment
+                for record in search(self._reader, sieve, silent, Span(low, end), self.source.lose):
+                    if record.physical_offset < end and self._is_listed(Message(record, self.source.release), wanted):
+                        kept.append(record.physical_offset)
+                yield from ((offset, self.source.at(offset)) for offset in reversed(kept))
+                yield low, None
+                end, size = low, min(size * 2, _LARGEST_SPAN)
+        self._lack_lost(before=start)
+
+    def _lack_lost(self, *, before: int) -> None:
+        """Note what the log has lost before its first segment, or after its last record."""
+        start = self._reader.store.start_offset
+        for lost in self.source.lost_ends:
+            if (lost.end <= start) is (before == start):
+                self.source.lack(lost.text)
 
     def _is_listed(self, message: Message, wanted: Wanted) -> bool:
         """Return whether a message of the log is wanted, and not left over from a master that was replaced."""
-        if wanted.topic not in {None, message.topic} or not wanted.takes(message):
-            return False
-        return not (self._reader.epochs and self._reader.is_left_over(message.record.physical_offset))
+        topic = wanted.topic
+        if topic is not None and topic != message.topic:
+            # A light queue has no messages of its own.
+            is_light = topic.startswith(LMQ_PREFIX)
+            units = expected_units(message.record, self._rules) if is_light else ()
+            if all(unit.queue.topic != topic for unit in units):
+                return False
+        is_left_over = self._reader.epochs and self._reader.is_left_over(message.record.physical_offset)
+        return wanted.takes(message) and not is_left_over
+
+    @cached_property
+    def _rules(self) -> QueueRules:
+        return self.source.rules
 
     def _boundary_before(self, offset: int) -> int:
         """Return the last record at *offset* or before it that a queue names, else where the segment begins."""
@@ -181,19 +236,6 @@ class StoreListing:
                 named = max(named, self._named(queue, number - 1))
         proven = self.source.at(named) is not None
         return named - header if proven else segment.base_offset
-
-    def _offset_after(self, time: int) -> int:
-        """Return the offset of the first message after *time* that a queue or a segment names, else the log's end."""
-        later = [self._reader.store.end_offset]
-        for queue in self._largest():
-            first, end = self._reader.unit_range(queue)
-            number = self._number_at(queue, time + 1, first, end)
-            later += [self._named(queue, number)] if number < end else []
-        for segment in self._reader.store.segments:
-            record = self._reader.first_record(segment)
-            if record is not None and record.store_timestamp > time:
-                later.append(segment.base_offset)
-        return min(later)
 
     def _largest(self) -> list[StoredQueue]:
         every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)

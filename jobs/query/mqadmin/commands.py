@@ -239,6 +239,7 @@ class _StatusRow(NamedTuple):
 def _status_rows(topic: str, context: Context) -> Iterator[_StatusRow]:
     """Yield the queues of the broker, and of a static topic its own, which are made of them."""
     source, broker = context.source, context.broker_name
+    source.complete_queues(topic)
     rows: dict[int, _StatusRow] = {}
     for queue_id in source.queue_ids(topic):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)

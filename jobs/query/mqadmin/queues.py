@@ -189,6 +189,7 @@ def _consume(queue: PulledQueue, first: int, last: int, output: _Output) -> None
 def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
     """Yield the queues of a topic in the order in which a client walks them."""
     broker = context.broker_name
+    context.source.complete_queues(topic)
     for queue_id in queue_order(topic, broker, context.source.queue_ids(topic)):
         offsets = context.source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
         yield PulledQueue(context.source, topic, broker, queue_id, offsets)
@@ -201,6 +202,7 @@ def _named_queue(line: Line, context: Context) -> PulledQueue | ExitCode:
     refused = context.other_broker(named)
     if refused is not None:
         return refused
+    source.complete_queues(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
         return context.refuse(reasons.no_offset(source, topic, queue_id, 0, offsets))

@@ -1,0 +1,21 @@
+"""Verbs agree on the messages of damaged stores and of their lakes, or say with their exit codes what they lack."""
+
+import pytest
+
+from tests.support.agreeing_verbs import AGREEMENTS, judged
+from tests.support.fault_draws import Draw, drawn
+
+# What went wrong once, each shrunk to its smallest.
+PAST = ("b514-timer random-queue-page:94476",)
+
+
+@pytest.mark.parametrize("draw", PAST)
+def test_what_went_wrong_once_goes_right(draw: str) -> None:
+    assert judged(Draw.parsed(draw)) == []
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_no_verb_leaves_out_a_message_without_a_word(seed: int) -> None:
+    """The line that is shown draws the smallest case again."""
+    assert AGREEMENTS.failure(drawn(seed, 3)) is None
