@@ -103,6 +103,7 @@ format: environment ## Let ruff rewrite what it can
 
 site: environment ## The documentation as a site with search, in build/site; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+	cp build/site/quick-start.html build/site/index.html
 
 bench: environment ## The benchmarks, results as JSON; SCALE=small takes minutes, SCALE=tiny seconds
 	$(PYTHON) -m benchmarks --scale $(or $(SCALE),full) $(ARGS)

@@ -11,7 +11,7 @@ PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # The same pages in another language, with the same commands.
 TRANSLATIONS = {
     ROOT / "README.zh-CN.md": ROOT / "README.md",
-    ROOT / "docs" / "zh-CN" / "runbook.md": ROOT / "docs" / "runbook.md",
+    ROOT / "docs" / "zh-CN" / "runbook.md": ROOT / "docs" / "repair.md",
 }
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

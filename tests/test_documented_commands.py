@@ -30,7 +30,7 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
         monkeypatch.setenv("RMQ_LAKE_PROGRAM", shown.text.partition(" ")[0])
         code, out, err = _run(shown, world, run)
         assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
-        assert prints_what_is_shown(shown, out, err), f"{shown}\n{out}{err}"
+        assert prints_what_is_shown(shown, out, err, tmp_path), f"{shown}\n{out}{err}"
 
 
 def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
@@ -49,27 +49,12 @@ def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_translated_page_shows_the_commands_of_its_original(page: Path) -> None:
-    original, translated = (
-        [(bare(shown), shown.exit_code) for shown in commands(of)] for of in (TRANSLATIONS[page], page)
-    )
+def test_a_page_in_another_language_shows_commands_that_its_original_runs(page: Path) -> None:
+    """The original's are run by a test; sentences are written anew in each language, so sections may differ."""
+    original, translated = ({(bare(one), one.exit_code) for one in commands(of)} for of in (TRANSLATIONS[page], page))
 
-    assert original
-    assert original == translated
-
-
-@pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_translated_page_has_the_sections_and_tables_of_its_original(page: Path) -> None:
-    shapes = [
-        [
-            (line.split()[0], line.count("|"))
-            for line in of.read_text(encoding="utf-8").splitlines()
-            if line[:1] in "#|" and line
-        ]
-        for of in (TRANSLATIONS[page], page)
-    ]
-
-    assert shapes[0] == shapes[1]
+    assert translated
+    assert translated <= original
 
 
 def test_commands_are_written_at_a_prompt() -> None:

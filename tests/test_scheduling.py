@@ -1,4 +1,4 @@
-"""The crontab and the systemd units of docs/scheduling.md, and what they make of our exit codes."""
+"""The crontab and the systemd units of docs/ingest.md, and what they make of our exit codes."""
 
 import json
 import re
@@ -17,7 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from jobs.console.exit_codes import ExitCode
 from tests.documentation import ROOT, fences
 
-_PAGE = ROOT / "docs" / "scheduling.md"
+_PAGE = ROOT / "docs" / "ingest.md"
 _FENCES = fences(_PAGE)
 _COMMAND = "/opt/rocketmq-lake/spark-submit.sh"
 _STORE, _LAKE = "/data/rocketmq/store", "/data/lake"

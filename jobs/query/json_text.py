@@ -1,5 +1,5 @@
 """
-Answers as JSON, one object a line. `docs/queries.md` says what each name means; `VERSION` changes when one does.
+Answers as JSON, one object a line. `docs/internals/queries.md` explains each name; `VERSION` grows with changes.
 
 Integers are numbers, times are ISO 8601 in UTC. A client may give any 64-bit number as a timestamp: a reader that keeps
 only 53 bits of a number rounds such a one; offsets are far smaller.

@@ -150,7 +150,7 @@ def _of_queues(groups: Sequence[Group], database: Step | None) -> Iterator[Advic
     yield _step(
         _of(groups, QUEUES, COMPACTED),
         "A broker makes no compacted log again. With the broker stopped, put the folder `compaction` back from a "
-        "slave or a backup; a lake tells the newest message of each key (docs/recipes.md).",
+        "slave or a backup; a lake tells the newest message of each key (docs/tables.md).",
     )
     if database is not None:
         yield Advice(database, _of(groups, QUEUES, besides=_NOT_MADE))

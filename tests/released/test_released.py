@@ -23,8 +23,8 @@ from tests.test_notebook import recorded
 
 pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # of a busy machine: all takes minutes on an idle one
 
-_IN_EVERY_RUN = ("README.md", "docs/installing.md", "docs/tutorial.md")
-_OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # what docs/recipes.md and the notebook say to install
+_IN_EVERY_RUN = ("README.md", "docs/install.md", "docs/quick-start.md", "docs/tables.md")
+_OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # what docs/tables.md and the notebook say to install
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,7 @@ def test_every_command_of_a_page_runs_as_users_type_it(scene: list[Shown], user:
     for shown in scene:
         ended = _run(shown, world, user)
         assert shown.exit_code == ended.code, f"{shown.page}: {shown.text}\n{ended.out}{ended.err}"
-        assert prints_what_is_shown(shown, ended.out, ended.err), f"{shown}\n{ended.out}{ended.err}"
+        assert prints_what_is_shown(shown, ended.out, ended.err, world.folder), f"{shown}\n{ended.out}{ended.err}"
 
 
 def _run(shown: Shown, world: World, user: Released) -> Ended:

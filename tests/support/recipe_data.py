@@ -1,4 +1,4 @@
-"""A store and a lake that have an answer for every recipe of docs/recipes.md."""
+"""A store and a lake that have an answer for every recipe of docs/tables.md."""
 
 import zlib
 from pathlib import Path

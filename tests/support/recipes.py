@@ -1,4 +1,4 @@
-"""Runs the recipes of docs/recipes.md; `python -m tests.support.recipes DATA` needs nothing but what users have."""
+"""Runs the recipes of docs/tables.md; `python -m tests.support.recipes DATA` needs nothing but what users have."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TEXT = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 
 
 class Recipe(NamedTuple):

@@ -119,7 +119,7 @@ def released(folder: Path) -> Released:
 
 
 def fill_cache(jars: Path) -> None:
-    """Bring the JARs that this machine has already, as docs/installing.md says for one without a network."""
+    """Bring the JARs that this machine has already, as docs/install.md says for one without a network."""
     fetched = cache() / "jars"
     if fetched.is_dir():
         shutil.copytree(fetched, jars, ignore=shutil.ignore_patterns(".*"))

@@ -1,17 +1,22 @@
-"""The tables of a lake as documentation: `python -m tests.support.tables_page > docs/tables.md`."""
+"""
+The columns of a lake's tables as documentation: `python -m tests.support.tables_page` writes them into docs/tables.md.
+
+The recipes above them are written by hand.
+"""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from jobs.lake.catalog import comment_of, sql_type
-from jobs.lake.tables import TABLES, Table
+from jobs.lake.tables import MESSAGES, TABLES, Table
 from jobs.lake.views import views
 from jobs.typed.tables import typed_table
 
-_HEAD = """\
-# Tables
-
-Delta tables, reader version 1: Spark, DuckDB, Polars, Trino and `deltalake` open them alike. Integers and times are as
-stored; NULL where a record has none. This page is made from the declarations: `python -m tests.support.tables_page`.
+_START = "## Columns\n"
+_HEAD = f"""\
+{_START}
+Integers and times are as stored; a column is NULL where a record has no value. This section is generated from the
+declarations.
 """
 
 _TYPED = """\
@@ -20,7 +25,7 @@ topic of several types has a table `typed/TOPIC.TYPE` for each.
 """
 
 _VIEWS = """\
-## Views
+### Views
 
 Plain SQL over these tables, the same statement in Spark and DuckDB: `jobs/lake/views`, a file each. `catalog LAKE`
 names them beside the tables.
@@ -29,22 +34,40 @@ names them beside the tables.
 |---|---|---|"""
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
+
+
 def page() -> str:
+    """Return the page with its generated section as the declarations are now."""
+    by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
     of_views = (f"| {view.name} | {view.row[len('One row is ') :]} | {', '.join(view.tables)} |" for view in views())
     tables = (*TABLES, typed_table("typed/TOPIC", ()))
-    return "\n".join([_HEAD, *("\n".join(_section(table)) for table in tables), _TYPED, _VIEWS, *of_views, ""])
+    return by_hand + "\n".join(
+        [_HEAD, *("\n".join(_section(table)) for table in tables), _TYPED, _VIEWS, *of_views, ""]
+    )
+
+
+_COMMENTS = {field.name: comment_of(field) for field in MESSAGES.delta_schema.fields}
 
 
 def _section(table: Table) -> Iterator[str]:
-    yield f"## {table.name}\n"
+    yield f"### {table.name}\n"
     yield f"One row is {table.row}.\n"
     yield "| column | type | meaning |"
     yield "|---|---|---|"
+    shared: dict[str, str] = {}
+    if table.name in {"superseded_messages", "tiered"}:
+        shared = _COMMENTS
+        lacking = [f"`{name}`" for name in shared if name not in table.schema.names]
+        but = f" except {', '.join(lacking)}" if lacking else ""
+        yield f"| all columns of [messages](#messages){but} | | as there, or as below |"
     for field in table.delta_schema.fields:
+        if comment_of(field) == shared.get(field.name):
+            continue
         meaning = comment_of(field).replace("|", "\\|")
         yield f"| {field.name} | {sql_type(field.type)} | {meaning} |"
     yield ""
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every recipe of docs/recipes.md runs, and finds something."""
+"""Every recipe of docs/tables.md runs, and finds something."""
 
 import shutil
 from collections import Counter

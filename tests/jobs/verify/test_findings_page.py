@@ -1,4 +1,4 @@
-"""docs/findings.md against the kinds of findings that the code has."""
+"""docs/internals/findings.md against the kinds of findings that the code has."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_every_kind_of_finding_is_on_its_page() -> None:
-    rows = re.findall(r"^\| (`.+?) \|", (ROOT / "docs/findings.md").read_text().partition("## Log")[2], re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`.+?) \|", (ROOT / "docs/internals/findings.md").read_text().partition("## Log")[2], re.MULTILINE
+    )
     named = {kind for row in rows for kind in re.findall(r"`(\w+)`", row)}
     modules = [ROOT / "jobs/lake/findings.py", *(ROOT / "jobs/verify").glob("*.py")]
     constants = {

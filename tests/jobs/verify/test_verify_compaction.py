@@ -74,7 +74,7 @@ def test_a_property_that_changed_differs_from_the_log(store: Path) -> None:
     assert (finding.kind, finding.offset, finding.times) == ("compacted_record_differs", 3 * _RECORD, 1)
     assert finding.field == "record of message 165"
     assert verdict.exit_code is ExitCode.MISMATCH
-    assert any("docs/recipes.md" in line for line in verdict_lines(verdict, 10))
+    assert any("docs/tables.md" in line for line in verdict_lines(verdict, 10))
 
 
 @pytest.mark.parametrize(("at", "cause"), [(100, "wrong_body_crc"), (4, "damaged_range")])
