@@ -25,6 +25,7 @@ from jobs.query.source import (
     MATTER,
     MAX_TIME,
     MIN_TIME,
+    AnswersAs,
     Coverage,
     Occurrence,
     OtherBrokerError,
@@ -90,26 +91,36 @@ class LakeSource:
         """The store's label and id, by which a user chooses it."""
         return str(self.store)
 
-    @cached_property
+    @property
     def release(self) -> Release:
         """The release that is given, that the newest run recorded, or that the newest messages show."""
-        return self._given_release or self._recorded_release or self._seeming_release()
+        return self._answers_as.release
+
+    @property
+    def possible_releases(self) -> tuple[Release, ...]:
+        """The releases that may have written the store."""
+        return self._answers_as.possible
+
+    @cached_property
+    def _answers_as(self) -> AnswersAs:
+        release = self._given_release or self._recorded_release
+        return self._seeming_release() if release is None else AnswersAs(release, (release,))
 
     @property
     def _recorded_release(self) -> Release | None:
         noted = [json.loads(row["detail"] or "{}").get(RELEASE) for row in self._runs]
         return next((Release.of(name) for name in reversed(noted) if name), None)
 
-    def _seeming_release(self) -> Release:
+    def _seeming_release(self) -> AnswersAs:
         newest = self.select("max(physical_offset) AS offset", MESSAGES, _OURS)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
         rows = self.select("*", MESSAGES, sampled, _OURS, rest=f"LIMIT {_SAMPLED}")
         records = [_record(row) for row in rows]
         eras = detect_eras(mark for record in records for mark in record_marks(record))
-        release, note = release_to_answer_as(writers_of(eras, MATTER))
-        if note:
-            self.say(note)
-        return release
+        seems = release_to_answer_as(writers_of(eras, MATTER))
+        if seems.note:
+            self.say(seems.note)
+        return seems
 
     def condition(self, *conditions: str) -> str:
         """Return *conditions* as SQL, and that of the store."""

@@ -145,6 +145,8 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     reason = _no_offset_id(source, text, any_host=any_host)
     if topic and not reasons.is_offset_reading(reason):
         of_topic = reasons.no_key(source, topic, text, KeyKind.UNIQUE)
+        if reason.kind is ReasonKind.OTHER_BROKER and of_topic.kind is ReasonKind.NOT_ON_DISK:
+            return Answer(reason=reason)
         return Answer(reason=reasons.no_message_has_id(text, of_topic))
     return Answer(reason=reason)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobs.launch.arguments import file_system_options
 from jobs.query.log_search import Progress, silent
-from jobs.query.source import MATTER, Source, only_one, release_to_answer_as
+from jobs.query.source import MATTER, AnswersAs, Source, only_one, release_to_answer_as
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.known import Known
@@ -57,12 +57,16 @@ def open_stores(place: SourcePlace, progress: Progress = silent) -> Iterator[Seq
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
-        release, note = (place.release, None) if place.release else release_to_answer_as(seeming_writers(reader))
+        seems = (
+            AnswersAs(place.release, (place.release,))
+            if place.release
+            else release_to_answer_as(seeming_writers(reader))
+        )
         broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
         levels = conf.delay_level or DEFAULT_DELAY_LEVELS
-        source = StoreSource(reader, release, place.through_log, progress, levels, broker)
-        if note:
-            source.notes.append(note)
+        source = StoreSource(reader, seems.release, place.through_log, progress, levels, broker, seems.possible)
+        if seems.note:
+            source.notes.append(seems.note)
         yield [source]
 
 

@@ -116,14 +116,25 @@ class Answer:
     offsets: OffsetRange | None = None  # of a pull
 
 
-def release_to_answer_as(writers: Known[Writers]) -> tuple[Release, str | None]:
-    """Return the release to answer as, and a note where it is only assumed."""
+class AnswersAs(NamedTuple):
+    """The release to answer as, those that may have written the messages, and a note where it is only assumed."""
+
+    release: Release
+    possible: tuple[Release, ...]
+    note: str | None = None
+
+
+def release_to_answer_as(writers: Known[Writers]) -> AnswersAs:
+    """Return the newest of the releases that may have written a store."""
     release = writers.value.newest
+    possible = writers.value.possible or (release,)
     if writers.origin != ASSUMED:
-        return release, None
-    return release, (
+        return AnswersAs(release, possible)
+    return AnswersAs(
+        release,
+        possible,
         f"nothing shows the broker's release, one of {writers.value}; "
-        f"this is the answer of {release}; --release chooses another"
+        f"this is the answer of {release}; --release chooses another",
     )
 
 

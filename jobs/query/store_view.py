@@ -28,9 +28,15 @@ class StoreView:
     progress: Progress = silent
     delay_levels: str = DEFAULT_DELAY_LEVELS
     broker: str | None = None  # its name, where it is known
+    releases: tuple[Release, ...] = ()  # that may have written the store, where it does not show which one did
     notes: list[str] = field(default_factory=list, init=False)  # what the user should know beside the answers
     _reasons: list[str] = field(default_factory=list, init=False)  # why messages may be missing in the answers
     _lost: dict[str, list[int]] = field(default_factory=dict, init=False)  # what points where no message is, and where
+
+    @property
+    def possible_releases(self) -> tuple[Release, ...]:
+        """The releases that may have written the store."""
+        return self.releases or (self.release,)
 
     @property
     def rules(self) -> QueueRules:

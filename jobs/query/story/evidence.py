@@ -1,7 +1,11 @@
 """Facts that a store or a lake has about a message's copies, each with the place that it is known from."""
 
+from collections.abc import Sequence
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.release import Release
 
 if TYPE_CHECKING:
     from jobs.query.story.lake_evidence import LakeEvidence
@@ -49,6 +53,11 @@ class KeyFact(NamedTuple):
     key: str
     check: Check
     place: Place | None
+
+
+def missing_key(kind: KeyKind, releases: Sequence[Release]) -> Check:
+    """Return the verdict on a key that no entry has: only some of the releases that may have written it index tags."""
+    return Check.NOT_KNOWN if kind is KeyKind.TAG and not all(one.indexes_tags for one in releases) else Check.MISSING
 
 
 Evidence: TypeAlias = "StoreEvidence | LakeEvidence"  # both answer the same questions

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, SUPERSEDED, one_of, text
 from jobs.query.message import Message
-from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
+from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact, missing_key
 from jobs.store.broker_config import Progress, ReaderKind
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import typed_index_keys
@@ -68,10 +68,9 @@ class LakeEvidence:
         of_keys = one_of("key_hash", hashes.values())
         rows = self.source.select("DISTINCT key_hash", INDEX_ENTRIES, of_keys, at) if hashes else []
         found, place = {row["key_hash"] for row in rows}, self._place(INDEX_ENTRIES)
-        return [
-            KeyFact(key.kind.value, key.key, Check.LEADS_THERE if number in found else Check.MISSING, place)
-            for key, number in hashes.items()
-        ]
+        releases = self.source.possible_releases
+        checks = {key: Check.LEADS_THERE if hashes[key] in found else missing_key(key.kind, releases) for key in keys}
+        return [KeyFact(key.kind.value, key.key, check, place) for key, check in checks.items()]
 
     def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
         """Yield how far each reader of *topics* is, as the newest run saw it."""

@@ -11,7 +11,7 @@ from jobs.query.source import MAX_TIME, MIN_TIME
 from jobs.query.store_queues import batch_position
 from jobs.query.store_source import StoreSource
 from jobs.query.store_view import LOG_SEARCHED_UNASKED
-from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
+from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact, missing_key
 from jobs.store.broker_config import Progress
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue
@@ -100,8 +100,11 @@ class StoreEvidence:
             found = next((file for file in files if self._leads(file, key.text, offset)), None)
             beside = found or next(self._reader.index_readers_around(offset), None)
             place = Place(self._reader.store.below(beside.file if beside else None) or "index")
-            facts.append(KeyFact(key.kind.value, key.key, Check.LEADS_THERE if found else Check.MISSING, place))
+            facts.append(KeyFact(key.kind.value, key.key, self._check(key.kind, is_found=found is not None), place))
         return facts
+
+    def _check(self, kind: KeyKind, *, is_found: bool) -> Check:
+        return Check.LEADS_THERE if is_found else missing_key(kind, self.source.possible_releases)
 
     @staticmethod
     def _leads(file: IndexReader, text: str, offset: int) -> bool:
@@ -122,7 +125,7 @@ class StoreEvidence:
         time, offset = message.record.store_timestamp, message.record.physical_offset
         found = self.source.find(kind, message.topic, key, time, time)
         leads = any(one.record.physical_offset == offset for one in found)
-        return KeyFact(kind.value, key, Check.LEADS_THERE if leads else Check.MISSING, Place("RocksDB, index"))
+        return KeyFact(kind.value, key, self._check(kind, is_found=leads), Place("RocksDB, index"))
 
     def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
         """Yield how far each reader of *topics* is, as the broker's configuration has it."""

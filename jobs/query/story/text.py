@@ -9,7 +9,12 @@ from jobs.query.mqadmin.text import time_text
 from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
 from jobs.query.story.timeline import Consumed, Copy, Story, report_text
 
-_STATES = {Consumed.CONSUMED: "consumed", Consumed.IN_FLIGHT: "taken, not yet consumed", Consumed.NOT_YET: "not yet"}
+_STATES = {
+    Consumed.CONSUMED: "consumed",
+    Consumed.FAILED: "taken, and sent back for a retry",
+    Consumed.IN_FLIGHT: "taken, not yet consumed",
+    Consumed.NOT_YET: "not yet",
+}
 
 
 class TimelineLine(NamedTuple):

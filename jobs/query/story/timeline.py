@@ -28,6 +28,7 @@ from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
 HALF_TOPICS = frozenset({HALF_TOPIC, transactions.HALF_TOPIC})
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+_ABANDONED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # of half messages that the producer did not decide in any check
 _MOST_TRACES = 256
 _UNIQUE_KEY_IS = f"{UNIQ_KEY}\1".encode()
 _MOST_COPIES = 1024  # a producer that gives every message the same id must not fill the memory
@@ -42,6 +43,7 @@ class Role(StrEnum):
     HALF = "half"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
+    ABANDONED = "abandoned"
     DELAYED = "delayed"
     TIMED = "timed"
     DELIVERED = "delivered"
@@ -58,6 +60,7 @@ class Consumed(StrEnum):
     """How far a group is at a copy, as of the snapshot."""
 
     CONSUMED = "consumed"
+    FAILED = "failed"  # the group took the copy and sent it back: a later copy is its retry
     IN_FLIGHT = "in_flight"
     NOT_YET = "not_yet"
 
@@ -214,6 +217,8 @@ _BY_TRANSACTION = {
 def _role(message: Message, before: Sequence[Copy]) -> Role:
     if message.topic in HALF_TOPICS:
         return Role.HALF
+    if message.topic == _ABANDONED_TOPIC:
+        return Role.ABANDONED
     if message.topic in _WAITING_TOPICS:
         is_retry = message.properties.get(REAL_TOPIC, "").startswith((RETRY_PREFIX, DLQ_PREFIX))
         return Role.RETRY_WAITING if is_retry else Role.DELAYED if message.topic == SCHEDULE_TOPIC else Role.TIMED
@@ -270,6 +275,7 @@ _TEXTS: Mapping[Role, Callable[[Message], str]] = {
     Role.HALF: _half,
     Role.COMMITTED: lambda one: f"committed to {_where(one)}",
     Role.ROLLED_BACK: lambda one: f"rolled back, in {_where(one)}",
+    Role.ABANDONED: lambda one: f"abandoned: no check got a decision of the producer, moved to {_where(one)}",
     Role.DELAYED: lambda one: f"delayed: waits at level {one.properties.get(DELAY, '?')} for {_target(one)}",
     Role.TIMED: _timed,
     Role.DELIVERED: lambda one: f"delivered to {_where(one)}",
@@ -309,6 +315,8 @@ def _half_text(copy: Copy, copies: Sequence[Copy], end: HalfEnd) -> str:
         return f": put back for another check at offset {later[0].message.record.physical_offset:,}"
     if end.message is not None or Role.ROLLED_BACK in ends:
         return ": rolled back"
+    if any(one.role is Role.ABANDONED for one in copies):
+        return ": abandoned"
     return ": neither committed nor rolled back yet"
 
 
@@ -359,9 +367,10 @@ def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
     """Add each group's position to the copies in the queues that it reads."""
     topics = sorted({copy.message.topic for copy in copies})
     readers = list(evidence.progress(topics))
-    for copy in copies:
+    for number, copy in enumerate(copies):
         if copy.is_taken_back:
             continue
+        retried = {group for later in copies[number + 1 :] if (group := _retried_by(later)) is not None}
         record = copy.message.record
         here = [
             (reader, place)
@@ -374,10 +383,17 @@ def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
                 continue
             state = Consumed.NOT_YET
             if reader.next_offset > record.queue_offset:
-                state = Consumed.CONSUMED
+                state = Consumed.FAILED if reader.consumer_group in retried else Consumed.CONSUMED
             elif pulled.get(reader.consumer_group, -1) > record.queue_offset:
                 state = Consumed.IN_FLIGHT
             copy.groups.append(GroupFact(reader.consumer_group, state, reader.next_offset, place))
+
+
+def _retried_by(copy: Copy) -> str | None:
+    """Return the group that did not consume a message, and for which a copy was written; None of other copies."""
+    target = copy.message.properties.get(REAL_TOPIC, "") if copy.role is Role.RETRY_WAITING else copy.message.topic
+    prefix = next((one for one in (RETRY_PREFIX, DLQ_PREFIX) if target.startswith(one)), None)
+    return None if prefix is None else target.removeprefix(prefix)
 
 
 def _state(copies: Sequence[Copy]) -> str:
@@ -393,8 +409,8 @@ def _state(copies: Sequence[Copy]) -> str:
         return last.text.rpartition(": ")[2]
     if last.role in {Role.DELAYED, Role.TIMED, Role.RETRY_WAITING}:
         return "waits for its time"
-    if last.role is Role.ROLLED_BACK:
-        return "rolled back"
+    if last.role in {Role.ROLLED_BACK, Role.ABANDONED}:
+        return last.role.value.replace("_", " ")
     facts = [fact for copy in copies if copy.role in _READ_BY_CONSUMERS for fact in copy.groups]
     done = sorted({fact.group for fact in facts if fact.state is Consumed.CONSUMED})
     others = sorted({fact.group for fact in facts if fact.state is not Consumed.CONSUMED} - {*done})

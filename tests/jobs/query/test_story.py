@@ -10,7 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from jobs.browse.templates import Words
+from jobs.query.listing.model import listing_of
 from jobs.query.listing.of_lake import LakeListing
+from jobs.query.open_source import SourcePlace, open_place
 from jobs.query.story import timeline
 from jobs.query.story.evidence import Check, Evidence
 from jobs.query.story.lake_evidence import LakeEvidence
@@ -23,8 +25,8 @@ from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
-from tests.support.query_lakes import open_lake
-from tests.support.query_stores import opened, write_segment
+from tests.support.query_lakes import open_lake, write_entries, write_messages
+from tests.support.query_stores import GEOMETRY, Sent, opened, stored, write_segment, write_store
 
 _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
@@ -124,7 +126,8 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
                 [0, *retries][: len(tries)],
             )  # the driver left before the last ones
         (group,) = story.copies[0].groups
-        assert ("cg", Consumed.CONSUMED) == (group.group, group.state)
+        is_again = len(story.copies) > 1
+        assert ("cg", Consumed.FAILED if is_again else Consumed.CONSUMED) == (group.group, group.state)
     elif line.name.startswith("timer"):
         waits = line.name == "timer6"
         assert ([Role.TIMED] if waits else [Role.TIMED, Role.DELIVERED]) == roles(story)
@@ -280,3 +283,52 @@ def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf,
             [group[:3] for group in copy.groups] for copy in story.copies
         ]
         assert story.state == expected.state
+
+
+def test_a_half_message_that_no_check_decided_is_abandoned(tmp_path: Path) -> None:
+    about = {"UNIQ_KEY": "ID", "REAL_TOPIC": "Pay", "REAL_QID": "0", "PGROUP": "producers"}
+    half = a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC", properties=about)
+    moved = a_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
+    with opened(write_segment(tmp_path / "store", placed([half, moved])), geometry=None) as source:
+        found = timeline.by_id(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC").messages
+        (story,) = timeline.stories(StoreEvidence(source), found)
+
+    assert [Role.HALF, Role.ABANDONED] == roles(story)
+    assert "abandoned" == story.state
+    assert story.copies[0].text.endswith(": abandoned")
+    assert story.copies[1].text.startswith("abandoned: no check got a decision of the producer")
+    assert_in_chinese(story)
+
+
+def test_a_group_that_sent_a_copy_back_has_not_consumed_it(golden: StoreOf) -> None:
+    """Its offset goes on all the same: the retry is another message, in the group's own topic."""
+    name = "b551-retry"
+    failed = 0
+    with opened(golden(name), Release.of(release_of(name)), geometry=None) as source:
+        evidence = StoreEvidence(source)
+        for line in sent_lines(golden(name)):
+            story = tell(evidence, line)
+            retries = [n for n, copy in enumerate(story.copies) if copy.role in {Role.RETRIED, Role.DEAD_LETTER}]
+            before = [copy for copy in story.copies[: max(retries, default=0)] if copy.groups]
+            failed += len(before)
+            states = {group.state for copy in before for group in copy.groups}
+            assert Consumed.CONSUMED not in states, line
+            assert_in_chinese(story)
+    assert failed
+
+
+@pytest.mark.parametrize("place", ["store", "lake"])
+def test_a_tag_is_not_missed_in_an_index_of_a_release_that_may_not_index_tags(tmp_path: Path, place: str) -> None:
+    """5.4.0 was the first to index tags; these records do not tell which release wrote them."""
+    records = stored([Sent(keys=("k",), unique_key="ID", tags="tag")])
+    store = write_store(tmp_path / "store", records, release=Release.of("5.3.3"))
+    asked = SourcePlace(store=str(store), geometry=GEOMETRY)
+    if place == "lake":
+        write_messages(tmp_path / "lake", store, Release.of("5.3.3"))
+        write_entries(tmp_path / "lake", records, Release.of("5.3.3"))
+        asked = SourcePlace(lake=str(tmp_path / "lake"))
+    with open_place(asked) as source:
+        (story,) = timeline.stories(listing_of(source).evidence, timeline.by_id(source, "ID", "Orders").messages)
+    checks = {fact.key: fact.check for fact in story.copies[0].keys}
+
+    assert {"ID": Check.LEADS_THERE, "k": Check.LEADS_THERE, "tag": Check.NOT_KNOWN} == checks

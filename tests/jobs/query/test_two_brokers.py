@@ -169,3 +169,11 @@ def test_a_lake_answers_in_the_layout_of_the_release_that_its_run_recorded(run: 
         question = ("query", "by-key", "-t", "Orders", "-k", "k")
         of_store = run(*question, "--store", store, "--release", release, "--hash-slots", "7", "--index-num", "9")
         assert of_store.out == run(*question, "--lake", lake).out
+
+
+@pytest.mark.parametrize("topic", [(), ("-t", "Orders")])
+def test_an_id_of_a_broker_elsewhere_names_that_broker(ask: Run, topic: tuple[str, ...]) -> None:
+    code, _, err = ask("by-id", "-i", "0A09080700002A9F0000000000000000", *topic)
+
+    assert code == ExitCode.NOT_FOUND
+    assert "the id belongs to the broker 10.9.8.7:10911 (offset 0)" in err
