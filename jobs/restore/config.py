@@ -41,7 +41,7 @@ def changed(place: Path) -> NotResumableError:
 
 def create_or_compare(path: Path, data: bytes) -> FileState:
     """Create a file, or find one with the same bytes that a killed run has written; return its state."""
-    with suppress(FileExistsError):
+    with suppress(FileExistsError):  # written by the attempt that was interrupted
         LocalStorage().create(str(path), data)
     state = FileState.of(path)
     if state is None or path.read_bytes() != data:
