@@ -2,15 +2,17 @@
 How scans are compiled: plain scalar loops, made machine code by numba at their first call and kept on disk.
 
 A cached function is checked by numba by its own file alone, yet holds what it took from others: functions of
-`kernels`, offsets of the layouts. So the cache lies in a directory that is named after the contents of those. With
-`NUMBA_DISABLE_JIT=1` the same functions run as Python.
+`kernels`, offsets of the layouts. So the cache lies in a directory that is named after the contents of those. Where the
+package was compiled when it was installed and this user cannot write there, its files are copied: numba uses no cache
+that it cannot write. With `NUMBA_DISABLE_JIT=1` the same functions run as Python.
 """
 
 import hashlib
 import os
+import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -107,28 +109,55 @@ def _candidates() -> Iterator[Path]:
     if config.CACHE_DIR:
         yield Path(config.CACHE_DIR)
     yield _PACKAGE / "__pycache__"
-    caches = os.environ.get("XDG_CACHE_HOME")
-    if caches:
+    named, caches = os.environ.get("RMQ_LAKE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if named:
+        yield Path(named)
+    elif caches:
         yield Path(caches) / "rocketmq-lake"
     elif os.environ.get("HOME"):
         yield Path(os.environ["HOME"]) / ".cache" / "rocketmq-lake"
+    yield Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"  # of a service's user without a home
 
 
 def _find_cache() -> Path | None:
     """Return the first directory that can be written; without one every process compiles again."""
+    name = f"compiled-{_stamp()}"
+    read_only: list[Path] = []
     for candidate in _candidates():
-        directory = candidate / f"compiled-{_stamp()}"
+        directory = candidate / name
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(exist_ok=True)
             with tempfile.TemporaryFile(dir=directory):
-                return directory
+                pass
         except OSError:  # EACCES, EROFS, ENOSPC: the next directory; without any, a warning
+            read_only.append(directory)
             continue
+        if candidate.parent == Path(tempfile.gettempdir()) and candidate.lstat().st_uid != os.getuid():
+            continue  # of another user, in /tmp: numba would run the code that it finds there
+        if not _is_filled(directory):
+            _copy_from(read_only, directory)
+        return directory
     message = "no directory for compiled code can be written: scans are compiled again in every process"
     warnings.warn(message, RuntimeWarning, stacklevel=2)
     return None
 
 
+def _is_filled(directory: Path) -> bool:
+    return any(directory.rglob("*.nbi"))
+
+
+def _copy_from(read_only: Sequence[Path], directory: Path) -> None:
+    """Copy the first cache that has something, each index after the code that it names."""
+    source = next((one for one in read_only if _is_filled(one)), None)
+    for path in sorted(source.rglob("*.nb[ci]"), key=lambda path: path.suffix) if source is not None else ():
+        target = directory / path.relative_to(source or path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        attempt = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.copyfile(path, attempt)
+        attempt.replace(target)
+
+
 _CACHE = _find_cache()
-IS_FIRST_USE = not config.DISABLE_JIT and _CACHE is not None and not any(_CACHE.rglob("*.nbi"))
+IS_FIRST_USE = not config.DISABLE_JIT and _CACHE is not None and not _is_filled(_CACHE)
 """Nobody had compiled anything when this process began: first calls take seconds, once."""

@@ -25,7 +25,6 @@ from jobs import __version__
 from jobs.command.answer import TYPED
 from jobs.command.configuration import name_variables
 from jobs.command.engine import uses_s3
-from jobs.command.places import OUTPUT_FILE
 from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import fitted, width_of
@@ -130,16 +129,6 @@ def _java() -> str:
         return "not found"
 
 
-def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
-    if path is None or ctx.resilient_parsing:
-        return
-    from jobs.launch.environment_archive import pack
-
-    pack(path)
-    click.echo(f"{path}: for --archives {path}#environment --conf spark.pyspark.python=./environment/bin/python")
-    ctx.exit()
-
-
 class _Settings:
     """The options before the verb, kept for the handling of errors."""
 
@@ -162,15 +151,6 @@ class _Settings:
     expose_value=False,
     callback=_print_versions,
     help="Show versions and exit.",
-)
-@click.option(
-    "--pack-environment",
-    type=OUTPUT_FILE,
-    metavar="FILE",
-    is_eager=True,
-    expose_value=False,
-    callback=_pack,
-    help="Write what workers of a cluster need besides Python and Spark into FILE (.tar.gz), and exit.",
 )
 @click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Show where an error was raised, too.")
 @click.option(

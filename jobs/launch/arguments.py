@@ -46,7 +46,6 @@ _WITH_VALUE = frozenset(
 )
 _FLAGS = frozenset(("--load-spark-defaults", "--supervise", "--verbose", "-v"))
 _OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
-_OURS_WITH_VALUE = frozenset(("--pack-environment",))
 
 
 class CommandLine(NamedTuple):
@@ -67,8 +66,6 @@ def divide(arguments: Sequence[str]) -> CommandLine:
             return CommandLine(tuple(spark), (*own, argument, *remaining))
         if argument in _OURS:
             own.append(argument)
-        elif name in _OURS_WITH_VALUE:
-            own += [name, value if equals else _value(name, next(remaining, None))]
         elif argument in _FLAGS:
             spark.append(argument)
         elif name in _WITH_VALUE:
@@ -140,6 +137,6 @@ def _value(name: str, value: str | None) -> str:
 def _unknown(name: str) -> str:
     from difflib import get_close_matches
 
-    similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS | _OURS_WITH_VALUE, n=1)
+    similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS, n=1)
     hint = f" (did you mean {similar[0]}?)" if similar else ""
     return f"{name} is no option of Spark{hint}; a verb's own options are after the verb"

@@ -5,11 +5,9 @@ from typing import NamedTuple
 
 from pyspark import SparkContext
 
-from jobs.console.program import program
-from jobs.launch.environment_archive import NEEDED
 from jobs.launch.errors import SetupError
 
-_IMPORTED = tuple(name for name in NEEDED if name != "tzdata")  # most machines have zones of their own
+_IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # what tasks import of what pyproject.toml names
 
 
 class Lack(NamedTuple):
@@ -26,9 +24,9 @@ class Lack(NamedTuple):
 def remedies() -> str:
     """Return the two ways to give workers a Python with packages, to be pasted."""
     return (
-        "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or bring them: "
-        f"`{program()} --pack-environment environment.tar.gz`, and then, before the verb: "
-        "--archives environment.tar.gz#environment --conf spark.pyspark.python=./environment/bin/python"
+        "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or pack this environment with "
+        "venv-pack2, and add, before the verb: --archives environment.tar.gz#environment "
+        "--conf spark.pyspark.python=./environment/bin/python"
     )
 
 

@@ -1,8 +1,10 @@
 """Machine code is kept where it can be, and named after everything it was built from."""
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,13 +53,62 @@ def test_numbas_own_variable_comes_first_and_the_users_cache_last(
     package = Path(compiled.__file__).parent / "__pycache__"
     monkeypatch.setattr(compiled.config, "CACHE_DIR", str(tmp_path / "numba"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert list(compiled._candidates()) == [tmp_path / "numba", package, tmp_path / "xdg/rocketmq-lake"]  # noqa: SLF001
+    monkeypatch.delenv("RMQ_LAKE_CACHE", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    last = tmp_path / f"tmp/rocketmq-lake-{os.getuid()}"
+    assert list(compiled._candidates()) == [  # noqa: SLF001
+        tmp_path / "numba",
+        package,
+        tmp_path / "xdg/rocketmq-lake",
+        last,
+    ]
     monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert list(compiled._candidates()) == [package, tmp_path / ".cache/rocketmq-lake"]  # noqa: SLF001
+    assert list(compiled._candidates()) == [package, tmp_path / ".cache/rocketmq-lake", last]  # noqa: SLF001
     monkeypatch.delenv("HOME")
-    assert list(compiled._candidates()) == [package]  # noqa: SLF001
+    assert list(compiled._candidates()) == [package, last]  # noqa: SLF001
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "named"))
+    assert list(compiled._candidates()) == [package, tmp_path / "named", last]  # noqa: SLF001
+
+
+def test_what_was_compiled_at_installation_serves_a_user_who_cannot_write_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A service's user, or a container's, compiled for 30 seconds at each start."""
+    installed, own = tmp_path / "installed", tmp_path / "own"
+    there = installed / f"compiled-{compiled._stamp()}" / "scan"  # noqa: SLF001
+    there.mkdir(parents=True)
+    for name in ("scan.1.nbc", "scan.nbi"):
+        (there / name).write_text(name)
+    temporary = tempfile.TemporaryFile
+
+    def only_own(dir: Path) -> object:  # noqa: A002 - its name
+        if dir.is_relative_to(installed):
+            raise OSError(errno.EROFS, "Read-only file system", str(dir))
+        return temporary(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", only_own)
+    monkeypatch.setattr(compiled, "_candidates", lambda: iter([installed, own]))
+
+    found = compiled._find_cache()  # noqa: SLF001
+
+    assert found is not None
+    assert found.parent == own
+    assert {path.name: path.read_text() for path in (found / "scan").iterdir()} == {
+        "scan.1.nbc": "scan.1.nbc",
+        "scan.nbi": "scan.nbi",
+    }
+
+
+def test_a_directory_of_somebody_else_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Cached code is run: in /tmp anybody may have made a directory of this name."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(compiled, "_candidates", lambda: iter([tmp_path / "rocketmq-lake-12345"]))
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+
+    with pytest.warns(RuntimeWarning, match="compiled again"):
+        assert compiled._find_cache() is None  # noqa: SLF001
 
 
 def test_code_is_not_used_again_when_what_it_was_built_from_has_changed(

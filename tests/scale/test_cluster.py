@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import signal
+import sysconfig
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -135,11 +136,13 @@ def test_an_executor_that_dies_costs_its_tasks_once_more_and_nothing_is_compiled
     assert compiled == cluster.compiled
 
 
-def test_workers_with_a_bare_python_and_no_home_get_all_they_need(
-    cluster: Cluster, store: Path, tmp_path: Path
-) -> None:
-    packed = tmp_path / "environment.tar.gz"
-    assert 0 == rmq_lake("--pack-environment", str(packed)).code
+def test_workers_without_a_home_get_our_code(cluster: Cluster, store: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    packages = sysconfig.get_path("purelib")
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}} exec {cluster.folder / "bare"} "$@"\n'
+    )
+    python.chmod(0o755)
     temporary = cluster.folder / "temporary"
     temporary.mkdir()
     environment = {
@@ -147,7 +150,7 @@ def test_workers_with_a_bare_python_and_no_home_get_all_they_need(
         "TMPDIR": str(temporary),
         "NUMBA_DISABLE_JIT": "1",  # what is compiled is tested elsewhere; this takes seconds
     }
-    options = ["--archives", f"{packed}#environment", "--conf", "spark.pyspark.python=./environment/bin/python"]
+    options = ["--conf", f"spark.pyspark.python={python}"]
     options += [word for name, value in environment.items() for word in ("--conf", f"spark.executorEnv.{name}={value}")]
     options += ["--total-executor-cores", "1"]
     ended = rmq_lake(*cluster.bare_options, *options, "ingest", str(store), "--lake", str(tmp_path / "lake"))
@@ -166,7 +169,7 @@ def test_workers_whose_python_lacks_numpy_end_the_run_with_their_name(
     assert 1 == ended.code
     names = WORKERS if can_set_apart() else {gethostname()}
     assert any(f"rmq-lake: worker {name}: its Python, {cluster.folder / 'bare'}" in ended.err for name in names)
-    assert "--pack-environment" in ended.err
+    assert "venv-pack2" in ended.err
     assert not (tmp_path / "lake").exists()
 
 

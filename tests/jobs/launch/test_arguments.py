@@ -15,16 +15,14 @@ from jobs.launch.arguments import configured, divide, value_of
             "ingest --name x --conf y",
         ),
         ("--traceback --master local dump file", "--master local", "--traceback dump file"),
-        ("--pack-environment file --master=local", "--master local", "--pack-environment file"),
+        ("--log-json --master=local", "--master local", "--log-json"),
     ],
 )
 def test_sparks_options_stand_before_the_verb_and_ours_among_them(line: str, spark: str, own: str) -> None:
     assert (tuple(spark.split()), tuple(own.split())) == divide(line.split())
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--pack-environment"], ["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]]
-)
+@pytest.mark.parametrize("arguments", [["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]])
 def test_what_is_neither_is_a_usage_error(arguments: list[str]) -> None:
     with pytest.raises(click.UsageError):
         divide(arguments)

@@ -19,6 +19,6 @@ def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSess
     assert expected == lacks(spark.sparkContext, ("json", "no_such_package"))
 
 
-@pytest.mark.parametrize("named", ["worker-7", "/opt/python3", "numpy, numba", "--pack-environment", "pyspark.python"])
+@pytest.mark.parametrize("named", ["worker-7", "/opt/python3", "numpy, numba", "venv-pack2", "pyspark.python"])
 def test_the_message_names_worker_python_packages_and_both_ways_out(named: str) -> None:
     assert named in str(Lack("worker-7", "/opt/python3", ("numpy", "numba")))
