@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import StringIO
 from itertools import takewhile
-from pathlib import Path
 from time import monotonic
 from types import FrameType
 

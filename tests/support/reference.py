@@ -32,7 +32,7 @@ _MEANINGS = {
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb; see its table",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark's options where none can be put before the verb",
-    "RMQ_LAKE_CACHE": "where JARs, the archive of Spark's classes and compiled code are kept (default `~/.cache/rocketmq-lake`)",
+    "RMQ_LAKE_CACHE": "JARs, Spark's class archive and compiled code (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python that `.venv` is made with, where none of the usual ones will do",
     "RMQ_LAKE_IVY_SETTINGS": "an Ivy settings file of yours, for a mirror; packages follow `pip`'s own configuration",
     "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
