@@ -10,6 +10,7 @@ from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake.commit import committed_transaction, lost_files
 from jobs.lake.integrity import committed_by, newest_runs
 from jobs.lake.lake import Lake
+from jobs.lake.open_damage import OPEN, OpenDamage
 from jobs.lake.runs import (
     COMMAND,
     TABLES_BEFORE,
@@ -27,11 +28,14 @@ from jobs.lake.superseded import Superseded
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
 from jobs.lake.upkeep import keep_up
+from jobs.launch.failures import one_line
 from jobs.products.product import Output, State
 from jobs.products.registry import PRODUCTS
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
 from jobs.store.workers import Workers
+
+_OF_OPEN = ("state", "run", "gaps", "counts", "superseded")
 
 
 @dataclass(slots=True)
@@ -67,6 +71,12 @@ class NextRun:
         left_out = self.known.chosen.left_out()
         if left_out is not None and [one.topics_text for one in self.known.chosen.choices] != [chosen.topics_text]:
             self.summary.notes.append(left_out)
+
+    @property
+    def open_before(self) -> OpenDamage:
+        """The damage that earlier runs met and nobody has acknowledged."""
+        newest = self.known.newest
+        return OpenDamage() if newest is None else OpenDamage.of({name: getattr(newest, name) for name in _OF_OPEN})
 
     @property
     def may_have_litter(self) -> bool:
@@ -118,7 +128,12 @@ class NextRun:
         summary.messages = counts.get(MESSAGES.name, 0) + counts.get(TIERED.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
-        brings_something = has_moved or files or superseded or self.changes_topics
+        before = self.open_before
+        is_acknowledged = bool(self.request.acknowledge and before)
+        summary.open = (OpenDamage() if is_acknowledged else before).and_met(
+            self.known.next_run, summary.gaps, summary.quarantined, superseded is not None, summary.contradictions
+        )
+        brings_something = has_moved or files or superseded or self.changes_topics or is_acknowledged
         # What an attempt left may be deleted only when its number is taken.
         if brings_something or (self.may_have_litter and has_litter(self.lake, self.known)):
             manifest = Manifest(
@@ -131,7 +146,7 @@ class NextRun:
                 fingerprints=fingerprints,
                 tables={name: tuple(actions) for name, actions in files.items()},
                 selection=self.request.selection.describe(),
-                state=state,
+                state={**state, OPEN: summary.open._asdict()},
                 counts=counts,
                 gaps=tuple(summary.gaps),
                 superseded=superseded,
@@ -139,6 +154,8 @@ class NextRun:
             )
             self._commit(manifest)
             self.known = replace(self.known, newest=manifest)
+        if self.known.newest is not None:
+            summary.newest_ms = self.known.newest.store_timestamp
         self.clock.lap("commit")
 
     def _commit(self, manifest: Manifest) -> None:
@@ -151,7 +168,11 @@ class NextRun:
         self.summary.versions = commit_prepared(self.lake, manifest)
         if self.may_have_litter:
             sweep(self.lake, manifest)
-        keep_up(self.lake, manifest)
+        for error in keep_up(self.lake, manifest):
+            # The run has brought everything. Later runs try the upkeep again.
+            text = f"run {manifest.run} is committed, but the lake's upkeep failed: {one_line(error)}"
+            say(f"rmq-lake: {text}", "warning")
+            self.summary.notes.append(text)
 
 
 def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:

@@ -158,6 +158,7 @@ class Follower:
         looked = before = 0.0
         waits_since: float | None = None  # the look before the one that found something
         # After an error the lock keeps its note: what is left over is swept.
+        request = self.request
         with kept_snapshots() as snapshots, kept_slots(), ExitStack() as stack:
             while True:
                 began = monotonic()
@@ -168,7 +169,8 @@ class Follower:
                 if place is None or is_due or began - looked >= _LOOK_AT_ALL_S:
                     waits_since = None
                     snapshots.renew()
-                    for summary in steps(self.request, self.workers):
+                    for summary in steps(request, self.workers):
+                        request = replace(request, acknowledge=False)  # what steps meet is not acknowledged
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
                             lake = Lake(normalise(self.request.lake), self.workers.options)
                             if not is_kept:

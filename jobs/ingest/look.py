@@ -18,6 +18,7 @@ from typing import Any
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.lake import Lake
+from jobs.lake.open_damage import OpenDamage
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
@@ -105,6 +106,9 @@ class Look:
         _check_chain(store, manifest)
         _check_lake(lake, request, manifest)
         summary = Summary(store.root, lake.location, manifest["broker"], manifest["store_id"])
+        summary.open = OpenDamage.of(manifest)
+        _require(not (request.acknowledge and summary.open))
+        summary.newest_ms = manifest["store_timestamp"]
         summary.from_offset = summary.to_offset = manifest["to_offset"]
         summary.topics = request.selection.topics_text if request.selection.takes_or_all else ""
         summary.release = f"{writers.value} ({writers.how})"

@@ -9,7 +9,7 @@ from uuid import uuid4
 from jobs.console.amounts import counted, size_text
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
-from jobs.lake.gaps import GapRow
+from jobs.lake.open_damage import GapRow, OpenDamage
 from jobs.products.registry import NAMES, Product
 from jobs.store.request import StoreRequest
 from jobs.store.selection import Selection
@@ -36,6 +36,7 @@ class IngestRequest(StoreRequest):
     tables: frozenset[str] = NAMES  # which products
     step_bytes: int | None = None  # of the log that one run reads at the most; the next run goes on
     settle_ms: int = 0
+    acknowledge: bool = False  # what earlier runs have met is dealt with
     dry_run: bool = False
     command: str = field(default_factory=lambda: uuid4().hex)  # all runs that are its steps name it
 
@@ -77,12 +78,13 @@ class Summary(Judged):
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     recovered: int | None = None
+    open: OpenDamage = field(default_factory=OpenDamage)  # what runs met since the last acknowledgement, this one too
     plan: dict[str, int | None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 1  # runs that were committed one after the other
     bytes_left: int = 0  # of the log, that the next step will read
     tier_queues: int | None = None  # of a tier: how many it has
-    newest_ms: int | None = None  # when the newest message of this run was stored
+    newest_ms: int | None = None  # when the newest message of the store was stored that its lake has
 
     def followed_by(self, step: "Summary") -> "Summary":
         """Return the sum of this run and the next one."""
@@ -112,12 +114,12 @@ class Summary(Judged):
 
     @property
     def severity(self) -> Severity:
-        """The worst severity met; only `verify` can say that a store is healthy."""
+        """The worst severity met and not acknowledged; only `verify` can say that a store is healthy."""
         return worst_met(
             behind=self.behind,
-            gap=self.gaps or self.notes,
-            damage=self.quarantined or self.superseded,
-            contradiction=self.contradictions,
+            gap=self.gaps or self.open.gap_count,
+            damage=self.quarantined or self.superseded or self.open.quarantined or self.open.superseded,
+            contradiction=self.contradictions or self.open.contradictions,
         )
 
     @property
@@ -151,7 +153,7 @@ class Summary(Judged):
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
-        return {**asdict(self), "bytes": self.bytes, "severity": self.severity.value}
+        return {**asdict(self), "open": self.open._asdict(), "bytes": self.bytes, "severity": self.severity.value}
 
     def lines(self) -> Iterator[str]:
         """Yield the summary for people, without the result."""
@@ -179,6 +181,7 @@ class Summary(Judged):
             if self.superseded:
                 yield "  SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
         yield from (f"  NOTE {note}" for note in self.notes)
+        yield from self.open.lines()
         yield from (f"  GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
 
 

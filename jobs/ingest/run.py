@@ -9,7 +9,7 @@ import errno
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -66,8 +66,9 @@ def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Su
             yield from tier_steps(request, workers, clock)
             return
         yield summary
+        later = replace(request, acknowledge=False)  # what the first step met is not acknowledged
         while summary.bytes_left:
-            yield (summary := _uncut(request, workers, Clock()))
+            yield (summary := _uncut(later, workers, Clock()))
 
 
 def _spark_workers(request: IngestRequest) -> Workers:
@@ -134,6 +135,7 @@ class _Run(NextRun):
         self.clock.lap("planning")
         if self.request.dry_run:
             self.summary.plan = describe(ranges)
+            self.summary.open = self.open_before
             return
         work = RangePass(self.output, tuple(one.collector for one in started))
         with followed_by(self.summary.bytes_left):
@@ -307,4 +309,3 @@ class _Run(NextRun):
             fingerprints=thinned((*known, *found)),
             superseded=superseded,
         )
-        summary.newest_ms = stored_ms if summary.messages else None

@@ -10,7 +10,7 @@ import errno
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -106,6 +106,7 @@ class _TierRun(NextRun):
         check_room(self.summary.store, self.lake.location, left)
         self.clock.lap("planning")
         if self.request.dry_run:
+            self.summary.open = self.open_before
             self.summary.plan = describe([part.range for bundle in bundles for part in bundle.parts])
             yield self._timed()
             return
@@ -120,6 +121,7 @@ class _TierRun(NextRun):
             yield self._timed()
             states, tables = dict(now), {**tables, **dict.fromkeys(self.summary.versions, self.summary.run or 0)}
             self.clock, self.summary = Clock(), _next(self.summary)
+            self.request = replace(self.request, acknowledge=False)  # what the first step met is not acknowledged
 
     def _require_topics(self) -> None:
         """Raise `TopicsError` if a pattern of topics matches no queue of the tier."""

@@ -6,6 +6,7 @@ log, so that the minimum and maximum of offsets and times keep telling files apa
 that it changes no data. What it replaced stays on disk for readers of older versions, until the vacuum.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -250,7 +251,13 @@ def merge_group(group: Group) -> Action | None:
 def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
     within = {} if group.within is None or table.sorted_by is None else {table.sorted_by: group.within}
     for file in group.files:
-        yield from batches(group.lake, table, file, within)
+        try:
+            yield from batches(group.lake, table, file, within)
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of storage, which names the file
+                raise
+            location = group.lake.locate(table.name, file.path)
+            raise OSError(errno.EIO, f"this file of the lake cannot be read: {error}", location) from error
 
 
 def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:

@@ -31,8 +31,8 @@ from jobs.lake.commit import (
     rows,
 )
 from jobs.lake.features import needs_spark
-from jobs.lake.gaps import GapRow
 from jobs.lake.lake import Lake
+from jobs.lake.open_damage import GapRow
 from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS

@@ -1,10 +1,12 @@
 """Upkeep of a lake while runs follow each other for months: done every now and then, after a run."""
 
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from math import ceil
 
-from deltalake.exceptions import CommitFailedError
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from jobs.lake.commit import (
     A_DAY,
@@ -33,22 +35,40 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
 
 
-def keep_up(lake: Lake, manifest: Manifest) -> None:
-    """Merge a store's small files when there are many, and drop what is obsolete for long; most runs do nothing."""
+def keep_up(lake: Lake, manifest: Manifest) -> list[Exception]:
+    """
+    Merge a store's small files when there are many, and drop what is obsolete for long; most runs do nothing.
+
+    Return the errors of tables: the run is committed, and one file that cannot be read must not stop the upkeep of
+    the other tables.
+    """
     naming = FileNaming(manifest.store_id, manifest.run)
+    errors: list[Exception] = []
     for number, table in enumerate(WRITTEN_BY_RUNS):
         if _has_turn(manifest, table, number):
-            compact(lake, table, many=MANY, of=naming)
+            with _noted(errors):
+                compact(lake, table, many=MANY, of=naming)
     if manifest.run % MANY:
-        return
-    if manifest.run % _RUNS_BETWEEN_VACUUMS == 0:
+        return errors
+    with _noted(errors):
         is_any_at_work = any(unfinished(lake, store) for store in known_stores(lake))
-        for table in WRITTEN_BY_RUNS:
-            vacuum_own(lake, table, manifest.store_id)
-            _thin_checkpoints(lake, table)
-            if not is_any_at_work:
-                vacuum(lake, table)
-    forget(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
+        for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
+            with _noted(errors):
+                vacuum_own(lake, table, manifest.store_id)
+                _thin_checkpoints(lake, table)
+                if not is_any_at_work:
+                    vacuum(lake, table)
+        forget(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
+    return errors
+
+
+@contextmanager
+def _noted(errors: list[Exception]) -> Iterator[None]:
+    """Add errors of storage, Delta's log and Parquet files to *errors*."""
+    try:
+        yield
+    except (OSError, DeltaError, pa.ArrowException) as error:
+        errors.append(error)
 
 
 def _has_turn(manifest: Manifest, table: Table, number: int) -> bool:

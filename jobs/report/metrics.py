@@ -1,6 +1,9 @@
 """Figures of a run as a text file that a Prometheus node exporter collects."""
 
+import fcntl
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import time
 
@@ -13,29 +16,74 @@ PREFIX = "rmq_lake_ingest"
 
 
 def write_metrics(path: Path, summary: Summary) -> None:
-    """Replace *path* by the figures of a run that has ended; a reader sees the old file or the new one."""
+    """
+    Write the figures of a run, or of all steps since a following run started.
+
+    A reader sees the old file or the new one. Figures of other stores in the file stay: several brokers may share one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, "".join(_lines(summary)))
+    with _locked(path.parent):
+        replace_text(path, "".join(_lines(summary, _others(path, summary))))
 
 
-def _lines(summary: Summary) -> Iterator[str]:
-    labels = f'{{broker="{_escaped(summary.broker)}"}}'
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing metrics into a folder while the block runs."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _others(path: Path, summary: Summary) -> Mapping[str, list[str]]:
+    """Return the lines of a file that are figures of other stores, by their names."""
+    found: dict[str, list[str]] = {}
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return found
+    own = f'store="{_escaped(summary.store)}"'
+    for line in lines:
+        name, _, rest = line.partition("{")
+        if name.startswith(PREFIX) and 'store="' in rest and own not in rest:
+            found.setdefault(name.removeprefix(f"{PREFIX}_"), []).append(line)
+    return found
+
+
+def _lines(summary: Summary, others: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    labels = f'{{broker="{_escaped(summary.broker)}",store="{_escaped(summary.store)}"}}'
     for name, (value, meaning) in figures(summary).items():
-        yield f"# HELP {PREFIX}_{name} {meaning}\n# TYPE {PREFIX}_{name} gauge\n{PREFIX}_{name}{labels} {value}\n"
+        yield f"# HELP {PREFIX}_{name} {meaning}\n# TYPE {PREFIX}_{name} gauge\n"
+        yield from (f"{line}\n" for line in sorted([*others.get(name, ()), f"{PREFIX}_{name}{labels} {value}"]))
 
 
 def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
-    """Return each figure of a run with its meaning."""
+    """Return each figure of a run with its meaning; with `--follow`, a run is all steps since the start."""
+    opened = summary.open
     return {
         "end_time_seconds": (round(time(), 3), "When the run ended."),
-        "exit_code": (int(summary.exit_code), "How it ended: 0 clean, 3 damage or a gap, 4 queues contradict the log."),
+        "exit_code": (
+            int(summary.exit_code),
+            "How it ended: 0 clean, 3 damage or a gap, 4 queues contradict the log; until it is acknowledged.",
+        ),
         "messages": (summary.messages, "Rows that it added to messages."),
         "log_offset": (summary.to_offset, "Physical offset up to which the lake has the log."),
         "behind_bytes": (summary.behind, "Bytes of the log that the broker has not dispatched to its queues."),
         "lag_bytes": (summary.bytes_left, "Bytes of the log that its next step will read."),
-        "newest_message_time_seconds": ((summary.newest_ms or 0) / 1000, "When its newest message was stored."),
+        "newest_message_time_seconds": (
+            (summary.newest_ms or 0) / 1000,
+            "When the newest message of the store was stored that the lake has.",
+        ),
         "quarantined": (summary.quarantined, "Damaged places that it found."),
         "gaps": (len(summary.gaps), "Ranges of offsets that the lake will not have."),
+        "open_quarantined": (opened.quarantined, "Damaged places that nobody has acknowledged."),
+        "open_gaps": (opened.gap_count, "Gaps that nobody has acknowledged."),
+        "open_contradictions": (
+            opened.contradictions,
+            "Contradictions of log and queues that nobody has acknowledged.",
+        ),
         "unit_differences": (summary.units.get("differences", 0), "Queue units that do not fit their messages."),
         "duration_seconds": (round(sum(summary.seconds.values()), 3), "How long it took, the start of Spark included."),
     }

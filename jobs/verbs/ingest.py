@@ -102,6 +102,11 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @hash_slots_option
 @index_num_option
 @releases_option
+@click.option(
+    "--acknowledge",
+    is_flag=True,
+    help="State that gaps and damage of earlier runs are dealt with: until then every run ends with 3 or 4.",
+)
 @click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
 @click.option(
     "--max-bytes-per-step",
@@ -144,6 +149,7 @@ def command(  # noqa: PLR0913 - one argument an option
     hash_slots: int | None,
     index_num: int | None,
     release: str | None,
+    acknowledge: bool,
     dry_run: bool,
     max_bytes_per_step: int | None,
     follow: bool,
@@ -178,14 +184,15 @@ def command(  # noqa: PLR0913 - one argument an option
         conf=conf,
         tables=frozenset(tables.split(",")) if tables else NAMES,
         settle_ms=round(settle),
+        acknowledge=acknowledge,
         dry_run=dry_run,
         step_bytes=max_bytes_per_step,
         care=care,
     )
     registrations = Registrations(None if dry_run else iceberg)
 
-    def after_step(step: Summary, options: Mapping[str, str]) -> None:
-        _write_metrics(metrics, step)
+    def after_step(step: Summary, total: Summary, options: Mapping[str, str]) -> None:
+        _write_metrics(metrics, total)
         registrations.begin(_lake_of(step, options))
 
     if follow and dry_run:
@@ -230,6 +237,8 @@ def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
 
     return Lake(normalise(summary.lake), options or file_system_options())
 
+
+_FINDINGS = ("CONTRADICTION", "DAMAGE", "SUPERSEDED", "NOTE", "GAP")  # how lines of a summary begin
 
 Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of file systems
 
@@ -291,12 +300,28 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     return WorkersOnDemand(for_large_steps, OneByOne(options))
 
 
+def _say_findings(step: Summary, before: Summary | None) -> None:
+    """Say what a step has found, as soon as it has: the result of a run that follows comes only at its end."""
+    found = {"quarantined": step.quarantined, "gaps": len(step.gaps), "contradictions": step.contradictions}
+    found["superseded"] = int(step.superseded is not None)
+    known = [] if before is None else before.notes
+    if any(found.values()) or [note for note in step.notes if note not in known]:
+        lines = [line.strip() for line in step.lines() if line.lstrip().startswith(_FINDINGS)]
+        say(
+            f"rmq-lake: run {step.run}: {'; '.join(lines)}",
+            "warning",
+            run=step.run,
+            severity=step.severity.value,
+            **found,
+        )
+
+
 def _follow(
     request: IngestRequest,
     engine: str,
     every: float,
     until: float | None,
-    after: Callable[[Summary, Mapping[str, str]], None],
+    after: Callable[[Summary, Summary, Mapping[str, str]], None],
 ) -> Done:
     """Do runs until somebody stops them."""
     _load_arrow()
@@ -307,19 +332,21 @@ def _follow(
 
     workers = _workers_that_follow(request, engine)
     progress = Progress(Work("following"))
-    messages = size = 0
+    size = 0
     committed: float | None = None
+    total: Summary | None = None
 
     def done(step: Summary) -> None:
-        nonlocal messages, size, committed
-        messages += step.messages
+        nonlocal size, committed, total
+        _say_findings(step, total)
+        total = step if total is None else total.followed_by(step)
         size += step.to_offset - step.from_offset
-        age = f", {max(time() - step.newest_ms / 1000, 0):.1f} s" if step.newest_ms else ""
+        age = f", {max(time() - step.newest_ms / 1000, 0):.1f} s" if step.messages and step.newest_ms else ""
         gap = f", {monotonic() - committed:.1f} s since the commit before" if step.messages and committed else ""
         committed = monotonic() if step.messages else committed
         progress.work = Work(f"following, {step.bytes_left:,} bytes{age} after the log{gap}")
-        progress.show(size, messages)
-        after(step, workers.options)
+        progress.show(size, total.messages)
+        after(step, total, workers.options)
 
     # A look at a local log takes a millisecond; elsewhere it is two requests, which are paid for.
     look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every

@@ -49,6 +49,7 @@ class Options(TypedDict, total=False):
     range_size: int
     selection: Selection
     change_topics: bool
+    acknowledge: bool
     release: str | None
     hash_slots: int | None
     index_num: int | None

@@ -17,7 +17,7 @@ import pyarrow as pa
 from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
+from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES
 from jobs.products.queues.join import JoinResult, LogExtent, Rows, Write, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
@@ -98,7 +98,7 @@ class StartedQueues:
             for one in lost_ends(run.store, self.seen.newest, to_offset)
             if self.state is None or one.end >= to_offset
         ]
-        finished.notes = [f"{one.text}; `verify` says more" for one in lost]
+        finished.gaps = [Gap(one.start, one.end, f"{one.text}; `verify` says more") for one in lost]
         return finished
 
     def _match_deleted(self, log: LogExtent, finished: Finished) -> list[RangeMatches]:

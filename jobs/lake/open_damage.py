@@ -1,0 +1,61 @@
+"""The damage of a store that its lake has met and that nobody has acknowledged yet: every run's result states it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+# Offsets of a log that a lake will not have, as manifests and summaries name them.
+GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
+OPEN = "open"  # in a manifest's state
+_GAPS_KEPT = 100  # of those that are open; more are counted
+
+
+class OpenDamage(NamedTuple):
+    """What runs have met since the last acknowledgement, or since the first run of a store."""
+
+    since_run: int = 0  # the first run that met something
+    quarantined: int = 0  # damaged places
+    superseded: int = 0  # times that the broker's log was cut back or written again
+    contradictions: int = 0  # units of queues that do not agree with the log
+    gap_count: int = 0
+    gaps: tuple[GapRow, ...] = ()  # the first of them
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> "OpenDamage":
+        """Read what the newest manifest of a store says; one of an earlier version knows of its own run alone."""
+        found = manifest["state"].get(OPEN)
+        if found is not None:
+            return cls(**{**found, "gaps": tuple(found["gaps"])})
+        quarantined = manifest.get("counts", {}).get("quarantine", 0)
+        return cls().and_met(manifest["run"], manifest.get("gaps", ()), quarantined, bool(manifest.get("superseded")))
+
+    def and_met(
+        self, run: int, gaps: Sequence[GapRow], quarantined: int, superseded: int, contradictions: int = 0
+    ) -> "OpenDamage":
+        """Return the same after one more run."""
+        new = [gap for gap in gaps if gap not in self.gaps]
+        if not (new or quarantined or superseded or contradictions):
+            return self
+        return OpenDamage(
+            self.since_run or run,
+            self.quarantined + quarantined,
+            self.superseded + superseded,
+            self.contradictions + contradictions,
+            self.gap_count + len(new),
+            (*self.gaps, *new)[:_GAPS_KEPT],
+        )
+
+    def __bool__(self) -> bool:
+        """Return whether anything is open."""
+        return self.since_run > 0
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is open, for people."""
+        counts = {
+            "damaged places in quarantine": self.quarantined,
+            "gaps": self.gap_count,
+            "parts of the log superseded": self.superseded,
+            "contradictions of log and queues": self.contradictions,
+        }
+        if self:
+            text = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+            yield f"  OPEN since run {self.since_run}: {text} (`--acknowledge` ends this)"
