@@ -35,8 +35,6 @@ from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
 from jobs.store.workers import Workers
 
-_OF_OPEN = ("state", "run", "gaps", "counts", "superseded")
-
 
 @dataclass(slots=True)
 class NextRun:
@@ -76,7 +74,10 @@ class NextRun:
     def open_before(self) -> OpenDamage:
         """The damage that earlier runs met and nobody has acknowledged."""
         newest = self.known.newest
-        return OpenDamage() if newest is None else OpenDamage.of({name: getattr(newest, name) for name in _OF_OPEN})
+        if newest is None:
+            return OpenDamage()
+        damaged, superseded = newest.counts.get(QUARANTINE.name, 0), newest.superseded is not None
+        return OpenDamage.of(newest.state, OpenDamage().and_met(newest.run, newest.gaps, damaged, superseded))
 
     @property
     def may_have_litter(self) -> bool:

@@ -106,7 +106,7 @@ class Look:
         _check_chain(store, manifest)
         _check_lake(lake, request, manifest)
         summary = Summary(store.root, lake.location, manifest["broker"], manifest["store_id"])
-        summary.open = OpenDamage.of(manifest)
+        summary.open = _open_damage(manifest)
         _require(not (request.acknowledge and summary.open))
         summary.newest_ms = manifest["store_timestamp"]
         summary.from_offset = summary.to_offset = manifest["to_offset"]
@@ -129,6 +129,12 @@ def _with_topics(request: IngestRequest, manifest: dict[str, Any]) -> IngestRequ
     except TopicsError as error:
         raise _Doubt from error
     return replace(request, selection=selection)
+
+
+def _open_damage(manifest: dict[str, Any]) -> OpenDamage:
+    damaged, superseded = manifest["counts"].get("quarantine", 0), bool(manifest["superseded"])
+    own = OpenDamage().and_met(manifest["run"], manifest["gaps"], damaged, superseded)
+    return OpenDamage.of(manifest["state"], own)
 
 
 def _require_local(request: IngestRequest) -> None:

@@ -1,7 +1,7 @@
 """The damage of a store that its lake has met and that nobody has acknowledged yet: every run's result states it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 # Offsets of a log that a lake will not have, as manifests and summaries name them.
 GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
@@ -20,13 +20,10 @@ class OpenDamage(NamedTuple):
     gaps: tuple[GapRow, ...] = ()  # the first of them
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> "OpenDamage":
-        """Read what the newest manifest of a store says; one of an earlier version knows of its own run alone."""
-        found = manifest["state"].get(OPEN)
-        if found is not None:
-            return cls(**{**found, "gaps": tuple(found["gaps"])})
-        quarantined = manifest.get("counts", {}).get("quarantine", 0)
-        return cls().and_met(manifest["run"], manifest.get("gaps", ()), quarantined, bool(manifest.get("superseded")))
+    def of(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
+        """Read the state of a store's newest manifest; one of an earlier version knows what its *own* run met."""
+        found = cast("dict[str, Any] | None", state.get(OPEN))
+        return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
 
     def and_met(
         self, run: int, gaps: Sequence[GapRow], quarantined: int, superseded: int, contradictions: int = 0
