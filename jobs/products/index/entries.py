@@ -21,10 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
+from jobs.lake.log_rows import committed_records
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, TableFile
-from jobs.lake.tables import INDEX_ENTRIES
+from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
+from jobs.products.index.eras import piece_start
 from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file
 from jobs.products.index.kept_slots import OpenFile, keep, take
 from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
@@ -32,9 +35,11 @@ from jobs.products.index.placement import Kind, RowShape, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
 from jobs.products.product import Output
 from jobs.storage.local import write_all
-from jobs.store.ranges import Range
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
-from rmq_formats.indexfile.build import FileBuilder
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.indexfile.build import FileBuilder, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch
 from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -42,6 +47,7 @@ from rmq_formats.release import Rules
 
 ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
 ROWS_A_FILE = 1 << 21
+MESSAGES_AT_ONCE = 256 << 20  # bytes of the log whose rows of `messages` are looked up together
 
 
 class Opening(NamedTuple):
@@ -54,6 +60,8 @@ class Opening(NamedTuple):
     files: tuple[RealFile, ...]  # the broker's own, in the first run
     ordinal: int  # of the open file
     header: IndexHeader | None  # the open file's, as the last run left it
+    left_out: int = 0  # of its entries, those without a row: their messages are not in the lake
+    known_until: int = 0  # messages before it were read by earlier runs, which may have left some out
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,9 @@ class EntryWork:
     ranges: tuple[Range, ...]  # which the recipe's parts name by number
     opened: IndexHeader | None = None  # as the last run left it
     opened_in: tuple[StoredFile, ...] = ()  # the files of `index_entries` that hold its entries so far
+    opened_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
+    left_out: int = 0  # of its entries, those without a row: their messages are not in the lake
+    known_until: int = 0  # messages before it get rows only if the lake has them
 
     @property
     def entries(self) -> int:
@@ -81,6 +92,7 @@ class EntryRows(NamedTuple):
     is_complete: bool
     sha256: str | None
     actions: tuple[Action, ...]  # the files that were written
+    left_out: int = 0  # entries without a row
     short: tuple[Range, ...] = ()  # ranges that had fewer keys when they were read once more
 
 
@@ -139,11 +151,22 @@ class _Maker:
         end = min(room, len(self._row))
         if opened and end:
             work = self._work(ordinal, 0, end, None)
-            yield replace(work, opened=opened, opened_in=tuple(opened_in(ordinal)))
+            yield replace(
+                work, opened=opened, opened_in=tuple(opened_in(ordinal)), opened_ranges=self._ranges_of(opened),
+                left_out=self._opening.left_out,
+            )  # fmt: skip
         ordinal += opened is not None
         for number, start in enumerate(range(end, len(self._row), self._capacity)):
             previous = header_before(self._row, start) or opened
             yield self._work(ordinal + number, start, min(start + self._capacity, len(self._row)), previous)
+
+    def _ranges_of(self, opened: IndexHeader) -> tuple[Range, ...]:
+        """Return the ranges of the log that an index file's entries are of, as long as none of it is deleted."""
+        begin, end = opened.begin_physical_offset, opened.end_physical_offset
+        if begin < self._store.start_offset:
+            return ()
+        ranges = plan_ranges(self._store, piece_start(self._store, begin), range_size=WHOLE_SEGMENTS)
+        return tuple(range_ for range_ in ranges if range_.start_offset <= end)
 
     def anchored(self, survivors: Sequence[Survivor]) -> Iterator[EntryWork]:
         """Follow the broker's own files; the newest one is continued to the log's end."""
@@ -174,7 +197,7 @@ class _Maker:
         opening, parts = self._opening, tuple(self._row.parts(start, end))
         storage = self._store.storage
         recipe = IndexRecipe(opening.geometry, opening.rules, self._source, parts, previous, storage=storage)
-        return EntryWork(ordinal, recipe, self._source.ranges)
+        return EntryWork(ordinal, recipe, self._source.ranges, known_until=opening.known_until)
 
 
 def write(work: EntryWork, *, output: Output) -> EntryRows:
@@ -196,6 +219,11 @@ class _FileWriter:
         self._rows: TableFile | None = None  # the Parquet file that is being written
         self._rows_written = 0  # into it
         self._actions: list[Action] = []
+        self._left_out = 0
+        self._known_until = work.known_until
+        self._messages = LakeMessages(output.lake, output.naming.store_id)
+        self._is_whole = True  # every entry of the file is known
+        self._found: NDArray[np.bool_] | None = None  # while rows are made again: those that are there
 
     def run(self) -> EntryRows:
         # Only a full file is hashed, and a full one is too large to be kept in memory for that.
@@ -215,22 +243,82 @@ class _FileWriter:
         self._close_rows()
         header = builder.finish()
         is_complete = header.index_count >= recipe.geometry.index_num
-        digest = _digest(file, recipe.geometry.file_size) if is_complete and file is not None else None
+        is_hashed = is_complete and self._is_whole
+        digest = _digest(file, recipe.geometry.file_size) if is_hashed and file is not None else None
         if not is_complete:
             keep(self._open_file(header), builder.slots)
         name = recipe.real.name if recipe.real else None
         short_ranges = tuple(work.ranges[int(part.file)] for part in short)
-        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), short_ranges)
+        actions = tuple(self._actions)
+        return EntryRows(work.ordinal, name, header, is_complete, digest, actions, self._left_out, short_ranges)
 
     def _continue(self, builder: FileBuilder, opened: IndexHeader, *, is_hashed: bool) -> None:
-        """Begin where the last run ended: with its slots, kept or from the lake; a hashed file needs all entries."""
+        """
+        Begin where the last run ended: with its slots, kept or from the lake; a hashed file needs all entries.
+
+        Rows that another engine has deleted are made again. Where that cannot be, the next entries are chained to those
+        that are left, and the file gets no hash.
+        """
         work, output = self._work, self._output
-        so_far = EntriesSoFar(output.lake, work.opened_in, work.ordinal, opened.entry_count, output.naming.store_id)
-        if is_hashed or not opened.entry_count:
-            builder.adopt(so_far.whole(), opened)
+        self._left_out = work.left_out
+        if not opened.entry_count:
             return
-        slots = take(self._open_file(opened))
-        builder.resume(so_far.slots(work.recipe.geometry.hash_slots) if slots is None else slots, opened)
+        slots = None if is_hashed else take(self._open_file(opened))
+        if slots is not None:
+            builder.resume(slots, opened)
+            return
+        so_far = EntriesSoFar(output.lake, work.opened_in, work.ordinal, opened.entry_count, output.naming.store_id)
+        entries, found = so_far.read(STORED_ENTRY.names or () if is_hashed else ("key_hash",))
+        lost = opened.entry_count - int(np.count_nonzero(found))
+        if lost > work.left_out and self._make_again(builder, opened, found):
+            return
+        self._left_out = lost
+        if is_hashed and not lost:
+            builder.adopt(entries.view(np.uint8), opened)
+            return
+        self._is_whole = not lost
+        numbers = np.flatnonzero(found)
+        slots = np.zeros(work.recipe.geometry.hash_slots, np.int32)
+        hashes = np.maximum(entries["key_hash"][numbers].astype(np.int64), 0)
+        np.maximum.at(slots, hashes % len(slots), (numbers + 1).astype(np.int32))
+        builder.resume(slots, opened)
+
+    def _make_again(self, builder: FileBuilder, opened: IndexHeader, found: NDArray[np.bool_]) -> bool:
+        """
+        Put the entries of the open file once more, and write rows for those that are not *found*.
+
+        Their keys come from the log, or else from rows of `messages`; return False, with nothing done, where these
+        have fewer keys than the file has entries.
+        """
+        table = RuleTable.of(self._work.recipe.rules)
+        begin, end = opened.begin_physical_offset, opened.end_physical_offset + 1
+        more = -opened.entry_count  # keys of the first message that are in the file before this one
+        for records in self._records_of(begin, end):
+            for block in pack_keys(records, table, begin):
+                more += int(np.count_nonzero(block.keys["physical_offset"] < end))
+        if more < 0:
+            return False
+        self._left_out, self._found, known_until = 0, found, self._known_until
+        self._known_until = end
+        builder.resume(builder.slots, previous_header(self._output, self._work.ordinal))
+        for records in self._records_of(begin, end):
+            for block in pack_keys(records, table, begin, with_places=True):
+                last = int(np.searchsorted(block.keys["physical_offset"].astype(np.int64), end))
+                first, more = min(more, last), max(more - last, 0)
+                entries, number = block.keys[first:last].copy(), builder.header.index_count
+                builder.add(entries)
+                self._note(number, entries, KeyBlock(block.keys[first:last], block.places[first:last], records.buffer))
+        self._found, self._known_until = None, known_until
+        builder.resume(builder.slots, opened)
+        return True
+
+    def _records_of(self, begin: int, end: int) -> Iterator[Records]:
+        """Yield the records of the open file's messages: from the log, or as the lake has them."""
+        output, ranges = self._output, self._work.opened_ranges
+        if not ranges:
+            return committed_records(output.lake, output.naming.store_id, begin, end)
+        pieces = (item for range_ in ranges for item in RangeReader(range_, was_read=True).pieces())
+        return (item for item in pieces if isinstance(item, Records) and item.base_offset < end)
 
     def _open_file(self, header: IndexHeader) -> OpenFile:
         return OpenFile(self._output.lake.location, self._output.naming.store_id, self._work.ordinal, header)
@@ -239,10 +327,19 @@ class _FileWriter:
         """Take entries as rows; those of messages that the log does not hold come without their keys."""
         stored, geometry = entries.view(STORED_ENTRY), self._work.recipe.geometry
         if block is None:
-            self._add(entry_batch(self._work.ordinal, first, geometry, stored))
-            return
-        times = block.keys["store_timestamp"].astype(np.int64)
-        self._add(entry_batch(self._work.ordinal, first, geometry, stored, times, block.places, block.buffer))
+            batch = entry_batch(self._work.ordinal, first, geometry, stored)
+        else:
+            times = block.keys["store_timestamp"].astype(np.int64)
+            batch = entry_batch(self._work.ordinal, first, geometry, stored, times, block.places, block.buffer)
+        offsets = stored["physical_offset"].astype(np.int64)
+        wanted = offsets >= self._known_until
+        if not wanted.all():
+            wanted |= self._messages.have(offsets)
+            self._left_out += int(np.count_nonzero(~wanted))
+        if self._found is not None:
+            wanted &= ~self._found[first - 1 : first - 1 + len(stored)]
+        if wanted.any():
+            self._add(batch if wanted.all() else batch.filter(pa.array(wanted)))
 
     def _add(self, batch: pa.RecordBatch) -> None:
         self._pending.append(batch)
@@ -303,44 +400,65 @@ class EntriesSoFar:
     count: int
     store_id: str
 
-    def whole(self) -> NDArray[np.uint8]:
-        """Return them as they are in the index file."""
-        names = STORED_ENTRY.names or ()
-        entries = np.zeros(self.count, STORED_ENTRY)
-        for at, columns in self.columns(names):
-            for name, values in zip(names, columns, strict=True):
-                entries[name][at] = values
-        return entries.view(np.uint8)
-
-    def slots(self, hash_slots: int) -> NDArray[np.int32]:
-        """Return the newest of them in each slot; 0 for none."""
-        slots = np.zeros(hash_slots, np.int32)
-        for at, (hashes,) in self.columns(("key_hash",)):
-            np.maximum.at(slots, np.maximum(hashes, 0) % hash_slots, (at + 1).astype(np.int32))
-        return slots
-
-    def columns(self, names: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
+    def read(self, names: Sequence[str]) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
         """
-        Yield where some of them are in the file, counted from 0, and columns of them; each comes once.
+        Return columns of them as they are in the index file, and which of them are there; the others are zeros.
 
         The lake's files may hold rows of several stores. Entries that another engine has deleted through a vector are
-        taken, too: those that come after them are chained to them, and only those are written.
+        taken as well: those that come after them are chained to them, and only those are written.
         """
         wanted = (pc.field("index_file") == self.ordinal) & (pc.field("store_id") == self.store_id)
+        entries = np.zeros(self.count, [(name, STORED_ENTRY[name]) for name in names])
         found = np.zeros(self.count, np.bool_)
-        needed = ("index_file", "entry", "store_id", *names)
+        limits = {"index_file": (self.ordinal, self.ordinal)}
         for file in self.stored_in:
-            limits = {"index_file": (self.ordinal, self.ordinal)}
-            for batch in plain_batches(self.lake, INDEX_ENTRIES, file.with_deleted_rows(), needed, limits):
+            columns = ("index_file", "entry", "store_id", *names)
+            for batch in plain_batches(self.lake, INDEX_ENTRIES, file.with_deleted_rows(), columns, limits):
                 own = batch.filter(wanted)
                 at = own["entry"].to_numpy().astype(np.int64) - 1
                 inside = at < self.count
                 found[at[inside]] = True
-                yield at[inside], [own[name].to_numpy()[inside] for name in names]
-        if not found.all():
-            missing = int(np.argmin(found)) + 1
-            raise OSError(
-                f"{self.lake.locate(INDEX_ENTRIES.name)}: entry {missing} of index file {self.ordinal} was deleted, "
-                "and the entries that come next are chained to it: put it back (in Spark SQL: RESTORE TABLE), or leave "
-                "the index out (--tables consume_queue)"
-            )
+                for name in names:
+                    entries[name][at[inside]] = own[name].to_numpy()[inside]
+        return entries, found
+
+
+class LakeMessages:
+    """Tells which messages of a store the lake has."""
+
+    def __init__(self, lake: Lake, store_id: str) -> None:
+        self._lake = lake
+        self._store_id = store_id
+        self._start = self._end = 0  # of the part of the log whose messages are known
+        self._offsets = np.empty(0, np.int64)
+
+    def have(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return for each of the offsets, which ascend, whether there is a row of `messages`."""
+        found = np.zeros(len(offsets), np.bool_)
+        at = 0
+        while at < len(offsets):
+            if not self._start <= offsets[at] < self._end:
+                self._read(int(offsets[at]))
+            end = at + max(int(np.searchsorted(offsets[at:], self._end)), 1)
+            found[at:end] = np.isin(offsets[at:end], self._offsets)
+            at = end
+        return found
+
+    def _read(self, start: int) -> None:
+        self._start, self._end = start, start + MESSAGES_AT_ONCE
+        snapshot = open_table(self._lake, MESSAGES.name)
+        offset = pc.field("physical_offset")
+        within = (pc.field("store_id") == self._store_id) & (offset >= start) & (offset < self._end)
+        if snapshot is not None:
+            self._offsets = chosen(self._lake, snapshot, ["physical_offset"], within)["physical_offset"].to_numpy()
+
+
+def previous_header(output: Output, ordinal: int) -> IndexHeader:
+    """Return the end of the index file before one, as the lake has it: what a file without entries begins with."""
+    snapshot = open_table(output.lake, INDEX_FILES.name)
+    own = (pc.field("store_id") == output.naming.store_id) & (pc.field("index_file") == ordinal - 1)
+    names = ["run", "end_timestamp", "end_physical_offset"]
+    rows = [] if snapshot is None else chosen(output.lake, snapshot, names, own).to_pylist()
+    newest = max(rows, key=lambda row: row["run"], default=None)
+    time, offset = (max(newest[name], 0) if newest else 0 for name in names[1:])
+    return IndexHeader(time, time, offset, offset, 0, 1)

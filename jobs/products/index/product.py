@@ -49,7 +49,9 @@ def start(run: Run, state: State | None) -> Started[RangeKeys]:
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
     header = IndexHeader(*state["header"]) if state["header"] else None
     writers = _continued(known, _writers_now(run, known, geometry.value, start), start)
-    opening = Opening(geometry.value, writers.rules, start, (), (), state["file"], header)
+    left_out = state.get("left_out", 0)
+    known_until = run.from_offset if start < run.from_offset else 0
+    opening = Opening(geometry.value, writers.rules, start, (), (), state["file"], header, left_out, known_until)
     return _started(run, geometry, writers, opening)
 
 
@@ -64,7 +66,9 @@ def _first(run: Run) -> Started[RangeKeys]:
     shown = None if run.wanted.release else rules_of_files(store, real, geometry.value)
     writers = shown.value if shown else run.writers
     asked = tuple(asked_offsets(real))
-    opening = Opening(geometry.value, writers.rules, store.start_offset, asked, tuple(real), 0, None)
+    start = store.start_offset
+    known_until = run.from_offset if start < run.from_offset else 0
+    opening = Opening(geometry.value, writers.rules, start, asked, tuple(real), 0, None, 0, known_until)
     return _started(run, geometry, writers, opening)
 
 
@@ -147,6 +151,7 @@ class StartedIndex:
             "to_offset": max(to_offset, self.opening.from_offset),
             "file": last.ordinal if last else self.opening.ordinal,
             "header": list(header) if header else None,
+            "left_out": last.left_out if last else self.opening.left_out,
             "geometry": list(self.geometry.value),
             "geometry_origin": self.geometry.origin,
             "rules": [[since, str(release)] for since, release in self.writers.rules],

@@ -116,13 +116,13 @@ def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(bro
 def test_index_entries_are_chained_as_separate_runs_chain_them(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, real = Counter[str](), EntriesSoFar.columns
+    reads, real = Counter[str](), EntriesSoFar.read
 
-    def columns(so_far: EntriesSoFar, names: Sequence[str]) -> object:
+    def read(so_far: EntriesSoFar, names: Sequence[str]) -> object:
         reads[so_far.lake.location] += 1
         return real(so_far, names)
 
-    monkeypatch.setattr(EntriesSoFar, "columns", columns)
+    monkeypatch.setattr(EntriesSoFar, "read", read)
     broker.append(some_records(20))
     asked = replace(request(broker), hash_slots=7, index_num=100)
     separate = replace(asked, lake=str(tmp_path / "separate"))
