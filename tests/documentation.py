@@ -11,6 +11,7 @@ PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # The same pages in another language, with the same commands.
 TRANSLATIONS = {
     ROOT / "README.zh-CN.md": ROOT / "README.md",
+    ROOT / "docs" / "zh-CN" / "quick-start.md": ROOT / "docs" / "quick-start.md",
     ROOT / "docs" / "zh-CN" / "runbook.md": ROOT / "docs" / "repair.md",
 }
 
