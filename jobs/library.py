@@ -1,0 +1,98 @@
+"""
+The verbs as Python functions: typed arguments in, data out, nothing printed on standard output.
+
+In a wheel this module is `rocketmq_lake.library`. Work is done in this process; with `workers` it is done by Spark's
+tasks (`SparkWorkers(spark_session("name"))`). Errors are `OSError`, and `FormatError` with file and offset.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.launch.arguments import file_system_options
+from jobs.launch.engine import usable_cores
+from jobs.query.library import by_any_id, by_key, by_offset, by_offset_id, by_unique_key, open_source
+from jobs.store.beside_broker import care_beside
+from jobs.store.selection import Selection
+from jobs.store.store import log_directories, read_broker_conf
+from jobs.store.workers import InProcessWorkers, Workers
+from jobs.verify.run import Verdict
+
+__all__ = [
+    "Summary",
+    "Verdict",
+    "by_any_id",
+    "by_key",
+    "by_offset",
+    "by_offset_id",
+    "by_unique_key",
+    "ingest",
+    "open_source",
+    "verify",
+]
+
+
+def ingest(  # noqa: PLR0913 - the options of the verb
+    store: str | Path,
+    lake: str | Path,
+    *,
+    broker: str | None = None,
+    broker_conf: Path | None = None,
+    commitlog: Sequence[str] = (),
+    topics: Sequence[str] = (),
+    exclude_topics: Sequence[str] = (),
+    bodies: bool = True,
+    release: str | None = None,
+    settle_ms: int = 0,
+    max_rate: int | None = None,
+    workers: Workers | None = None,
+) -> Summary:
+    """
+    Read the new messages of a store into the tables of a lake, each exactly once, and return what was read.
+
+    The arguments are the options of `rmq-lake ingest`. `HeldByOtherError` where another run is reading this store.
+    """
+    from jobs.ingest.run import ingest as run
+
+    conf = read_broker_conf(broker_conf)
+    request = IngestRequest(
+        store=str(store),
+        lake=str(lake),
+        broker=broker or conf.broker_name,
+        commitlog=tuple(log_directories(commitlog, conf)),
+        selection=Selection(tuple(topics), tuple(exclude_topics), bodies),
+        release=release,
+        conf=conf,
+        settle_ms=settle_ms,
+        care=care_beside(str(store), max_rate),
+    )
+    return run(request, workers or InProcessWorkers(file_system_options()))
+
+
+def verify(  # noqa: PLR0913 - the options of the verb
+    store: str | Path,
+    *,
+    broker_conf: Path | None = None,
+    commitlog: Sequence[str] = (),
+    release: str | None = None,
+    hash_slots: int | None = None,
+    index_num: int | None = None,
+    max_rate: int | None = None,
+    workers: Workers | None = None,
+) -> Verdict:
+    """
+    Compare the queues and index files of a store with its log, and return the findings, part by part.
+
+    The arguments are the options of `rmq-lake verify`; nothing is written. `Verdict.severity` is the worst finding.
+    """
+    from jobs.products.index.settings import Wanted
+    from jobs.verify.run import VerifyRequest
+    from jobs.verify.run import verify as run
+
+    conf = read_broker_conf(broker_conf)
+    care = care_beside(str(store), max_rate)
+    wanted = Wanted(hash_slots, index_num, release, None, conf)
+    folders = tuple(log_directories(commitlog, conf))
+    threads = usable_cores(half=care is not None)
+    request = VerifyRequest(str(store), wanted, commitlog=folders, care=care)
+    return run(request, workers or InProcessWorkers(file_system_options(), threads))
