@@ -9,7 +9,7 @@ from inspect import cleandoc
 import click
 
 from jobs.command.cli import rmq_lake
-from jobs.command.configuration import key_of, settings_of, variable_of
+from jobs.command.configuration import settings_of
 from jobs.console.amounts import size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS, Verb
@@ -47,16 +47,14 @@ VARIABLES = {
 _HEAD = """\
 # Reference
 
-Every verb, option, variable, key, exit code and figure. This page is made from the code by
-`python -m tests.support.reference`.
+Every command, option, variable, exit code and metric, generated from the code by `python -m tests.support.reference`.
 
-`./spark-submit.sh [SPARK OPTIONS] VERB …` from a checkout is `rmq-lake [SPARK OPTIONS] VERB …` from an installed wheel.
-Spark's options (`--master`, `--conf K=V`, `--driver-memory`, …) go to spark-submit untouched; the default master is
-`local[*,4]`. Data goes to standard output, everything else to standard error.
+The command is `rmq-lake [SPARK OPTIONS] VERB …`; in a checkout `./spark-submit.sh` starts the same program. Spark's
+options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-submit; the default master is `local[*,4]`.
+Data goes to standard output, everything else to standard error.
 
-The command line wins over the environment, the environment over `--config FILE`, the file over the default. A key that
-no verb has, or a variable of a verb that no option has, is refused. Of an option with several long names each is a key
-and a variable. `VERB --show-config` prints what came of it.
+Unknown keys in a configuration file and unknown variables of a command are errors. `VERB --show-config` prints the
+effective value of each option and where it comes from.
 """
 
 _LOG = """\
@@ -134,22 +132,18 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
         for name, verb in command.commands.items():
             yield from _command(verb, (*names, name), ctx)
     else:
-        rows = [_row(parameter, names, ctx) for parameter in settings_of(command)]
-        yield _table(("option", "meaning", "default", "key", "variable"), *rows)
+        rows = [_row(parameter, ctx) for parameter in settings_of(command)]
+        yield _table(("option", "meaning", "default"), *rows)
 
 
-def _row(parameter: click.Parameter, names: tuple[str, ...], ctx: click.Context) -> tuple[str, ...]:
-    has_file = any(other.name == "config" for other in ctx.command.params)
-    key = f"`{key_of(parameter)}`" if has_file else ""
-    variable = f"`{variable_of(*names, key_of(parameter))}`"
+def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
     if not isinstance(parameter, click.Option):
-        return (f"`{parameter.make_metavar(ctx)}`", "", "required" if parameter.required else "", key, variable)
+        return (f"`{parameter.make_metavar(ctx)}`", "", "required" if parameter.required else "")
     metavar = "" if parameter.is_flag else f" {parameter.make_metavar(ctx)}"
     given = parameter.get_default(ctx, call=False)
     default = str(given) if isinstance(given, str | int) and not parameter.is_flag else ""
-    meaning = (parameter.help or "").rstrip(".")
     form = f"`{', '.join(parameter.opts)}{metavar}`"
-    return (form, meaning, "required" if parameter.required else default, key, variable)
+    return (form, (parameter.help or "").rstrip("."), "required" if parameter.required else default)
 
 
 def _exit_codes() -> str:
@@ -163,9 +157,17 @@ def _variables() -> str:
     return "\n".join(["## Environment\n", _table(("variable", "sets"), *rows)])
 
 
+_NAMES = """\
+Each option has a key in a configuration file and an environment variable. The key is the option's long name without
+`--`, or the argument's name in lower case. The variable is `RMQ_LAKE_`, the command and the key in upper case with
+underscores: `--max-rate` of `ingest` is `max-rate` and `RMQ_LAKE_INGEST_MAX_RATE`. The command line takes precedence
+over the environment, and the environment over the file.
+"""
+
+
 def _configuration() -> str:
     text = (CONF / "job.toml").read_text(encoding="utf-8")
-    return f"## Configuration file\n\n`conf/job.toml`, to copy:\n\n```toml\n{text}```\n"
+    return f"## Configuration file\n\n{_NAMES}\n`conf/job.toml`, to copy:\n\n```toml\n{text}```\n"
 
 
 def _metrics() -> str:
