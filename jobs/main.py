@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line of this process."""
     _import_from_the_root()
+    from jobs.console.interruption import exit_process
     from jobs.console.streams import prepare_standard_streams
     from jobs.launch.no_pandas import hide_pandas
 
@@ -15,7 +15,7 @@ def main() -> NoReturn:
     hide_pandas()
     from jobs.command import cli
 
-    sys.exit(cli.main(sys.argv[1:]))
+    exit_process(cli.main(sys.argv[1:]))
 
 
 def _import_from_the_root() -> None:

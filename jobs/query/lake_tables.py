@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from arro3.core import RecordBatchReader
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -146,6 +147,14 @@ class LakeTables:
         if sql not in self._values:
             self._values[sql] = [row[column] for row in self.rows(sql)]
         return self._values[sql]
+
+    def execute(self, sql: str) -> RecordBatchReader:
+        """Run a statement on the tables that are registered."""
+        return self._builder.execute(sql)
+
+    def register(self, name: str, path: str) -> None:
+        """Make a table at a path below the lake known to SQL."""
+        self._builder.register(name, open_delta(join(self._lake, *path.split("/")), self._options))
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; `OSError` where a file that Delta's log names is missing or damaged."""

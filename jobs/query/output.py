@@ -127,8 +127,12 @@ class Printer:
         """Print one row."""
         row = {"version": json_text.VERSION, "type": kind, **value}
         is_for_people = self.form in {Form.TABLE, Form.CSV}
-        self._rows = self._rows or Rows(self.form, self.out, ascii_only=sys.stdout.isatty())
+        self._rows = self._rows or self.plain_rows(self.form)
         self._rows.add(value if is_for_people else row)
+
+    def plain_rows(self, form: Form) -> Rows:
+        """Return the printer of rows that are no messages, in a form; it must be closed."""
+        return Rows(form, self.out, ascii_only=sys.stdout.isatty())
 
     def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
         """Print messages in full."""

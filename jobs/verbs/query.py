@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
@@ -23,9 +24,10 @@ from jobs.command.options import (
     one_release_option,
     quiet_option,
 )
-from jobs.command.places import OUTPUT_DIRECTORY
+from jobs.command.places import OUTPUT_DIRECTORY, OUTPUT_FILE, STORE_OR_LAKE
 from jobs.command.times import TIME, refuse_reversed, since_option, until_option
 from jobs.console.exit_codes import ExitCode
+from jobs.console.log import say
 from jobs.console.moments import GivenTime
 from jobs.console.progress import LateProgress
 from jobs.console.rows import Form
@@ -193,6 +195,7 @@ Examples:
   rmq-lake query by-key -t Orders -k 4711 --store /data/store
   rmq-lake query by-key -t Orders -k 4711 --lake LAKE --since 2h
   rmq-lake query message -i 7F00000100002A9F00000000000001F4 --lake LAKE
+  rmq-lake query sql --lake LAKE "select topic, count(*) from messages group by topic"
   rmq-lake query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711
 
 \b
@@ -413,6 +416,66 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
             lines = (*story_lines(told, options.time_zone), "")
             printer.row("story", story_object(told), "".join(f"{line}\n" for line in lines))
         return printer.finish(answer, source)
+
+
+@command.command("sql", short_help="SQL on all tables and views of a lake, without Java.")
+@click.argument("statement", required=False)
+@click.option("--lake", required=True, type=STORE_OR_LAKE, metavar="LAKE", help="The lake.")
+@click.option(
+    "--output",
+    type=click.Choice([*(form.value for form in Form if form is not Form.TEXT), "parquet"]),
+    default=Form.TABLE.value,
+    show_default=True,
+    help="Times are ISO 8601 in UTC and bytes hexadecimal digits, but in Parquet.",
+)
+@click.option("--out", type=OUTPUT_FILE, metavar="FILE", help="The file of --output parquet.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=1000, metavar="N", help="The first N rows; 0: all.", show_default=True
+)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Stop after S seconds.")
+@quiet_option
+@config_option
+def sql(  # noqa: PLR0913 - one argument an option
+    *,
+    statement: str | None,
+    lake: str,
+    output: str,
+    out: Path | None,
+    limit: int,
+    seconds: float | None,
+    quiet: bool,
+) -> ExitCode:
+    """
+    Run a statement of SQL on a lake by DataFusion; without one, list the tables and views.
+
+    All of them are registered by their names, typed tables as typed_TOPIC. A statement can only read.
+    """
+    from jobs.launch.arguments import file_system_options
+    from jobs.query.sql import Statement, write_parquet
+
+    if (output == "parquet") is not (out is not None):
+        raise click.UsageError("--output parquet writes into --out FILE; the other forms are printed")
+    if out is not None and out.exists():
+        raise click.UsageError(f"--out {out}: already exists")
+    opened = Statement(lake, file_system_options())
+    printer = Printer(quiet=quiet)
+    try:
+        with shown_as_usage(UnsupportedFormat):
+            if out is not None:
+                cut = write_parquet(opened.batches(statement or "", seconds), out, limit)
+            else:
+                with closing(printer.plain_rows(Form(output))) as rows:
+                    found = opened.rows(statement, seconds)
+                    for row in islice(found, limit or None):
+                        rows.add(row)
+                    cut = limit > 0 and next(found, None) is not None
+                    found.close()
+    except TimeoutError:
+        say(f"rmq-lake: stopped after {seconds:g} s: the rows are not all; --seconds gives it more time")
+        return ExitCode.FAILED
+    if cut:
+        printer.note(f"only the first {limit} rows; --limit 0 gives all")
+    return ExitCode.CLEAN
 
 
 @command.command("decode-id", short_help="Both readings of an id: a broker's, a producer's.")
