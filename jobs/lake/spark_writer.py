@@ -18,7 +18,7 @@ from jobs.console.log import say
 from jobs.lake.compaction import Saved
 from jobs.lake.lake import Lake
 from jobs.launch.engine import has_session
-from jobs.storage.locations import local_path
+from jobs.storage.locations import S3_SCHEMES, local_path, scheme_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
@@ -42,7 +42,7 @@ def connected(table: str) -> Connection:
         say(f"rmq-lake: {table}: another engine has given it features that only Spark's Delta writes: Spark starts")
     from jobs.launch.session import spark_session
 
-    spark = spark_session("rmq-lake")
+    spark = spark_session("rmq-lake", s3=scheme_of(table) in S3_SCHEMES)
     return Connection(spark._jvm, spark._jsparkSession)  # noqa: SLF001 - Delta's transactions have no Python side
 
 

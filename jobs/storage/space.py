@@ -17,8 +17,8 @@ def named(location: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
+        if error.errno is None or error.filename is not None or isinstance(error, ConnectionError):
+            raise  # of a server: no file of this machine
         raise OSError(error.errno, os.strerror(error.errno), location) from error
 
 

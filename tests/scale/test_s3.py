@@ -62,7 +62,6 @@ def uploaded(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest) -> U
 @pytest.fixture
 def run(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
-    monkeypatch.setenv("RMQ_LAKE_S3", "")
     return partial(runner(capfd), *s3.spark_options)
 
 

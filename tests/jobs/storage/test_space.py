@@ -32,3 +32,19 @@ def test_another_error_is_raised_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Input/output") as caught, room_for(str(tmp_path)):
         raise error
     assert caught.value is error
+
+
+def test_an_error_of_a_read_or_a_write_names_its_file(tmp_path: Path) -> None:
+    """Neither read nor write says which file it was: `[Errno 110] Connection timed out` helps nobody."""
+    with pytest.raises(TimeoutError) as caught, room_for(str(tmp_path)):
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")
+
+    assert one_line(caught.value) == f"{tmp_path}: Connection timed out"
+
+
+def test_an_error_of_a_server_names_no_file(tmp_path: Path) -> None:
+    """A JVM that has died is known by the error of its connection."""
+    error = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    with pytest.raises(ConnectionRefusedError) as caught, room_for(str(tmp_path)):
+        raise error
+    assert caught.value is error
