@@ -6,7 +6,6 @@ watermark, let tasks read each of them once for all products, let each product f
 """
 
 import errno
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -40,7 +39,7 @@ from jobs.storage.locations import normalise
 from jobs.storage.space import room_for
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
-from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
+from jobs.store.ranges import Newest, Range, Settling, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
@@ -220,7 +219,7 @@ class _Run(NextRun):
             from_offset,
             min(self.request.range_size, self.request.step_bytes or self.request.range_size),
             newest.store_timestamp if newest and at_watermark else None,
-            time.time_ns() // 1_000_000 - self.request.settle_ms if self.request.settle_ms else None,
+            Settling.of(self.request.settle_ms),
         )
         read_to = self._end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]

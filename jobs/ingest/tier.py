@@ -7,7 +7,6 @@ log of a broker.
 """
 
 import errno
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from jobs.products.tiered import Bundle, BundleRead, Part, TierReader
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
-from jobs.store.ranges import WHOLE_SEGMENTS, describe, holes, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Settling, describe, holes, plan_ranges
 from jobs.store.release import given_rules
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.tier import TierQueue
@@ -145,8 +144,8 @@ class _TierRun(NextRun):
         ]
         size = max(-(-len(wanted) // (_CHUNKS_A_WORKER * self.workers.width)), 1)
         chunks = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        settled = time.time_ns() // 1_000_000 - request.settle_ms if request.settle_ms else None
-        plans = self.workers.map(chunks, partial(_plans, settled_until=settled), "looking at queues")
+        settling = Settling.of(request.settle_ms)
+        plans = self.workers.map(chunks, partial(_plans, settling=settling), "looking at queues")
         return [plan for some in plans for plan in some]
 
     def _read(self, bundles: Sequence[Bundle]) -> list[BundleRead]:
@@ -200,11 +199,11 @@ def _next(earlier: Summary) -> Summary:
     return summary
 
 
-def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settled_until: int | None) -> list[_QueuePlan]:
-    return [_plan(queue, state, settled_until) for queue, state in queues]
+def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settling: Settling | None) -> list[_QueuePlan]:
+    return [_plan(queue, state, settling) for queue, state in queues]
 
 
-def _plan(queue: TierQueue, state: QueueState | None, settled_until: int | None) -> _QueuePlan:
+def _plan(queue: TierQueue, state: QueueState | None, settling: Settling | None) -> _QueuePlan:
     """Plan the new ranges of a queue, and note the offsets that are missing."""
     log = queue.store
     if state is None or state.likeness(log) is Likeness.OTHER:
@@ -220,7 +219,7 @@ def _plan(queue: TierQueue, state: QueueState | None, settled_until: int | None)
         for before, low, high in holes(log.segments)
         if high > start
     ]
-    ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settled_until)
+    ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settling)
     return _QueuePlan(state, [Part(state.name, state.generation, range_) for range_ in ranges], gaps)
 
 

@@ -144,10 +144,10 @@ class RangeReader:
 
     def _settled(self, group: Records) -> int:
         """Return how many records of a group are old enough to be taken."""
-        limit = self._range.settled_until
-        if limit is None or self._range.final:
+        settling = self._range.settling
+        if settling is None or self._range.final:
             return group.positions.size
-        return int(kernels.count_stored_until(group.buffer, group.positions, limit))
+        return int(kernels.count_settled(group.buffer, group.positions, settling.limit, settling.ahead))
 
     def _unread_piece(self, start: int) -> Piece:
         end = self._range.base_offset + self._range.segment_size

@@ -6,13 +6,14 @@ record by itself, and `jobs.store.chain` accepts it only if the range before it 
 never changes the result, and no byte is read twice to plan.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import gcd
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
@@ -24,11 +25,25 @@ from rmq_formats.store import name_of_offset
 DEFAULT_RANGE_SIZE = 256 << 20
 WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none has to find its first record
 _BEGINNING = 256
+_CLOCKS_DIFFER_MS = 60_000  # between a broker and this machine, at the most
 SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would begin later
 _STEP = 1 << 12
 _BLOCK = 512  # bytes: the least that a disk writes at once
 _UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
 MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
+
+
+class Settling(NamedTuple):
+    """The store times of records that are too new to be read, in ms."""
+
+    limit: int  # of the newest record that is read
+    ahead: int  # a later time is of a clock that was wrong: one message stored a year ahead must not stop every run
+
+    @classmethod
+    def of(cls, settle_ms: int) -> Self | None:
+        """Return which records wait if those of the last *settle_ms* do; None if none do."""
+        now = time.time_ns() // 1_000_000
+        return cls(now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +58,7 @@ class Range:
     sync: bool  # find the first record: start is no known boundary
     final: bool  # records follow in a later segment, so nothing here is unfinished
     store_timestamp: int | None = None  # of the last record before start, where known
-    settled_until: int | None = None  # ms: what was stored later waits, unless the range is final
+    settling: Settling | None = None  # what is too new waits, unless the range is final
     window: int = 0  # bytes that are read at once, where it is not a scan that decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
 
@@ -67,13 +82,13 @@ def plan_ranges(
     from_offset: int = 0,
     range_size: int = DEFAULT_RANGE_SIZE,
     store_timestamp: int | None = None,
-    settled_until: int | None = None,
+    settling: Settling | None = None,
 ) -> list[Range]:
     """
     Return the ranges of the log from the record boundary *from_offset* on, in order.
 
-    *store_timestamp* is that of the last record before *from_offset*; *settled_until* is the time that the newest
-    records may have.
+    *store_timestamp* is that of the last record before *from_offset*; *settling* says which of
+    the newest records wait.
     """
     newest = newest_written(store)
     range_size = _range_size(store, from_offset, range_size)
@@ -90,7 +105,7 @@ def plan_ranges(
                 sync=begin > start,
                 final=newest is not None and segment.base_offset < newest,
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
-                settled_until=settled_until,
+                settling=settling,
                 storage=store.storage,  # one for all: there may be very many ranges
             )
             for begin, end in _cuts(start, segment.readable, range_size)

@@ -112,10 +112,14 @@ def entry_term(buffer: Bytes, record: int) -> int:
 
 
 @compiled
-def count_stored_until(buffer: Bytes, positions: Integers, limit: int) -> int:
-    """Return how many records there are before the first one that was stored later than *limit*."""
+def count_settled(buffer: Bytes, positions: Integers, limit: int, ahead: int) -> int:
+    """
+    Return how many records there are before the first one that was stored later than *limit*, but not after *ahead*.
+
+    A time after *ahead* is of a clock that was wrong: it says nothing about how old the record is.
+    """
     for number in range(positions.size):
-        if store_timestamp(buffer, positions[number]) > limit:
+        if limit < store_timestamp(buffer, positions[number]) <= ahead:
             return number
     return int(positions.size)
 

@@ -10,7 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.framing import BLOCK
-from rmq_formats.commitlog.kernels import count_stored_until, find_other_copies
+from rmq_formats.commitlog.kernels import count_settled, find_other_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
@@ -174,7 +174,17 @@ def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, exp
     raw = log_of(log, BASE)
     (group,) = scan(reading(raw), 0, len(raw), len(raw), BASE, final=True)
     assert isinstance(group, Records)
-    assert count_stored_until(group.buffer, group.positions, limit) == expected
+    assert count_settled(group.buffer, group.positions, limit, 1 << 62) == expected
+
+
+def test_a_time_of_a_clock_that_was_ahead_holds_nothing_back() -> None:
+    raw = log_of([a_record(store_timestamp=time) for time in (STORED, STORED + 1000, STORED, STORED + 5)], BASE)
+    (group,) = scan(reading(raw), 0, len(raw), len(raw), BASE, final=True)
+    assert isinstance(group, Records)
+    assert [1, 3, 4] == [
+        count_settled(group.buffer, group.positions, *limits)
+        for limits in ((STORED, STORED + 1000), (STORED, STORED + 999), (STORED + 5, STORED + 999))
+    ]
 
 
 def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:

@@ -233,9 +233,23 @@ def test_settle_leaves_the_newest_records_of_the_open_segment_alone(broker: Brok
     assert ingest_beside(broker.root).messages == 21
 
 
+@pytest.mark.parametrize("ahead_ms", [3_600_000, 365 * 24 * 3_600_000])
+def test_settle_does_not_stop_at_a_message_that_was_stored_while_the_clock_was_ahead(
+    ahead_ms: int, broker: Broker
+) -> None:
+    """Every run until then would say that nothing is new."""
+    now = time.time_ns() // 1_000_000
+    broker.append(some_records(5, stored=now - 3_600_000))
+    broker.append(some_records(1, seed=2, stored=now + ahead_ms))
+    broker.append(some_records(20, seed=3, stored=now - 1_800_000))
+    broker.append(some_records(4, seed=4, stored=now - 1000))
+
+    assert 26 == ingest_beside(broker.root, settle_ms=600_000).messages
+
+
 def test_settle_does_not_hold_back_sealed_segments(broker: Broker) -> None:
     now = time.time_ns() // 1_000_000
-    placed = broker.append(some_records(100, stored=now + 10**10))
+    placed = broker.append(some_records(100, stored=now - 1000))
 
     summary = ingest_beside(broker.root, settle_ms=600_000)
 
