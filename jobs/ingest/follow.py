@@ -222,14 +222,17 @@ class _Place:
 
     def around(self) -> tuple[bytes, bytes]:
         """Return some bytes before the end, and after it."""
+        before = after = b""
         for location, size in self.files.items():
             base_offset = offset_of_name(location.rpartition("/")[2])
-            if base_offset is not None and base_offset < self.to_offset <= base_offset + size:
-                at = self.to_offset - base_offset
-                before = min(at, _AROUND_END)
-                data = self.storage.read(location, at - before, before + min(_AROUND_END, size - at))
-                return data[:before], data[before:]
-        return b"", b""
+            if base_offset is None or not base_offset <= self.to_offset <= base_offset + size:
+                continue
+            at = self.to_offset - base_offset
+            count = min(at, _AROUND_END)
+            data = self.storage.read(location, at - count, count + min(_AROUND_END, size - at))
+            # At the end of a full segment the next record is at the beginning of another file.
+            before, after = before or data[:count], after or data[count:]
+        return before, after
 
     def has_changed(self) -> bool:
         """Return whether a run may find something to do."""

@@ -159,6 +159,18 @@ def test_nothing_runs_while_nothing_changes(broker: Broker) -> None:
     assert (story.looks, runs.call_count) == (21, 1)
 
 
+def test_a_record_in_a_segment_that_was_made_ahead_is_seen_at_once(broker: Broker) -> None:
+    """The last run ended at the end of the full segment before it: the listing does not change, and nothing there."""
+    broker.append(some_records(20))
+    broker.seal()
+    ahead = broker.root / "commitlog" / f"{broker.offset:020}"
+    ahead.write_bytes(bytes(SEGMENT_SIZE))
+    story = Story([nothing, nothing, lambda: broker.append(some_records(1, seed=2)), nothing])
+    story.run(replace(request(broker), tables=frozenset({"messages"})))
+
+    assert [summary.messages for summary in story.steps][1:] == [1]
+
+
 def test_all_of_the_store_is_looked_at_now_and_then(broker: Broker) -> None:
     """What the end of the log does not show: new queues, a table that lost its files."""
     broker.append(some_records(5))
