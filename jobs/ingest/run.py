@@ -88,6 +88,7 @@ def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
 
 def _ingest(request: IngestRequest, workers: Workers, clock: Clock, *, is_again: bool) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
+    integrity.refuse_foreign_files(lake)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
     clock.lap("session")
     store = request.listed(lake.options, workers.width)

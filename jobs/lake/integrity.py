@@ -6,6 +6,7 @@ before anything is read or written: a new empty one in its place would hide that
 taken already would let a commit pass for one that was made.
 """
 
+import os
 from collections.abc import Collection, Iterable
 
 from jobs.lake.commit import committed_transaction, open_table
@@ -13,7 +14,39 @@ from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores, refuse_lost_registrations
 from jobs.lake.superseded import tables_rewritten
-from jobs.lake.tables import PRODUCED, RUNS, Table
+from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCED, RUNS, Table
+from jobs.storage.locations import is_local, local_path
+from rmq_formats.errors import FormatError
+
+_FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last one: of a disk of its own
+_SHOWN = 5
+
+
+class ForeignFilesError(FormatError):
+    """The folder that is to become a lake has files of another program."""
+
+
+def refuse_foreign_files(lake: Lake) -> None:
+    """Raise `ForeignFilesError` if the place of a new lake is neither empty nor the beginning of a lake."""
+    if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS)):
+        return
+    known = {name.partition("/")[0] for name in (*BY_NAME, *_FOLDERS)}
+    foreign = sorted(name for name in _names(lake) if name not in known and not name.startswith("."))
+    if foreign:
+        shown = ", ".join((*foreign[:_SHOWN], *("…" for _ in foreign[_SHOWN : _SHOWN + 1])))
+        reason = f"has files of another program ({shown}) and is not a lake. Name an empty folder or a new one"
+        raise ForeignFilesError(reason, None, lake.location)
+
+
+def _names(lake: Lake) -> set[str]:
+    """Return the names of what lies directly in the folder of a lake; none if there is no such folder."""
+    if not is_local(lake.location):
+        return {info.name.partition("/")[0] for info in lake.list_files("")}
+    try:
+        with os.scandir(local_path(lake.location)) as entries:
+            return {entry.name for entry in entries}
+    except FileNotFoundError:
+        return set()
 
 
 def refuse_unsupported(lake: Lake, tables: Iterable[Table]) -> None:

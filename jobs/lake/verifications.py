@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction
 from jobs.lake.findings import Finding
-from jobs.lake.integrity import refuse_unsupported
+from jobs.lake.integrity import refuse_foreign_files, refuse_unsupported
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.table_file import FileNaming, TableFile
@@ -16,6 +16,7 @@ _ATTEMPTS = 5
 
 def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Finding]) -> int:
     """Append *findings* as one more verification of the store, which the lake may know, and return its number."""
+    refuse_foreign_files(lake)
     refuse_unsupported(lake, [FINDINGS])
     store_id = known.store_id if known else ""
     label = known.broker if known else broker or DEFAULT_BROKER

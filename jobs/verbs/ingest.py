@@ -257,10 +257,11 @@ def _run(request: IngestRequest, look: Look, asked: str) -> Done:
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
     from jobs.lake.identity import AmbiguousBrokerError
+    from jobs.lake.integrity import ForeignFilesError
     from jobs.products import loaded  # noqa: F401
 
     workers = workers_of(engine, half=request.care is not None)
-    with shown_as_usage(AmbiguousBrokerError, TopicsError):
+    with shown_as_usage(AmbiguousBrokerError, ForeignFilesError, TopicsError):
         return ingest(request, workers), workers.options
 
 

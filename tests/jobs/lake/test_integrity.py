@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.integrity import newest_runs
@@ -17,7 +19,9 @@ from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_store, raw_rows, state_without_locks
+from tests.support.commands import Run
+from tests.support.lakes import ingest_beside, ingest_store, raw_rows, state_without_locks
+from tests.support.stores import tree_state
 
 TABLES = ("messages", "consume_queue", "index_entries", "index_files")
 
@@ -219,3 +223,32 @@ def test_a_file_that_lies_outside_of_its_table_is_not_merged(broker: Broker) -> 
     last.with_name(f"{int(last.stem) + 1:020d}.json").write_text(json.dumps(action))
     with pytest.raises(OSError, match="outside of the table"):
         optimize(str(lake), OneByOne())
+
+
+@pytest.mark.parametrize("foreign", ["meta.properties", "orders-0/00000000000000000000.log", "_delta_log/0.json"])
+def test_a_folder_of_another_program_is_no_place_for_a_lake(foreign: str, tmp_path: Path, run: Run) -> None:
+    """Tables among the files of a Kafka broker are a surprise for both."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(3))
+    path = tmp_path / "lake" / foreign
+    path.parent.mkdir(parents=True)
+    path.touch()
+    before = tree_state(tmp_path)
+    done = run("ingest", broker.root, "--lake", tmp_path / "lake")
+
+    assert ExitCode.USAGE == done.code
+    assert f"has files of another program ({foreign.partition('/')[0]}) and is not a lake" in done.err
+    assert before == tree_state(tmp_path)
+
+
+@pytest.mark.parametrize("there", [(), ("lost+found", ".snapshot"), ("messages", "_manifests", "_locks")])
+def test_an_empty_folder_and_one_of_a_killed_first_run_become_a_lake(there: Sequence[str], tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(3))
+    for name in there:
+        (tmp_path / "lake" / name).mkdir(parents=True)
+
+    assert 3 == ingest_beside(broker.root).messages
+    (tmp_path / "lake" / "notes.txt").touch()  # in a lake, files of others are nobody's business
+    broker.append(some_records(2, seed=2))
+    assert 2 == ingest_beside(broker.root).messages
