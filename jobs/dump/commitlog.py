@@ -74,7 +74,7 @@ def _explained(segment: SegmentBytes, piece: Piece) -> Piece:
     """Return a waiting piece with the reason, if complete records follow in it that the walk does not believe."""
     if piece.kind is not PieceKind.WAITING:
         return piece
-    size = left_over_bytes(segment, piece.offset)
+    size = left_over_bytes(segment, piece)
     reason = f"{size} bytes are left over from before the log was cut back: older records are in them"
     return piece._replace(reason=reason) if size else piece
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from jobs.diagnosis.misnamed_segments import Misnamed, WrongNames
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
+from jobs.store.queue_evidence import QueueEvidence
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
 from jobs.store.record_places import left_over_bytes, records_from
 from jobs.store.segment_walk import WalkedPiece, walk
@@ -164,7 +165,7 @@ class LogInspector:
     def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for walked in walk(log, start, final=final):
+        for walked in walk(log, start, final=final, leads_to=QueueEvidence.of(self.store).leads_to):
             records += walked.records
             self._note(walked, report, log)
             report.end = str(ENDS[walked.piece.kind])
@@ -187,7 +188,7 @@ class LogInspector:
             self.problems.damage(report.file, f"{piece.size} bytes are no record: {piece.reason}", piece.offset)
         elif piece.kind is PieceKind.WAITING:
             # Complete records that the walk does not believe: the log was cut back, and continued before them.
-            self._report.left_over_bytes = left_over_bytes(log, piece.offset)
+            self._report.left_over_bytes = left_over_bytes(log, piece)
             self._report.waiting_bytes = 0 if self._report.left_over_bytes else piece.size
 
     def _check_names(self) -> None:

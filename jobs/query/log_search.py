@@ -154,7 +154,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | 
     framing = store.framing(segment)
     start = range_.start_offset
     data = bytes(store.file(segment.location).read(range_.start, range_.end - range_.start))
-    pieces = list(walk_segment(SegmentBytes.of(data, start, framing), final=range_.final))
+    pieces = list(walk_segment(SegmentBytes.of(data, start, framing), final=range_.final, leads_to=range_.leads_to))
     yield from (piece for piece in pieces if piece.kind is PieceKind.DAMAGE)
     records = [piece for piece in pieces if piece.kind is PieceKind.RECORD]
     if records:

@@ -87,7 +87,7 @@ def promotion_of(store: Store, log_end: int) -> Promotion | None:
 def _with_left_over(promotion: Promotion, segment: Segment, store: Store) -> Promotion:
     with store.open(segment) as reader:
         log = segment_bytes(segment, reader)
-        first = log.find_record(promotion.log_end - segment.base_offset, None)
+        first = log.find_record(promotion.log_end - segment.base_offset)
         if first is None:
             return promotion
         places = list(record_places(log, first))

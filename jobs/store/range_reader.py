@@ -12,8 +12,7 @@ from jobs.store.record_places import Fingerprint
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import WINDOW, Records, scan
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, is_settled
-from rmq_formats.errors import FormatError, is_lost
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 
 SETTLING = "stored too recently"
 _MOST_LOOKS = 3  # at one place
@@ -84,11 +83,9 @@ class RangeReader:
             window=self._window,
             read_into=file.read_into,
             next_written=file.next_written,
+            leads_to=range_.leads_to,
         ):
             if isinstance(item, Piece):
-                at = item.offset - range_.base_offset
-                if item.kind is PieceKind.DAMAGE and self._looks_again(at) and self._is_a_record_now(file, framing, at):
-                    return at
                 self._see(item.offset, item.end, item.kind)
                 yield item
                 continue
@@ -107,10 +104,10 @@ class RangeReader:
 
     def _looks_again(self, at: int) -> bool:
         """
-        Return whether the bytes at a position are read once more, as a broker may write to the file meanwhile.
+        Return whether records at a position are read once more, as a broker may write to the file meanwhile.
 
-        A page may have been read before the broker filled it, and the next one after. What is followed by something was
-        whole by then, so that a second look sees all of it.
+        A page may have been read before the broker filled it, and the next one after: inside a body, no length shows
+        that. What is followed by something was whole by then, so that a second look sees all of it.
         """
         if self._was_read or self._range.final or not is_local(self._range.location):
             return False
@@ -129,18 +126,6 @@ class RangeReader:
             if filled < len(again) or again != group.buffer[place : place + filled].data:
                 return False
         return True
-
-    def _is_a_record_now(self, file: Reader, framing: Framing, at: int) -> bool:
-        """Return whether a second look finds a record where the first found none."""
-        log = SegmentBytes(file.read, self._range.segment_size, self._range.base_offset, framing)
-        try:
-            return is_settled(log.record_at(at))
-        except FormatError:  # damaged at the second look also
-            return False
-        except OSError as error:
-            if not is_lost(error):
-                raise
-            return False
 
     def _settled(self, group: Records) -> int:
         """Return how many records of a group are old enough to be taken."""

@@ -17,8 +17,10 @@ from typing import NamedTuple, Self
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
+from jobs.store.queue_evidence import QueueEvidence
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.commitlog.segment import LeadsTo, nothing_leads_to
 from rmq_formats.errors import is_unreadable
 from rmq_formats.store import name_of_offset
 
@@ -61,6 +63,12 @@ class Range:
     settling: Settling | None = None  # what is too new waits, unless the range is final
     window: int = 0  # bytes that are read at once, where it is not a scan that decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
+    queues: QueueEvidence | None = field(default=None, repr=False, compare=False)  # of a range that is not final
+
+    @property
+    def leads_to(self) -> LeadsTo:
+        """Whether queues prove a record after damage."""
+        return nothing_leads_to if self.queues is None else self.queues.leads_to
 
     @property
     def start_offset(self) -> int:
@@ -94,6 +102,7 @@ def plan_ranges(
     range_size = _range_size(store, from_offset, range_size)
     ranges: list[Range] = []
     for segment in store.segments:
+        is_final = newest is not None and segment.base_offset < newest
         start = max(from_offset - segment.base_offset, 0)
         ranges += [
             Range(
@@ -103,10 +112,11 @@ def plan_ranges(
                 begin,
                 end,
                 sync=begin > start,
-                final=newest is not None and segment.base_offset < newest,
+                final=is_final,
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
                 settling=settling,
                 storage=store.storage,  # one for all: there may be very many ranges
+                queues=None if is_final else QueueEvidence.of(store),
             )
             for begin, end in _cuts(start, segment.readable, range_size)
         ]

@@ -10,7 +10,7 @@ from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import SegmentBytes
+from rmq_formats.commitlog.segment import LEFTOVER, STALE, Piece, SegmentBytes
 from rmq_formats.errors import FormatError, is_lost
 from rmq_formats.layout import Buffer
 
@@ -69,13 +69,15 @@ def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]
         position += size + header
 
 
-def left_over_bytes(log: SegmentBytes, offset: int) -> int:
-    """Return the size of what follows *offset* up to the last of older records: the log was cut back before them."""
-    older = log.find_record(offset - log.base_offset, None)
+def left_over_bytes(log: SegmentBytes, piece: Piece) -> int:
+    """Return the size of a piece up to the last of older records; 0 where it is no leftover of a log cut back."""
+    if piece.reason not in {STALE, LEFTOVER}:  # a broker is writing there
+        return 0
+    older = log.find_record(piece.offset - log.base_offset)
     if older is None:
         return 0
     *_, (_, end) = record_places(log, older)
-    return end - offset
+    return end - piece.offset
 
 
 def segment_bytes(segment: Segment, reader: Reader) -> SegmentBytes:

@@ -276,7 +276,7 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
             if not any(read(position, BLANK.size)):
                 return  # not written yet
             near = replace(log, size=min(log.size, position + _DAMAGE_SKIPPED))
-            position = near.find_record(position + 1, None)
+            position = near.find_record(position + 1)
 
 
 def _key_hashes(file: IndexReader, offset: int) -> set[int]:

@@ -62,9 +62,9 @@ def framing_of(read: Read, size: int, base_offset: int) -> Framing:
 def _proven_framing(read: Read, size: int, base_offset: int, start: int) -> Framing:
     """Return the framing by the first record or entry from *start* on."""
     plain, entries = (SegmentBytes(read, size, base_offset, framing) for framing in Framing)
-    if entries.find_record(start, None) is None:
+    if entries.find_record(start) is None:
         return Framing.PLAIN
-    record = plain.find_record(start, None)  # inside its entry, unless a body holds an entry
+    record = plain.find_record(start)  # inside its entry, unless a body holds an entry
     return Framing.PLAIN if record is not None and _is_followed(plain, record) else Framing.DLEDGER
 
 

@@ -15,7 +15,18 @@ import numpy as np
 
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
-from rmq_formats.commitlog.segment import LEFTOVER, Framing, NextWritten, Piece, PieceKind, SegmentBytes
+from rmq_formats.commitlog.segment import (
+    LEFTOVER,
+    UNSETTLED,
+    Framing,
+    LeadsTo,
+    NextWritten,
+    OpenTail,
+    Piece,
+    PieceKind,
+    SegmentBytes,
+    nothing_leads_to,
+)
 from rmq_formats.commitlog.window import ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.hashing import MAX_LONG
@@ -24,7 +35,6 @@ from rmq_formats.layout import Read
 
 WINDOW = 16 << 20
 IO_ERROR = "io_error"
-UNSETTLED = "the newest record is not complete yet"
 
 _MAGIC_SIZE = 4
 NO_TERM = kernels.NO_TERM
@@ -55,6 +65,7 @@ def scan(
     window: int = WINDOW,
     read_into: ReadInto | None = None,
     next_written: NextWritten = int,
+    leads_to: LeadsTo = nothing_leads_to,
 ) -> Iterator[Records | Piece]:
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
@@ -62,19 +73,20 @@ def scan(
     Records come in groups, all other pieces one by one. *start* is where a piece begins, or with *sync* any position:
     then the range begins at the first record that proves itself. *read* raises `OSError` for what cannot be read; with
     *read_into*, bytes are not copied once more; with *next_written*, no zeros are searched that a file system does not
-    store. *final* and *store_timestamp* are those of `segment.walk`.
+    store. *final*, *store_timestamp* and *leads_to* are those of `segment.walk_segment`.
     """
     if base_offset + segment_size > MAX_LONG:
         raise CorruptData("a file that begins here reaches after the last offset that 64 bits can hold", base_offset)
     log = _Log(Window(read, segment_size, window, read_into), base_offset, framing, next_written)
     if sync:
-        first = log.find_record(start, None, stop=end)
+        first = log.find_record(start, stop=end)
         if first is None:
             return
         start = first
-    is_watched = framing is Framing.DLEDGER and not final
-    term_before = SegmentBytes(read, segment_size, base_offset, framing).term_before if is_watched else _no_term
-    yield from _Walker(log, end, final, store_timestamp, term_before, term_before(start)).walk(start)
+    file = SegmentBytes(read, segment_size, base_offset, framing)
+    tail = OpenTail(file, log.find_record, store_timestamp, leads_to, final=final)
+    term_before = file.term_before if framing is Framing.DLEDGER and not final else _no_term
+    yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
 
 
 def _no_term(_: int) -> int:
@@ -88,14 +100,13 @@ class _Walker:
 
     log: "_Log"
     end: int
-    final: bool
-    newest: int | None  # store time of the last record
+    tail: OpenTail
     term_before: Callable[[int], int]  # of the entry that ends at a position
     term: int  # of the last entry, where a leftover may follow
     held: Records | None = None  # a copy of the last record, while only what follows can show whether it is complete
 
     def walk(self, position: int) -> Iterator[Records | Piece]:
-        log = self.log
+        log, tail = self.log, self.tail
         reason = ""
         while position < min(self.end, log.size):
             records, position, found = log.chain(position, self.end, self.term)
@@ -105,35 +116,42 @@ class _Walker:
             if found == kernels.LEFTOVER:
                 reason = LEFTOVER
                 break
-            not_before = None if self.final else self.newest
-            if found == kernels.END and log.ends_at(position, not_before):
+            if found == kernels.END and log.ends_at(position, tail.next_record):
                 yield from self._release()
                 yield log.piece(PieceKind.BLANK, position)
                 return
             if found in (kernels.BAD, kernels.END, _UNREADABLE):
                 reason, unreadable_end = log.refusal(position, found)
-                after = log.find_record(position + 1, not_before)
+                after = tail.next_record(position)
                 if after is None:
                     after = unreadable_end
                 if after is None:
+                    reason = tail.reason(reason)
                     break
+                if tail.has_record_now(position):
+                    log.forget()
+                    continue
                 yield from self._release()
                 yield log.piece(PieceKind.DAMAGE, position, after, reason)
                 position, self.term = after, self.term_before(after)
         if self.held is not None and not self._is_followed(position):
-            position, reason, self.held = self.held.base_offset - log.base_offset, UNSETTLED, None
+            position, self.held = self.held.base_offset - log.base_offset, None
+            reason = tail.reason(UNSETTLED)
         yield from self._release()
-        if position < min(self.end, log.size):
-            pieces = log.tail(position, reason, final=self.final)
+        pieces = tail.last_pieces(log, position, reason) if position < self.end else []
+        if pieces is None:
+            log.forget()
+            yield from self.walk(position)
+        else:
             yield from (piece for piece in pieces if piece.offset < log.base_offset + self.end)
 
     def _hold(self, records: Records) -> Iterator[Records]:
         """Yield *records*, without the last one if it may be unfinished."""
         last = int(records.positions[-1])
-        self.newest = int(kernels.store_timestamp(records.buffer, last))
+        self.tail.newest = int(kernels.store_timestamp(records.buffer, last))
         if self.term != NO_TERM:
             self.term = kernels.entry_term(records.buffer, last)
-        if not self.final and not kernels.is_written(records.buffer, last):
+        if not self.tail.final and not kernels.is_written(records.buffer, last):
             header_size, end = self.log.framing.header_size, last + int(records.sizes[-1])
             self.held = Records(
                 records.buffer[last - header_size : end].copy(),
@@ -157,7 +175,7 @@ class _Walker:
             return False
         _, _, found = self.log.chain(position, position + 1, self.term)
         is_end = found in {kernels.BAD, kernels.LEFTOVER}
-        return not is_end or self.log.find_record(position + 1, self.newest) is not None
+        return not is_end or self.tail.next_record(position) is not None
 
 
 class _Log(SegmentBytes):
@@ -228,7 +246,12 @@ class _Log(SegmentBytes):
             return error.reason, None
         return "", None
 
-    def find_record(self, start: int, not_before: int | None, stop: int | None = None) -> int | None:
+    def forget(self) -> None:
+        """Read the file again from now on."""
+        self._window.forget()
+        self._known, self._zeros_from = (0, 0), self.size
+
+    def find_record(self, start: int, stop: int | None = None) -> int | None:
         """Return the position of the next record before *stop* that proves itself, as the scalar `find_record`."""
         window = self._window
         magic_at = self._header_size + kernels.MAGIC_CODE_AT
@@ -247,9 +270,8 @@ class _Log(SegmentBytes):
                 position = window.position + found - magic_at
                 if stop is not None and position >= stop:
                     return None
-                timestamp = self._proven(position)
-                if timestamp is not None:
-                    return None if not_before is not None and timestamp < not_before else position
+                if self._proves_itself(position):
+                    return position
                 position += 1
             elif window.unreadable is not None:
                 position = written = window.unreadable[1]
@@ -269,12 +291,9 @@ class _Log(SegmentBytes):
             self._known_end = int(kernels.written_end(window.buffer, 0, window.filled))
         return self._known_end
 
-    def _proven(self, position: int) -> int | None:
-        """Return the store time of the record at *position*; None when it does not prove itself."""
+    def _proves_itself(self, position: int) -> bool:
         records, _, _ = self.chain(position, position + 1)
-        if records is None or not kernels.has_right_crc(records.buffer, records.positions[0]):
-            return None
-        return int(kernels.store_timestamp(records.buffer, records.positions[0]))
+        return records is not None and bool(kernels.has_right_crc(records.buffer, records.positions[0]))
 
     def find_end(self, start: int) -> int | None:
         window, position = self._window, start

@@ -8,10 +8,11 @@ that states anything else was written by no broker, and is believed only if no r
 
 Damage does not end a walk. It goes on at the next record that proves itself: magic, lengths that add up, the physical
 offset where it is, the body's CRC. In the segment that the broker still writes, nothing is damage that may be
-unfinished: what no later record contradicts waits. Nor is a later record believed there whose store time is before
-that of the last good one: recovery moves the write position back and leaves old records after it. So does the new
-leader of a DLedger group in the logs of the others, and what it leaves may be exactly after what is written next:
-there an entry of a lower term than the one before it is a leftover.
+unfinished: what no later record contradicts waits, and what is no record is read again before it is damage, for a
+broker may have written one meanwhile (`OpenTail`). A later record whose store time is before that of the last good one
+is a leftover there, unless queues prove it part of the log: recovery moves the write position back and leaves old
+records after it. So does the new leader of a DLedger group in the logs of the others, and what it leaves may be exactly
+after what is written next: there an entry of a lower term than the one before it is a leftover.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from rmq_formats.errors import CorruptData, FormatError, is_unreadable
 from rmq_formats.layout import Buffer, Read
 
 NextWritten = Callable[[int], int]  # the next position, this one or later, that is in no hole of the file
+LeadsTo = Callable[[int, MessageRecord], bool]  # whether queues prove a record after bytes that are none: their offset
 
 
 @unique
@@ -106,12 +108,18 @@ def walk(  # noqa: PLR0913 - what is known of a segment besides its bytes
     return walk_segment(log, final=final, start=start, store_timestamp=store_timestamp)
 
 
+def nothing_leads_to(_gap: int, _record: MessageRecord) -> bool:
+    """Return that no queue proves a record: nobody has asked the queues."""
+    return False
+
+
 def walk_segment(
     log: "SegmentBytes",
     *,
     final: bool = False,
     start: int = 0,
     store_timestamp: int | None = None,
+    leads_to: LeadsTo = nothing_leads_to,
 ) -> Iterator[Piece]:
     """
     Yield the pieces of a segment from position *start* on; never more than one record is in memory.
@@ -119,25 +127,29 @@ def walk_segment(
     *final*: records are known to follow in a later segment, so nothing here is unfinished. *store_timestamp* is that of
     the last record before *start*, if one is known.
     """
-    position = start
-    newest = store_timestamp
-    term = LOWEST_TERM if final else log.term_before(start)
+    yield from _walk_on(log, start, OpenTail(log, log.find_record, store_timestamp, leads_to, final=final))
+
+
+def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[Piece]:
+    final = tail.final
+    term = LOWEST_TERM if final else log.term_before(position)
     record: MessageRecord | None = None
     held: Piece | None = None  # the piece of the last record: whether it is complete, only what follows can show
     reason = ""
     while position < log.size:
-        not_before = None if final else newest
-        if log.ends_at(position, not_before):
+        if log.ends_at(position, tail.next_record):
             yield from filter(None, (held, log.piece(PieceKind.BLANK, position)))
             return
         try:
             found = log.record_at(position)
         except FormatError as error:
-            reason = error.reason
-            resume = None if log.is_zero(position) else log.find_record(position + 1, not_before)
+            resume = None if log.is_zero(position) else tail.next_record(position)
             if resume is None:
+                reason = tail.reason(error.reason)
                 break
-            yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, reason)))
+            if tail.has_record_now(position):
+                continue
+            yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, error.reason)))
             held, position = None, resume
             # As for whoever begins there: damage says nothing of terms.
             term = LOWEST_TERM if final else log.term_before(resume)
@@ -149,16 +161,74 @@ def walk_segment(
         if held:
             yield held
         record = found
-        newest = record.store_timestamp
+        tail.newest = record.store_timestamp
         end = position + log.framing.header_size + record.total_size
         held = log.piece(PieceKind.RECORD, position, end)
         position = end
     if held and record and not final and not is_settled(record):
-        position, held, reason = held.offset - log.base_offset, None, "the newest record is not complete yet"
+        position, held, reason = held.offset - log.base_offset, None, tail.reason(UNSETTLED)
     if held:
         yield held
-    if position < log.size:
-        yield from log.tail(position, reason, final=final)
+    pieces = tail.last_pieces(log, position, reason)
+    yield from _walk_on(log, position, tail) if pieces is None else pieces
+
+
+@dataclass
+class OpenTail:
+    """
+    Decides what is damage and what is left over, in a segment that a broker may be writing to.
+
+    A broker writes front to back. What a record follows was whole by then, so a second look sees all of it.
+    """
+
+    file: "SegmentBytes"  # every look at it reads the file again
+    find_record: Callable[[int], int | None]
+    newest: int | None  # store time of the last record that is part of the log
+    leads_to: LeadsTo
+    final: bool  # no broker writes here any more, and nothing is left over
+    is_stale: bool = False  # whether the last search met a record that is left over
+    _place: int = -1
+    _looks: int = 0
+
+    def next_record(self, position: int) -> int | None:
+        """Return the position of the next record after *position*, if it is part of the log."""
+        self.is_stale = False
+        found = self.find_record(position + 1)
+        if found is None or self.newest is None or self.final:
+            return found
+        try:
+            record = self.file.record_at(found)
+        except FormatError:  # a broker cut the file, or writes over what was left
+            return None
+        gap = self.file.base_offset + position + self.file.framing.header_size
+        self.is_stale = record.store_timestamp < self.newest and not self.leads_to(gap, record)
+        return None if self.is_stale else found
+
+    def reason(self, otherwise: str) -> str:
+        """Return why no record follows: what the last search met is left over, or *otherwise*."""
+        return STALE if self.is_stale else otherwise
+
+    def last_pieces(self, log: "SegmentBytes", position: int, reason: str) -> list[Piece] | None:
+        """Return the pieces after the last record; None where a record is by now what would be damage."""
+        pieces = list(log.tail(position, reason, final=self.final)) if position < log.size else []
+        has_damage = any(piece.kind is PieceKind.DAMAGE for piece in pieces)
+        return None if has_damage and self.has_record_now(position) else pieces
+
+    def has_record_now(self, position: int) -> bool:
+        """Return whether a record is there by now; at one place that is asked some times only."""
+        self._looks = self._looks + 1 if position == self._place else 1
+        self._place = position
+        if self.final or self._looks > _MOST_LOOKS:
+            return False
+        try:
+            self.file.record_at(position)
+        except FormatError:
+            return False
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return False
+        return True
 
 
 def is_settled(record: MessageRecord) -> bool:
@@ -200,12 +270,12 @@ class SegmentBytes:
             return second if first == DLEDGER_END_MAGIC and second > 0 else None
         return first if second == MAGIC_BLANK else None
 
-    def ends_at(self, position: int, not_before: int | None) -> bool:
+    def ends_at(self, position: int, next_record: Callable[[int], int | None]) -> bool:
         """Return whether an end of file is at *position* that states the bytes left, or has no record after it."""
         stated = self.stated_end(position)
         if stated is None or stated == self.size - position:
             return stated is not None
-        return self.find_record(position + 1, not_before) is None
+        return next_record(position) is None
 
     def record_at(self, position: int) -> MessageRecord:
         """Return the record whose piece begins at *position*; `FormatError` when there is none."""
@@ -249,13 +319,8 @@ class SegmentBytes:
         is_possible = magic_code in TOPIC_LENGTH and HEAD.size < total_size <= self.size - at
         return decode_record(self.read(at, total_size) if is_possible else head, 0, self.base_offset + at)
 
-    def find_record(self, start: int, not_before: int | None) -> int | None:
-        """
-        Return the position of the next record that proves itself.
-
-        With *not_before*, the first one found must have been stored then or later: an older one is a leftover, and so
-        is what follows it.
-        """
+    def find_record(self, start: int) -> int | None:
+        """Return the position of the next record that proves itself."""
         header_size = self.framing.header_size
         for magic in self._find(_MAGIC_START, start + header_size + _MAGIC_POSITION):
             position = magic - _MAGIC_POSITION - header_size
@@ -264,14 +329,14 @@ class SegmentBytes:
             except FormatError:
                 continue
             if has_right_body_crc(record):
-                return None if not_before is not None and record.store_timestamp < not_before else position
+                return position
         return None
 
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
         """Yield the pieces after the last record that can be believed."""
         is_zero = self.is_zero(position)
         end = None if is_zero or reason == LEFTOVER else self.find_end(position + 1)
-        if end is not None and self.find_record(position + 1, None) is None:
+        if end is not None and self.find_record(position + 1) is None:
             yield self.piece(PieceKind.DAMAGE, position, end, reason)
             yield self.piece(PieceKind.BLANK, end)
         elif final:
@@ -322,7 +387,10 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
 LEFTOVER = "an entry of a lower term than the one before it: taken back, and not written over yet"
+STALE = "older records follow: they are left over from before the log was cut back"
+UNSETTLED = "the newest record is not complete yet"
 
+_MOST_LOOKS = 3  # at one place
 _WINDOW = 1 << 20
 _NEAR = 1 << 16
 _LARGEST_ENTRY = 16 << 20

@@ -43,6 +43,10 @@ class Window:
             return 0
         return at
 
+    def forget(self) -> None:
+        """Read the file again from now on."""
+        self.filled, self.unreadable = 0, None
+
     @property
     def is_last(self) -> bool:
         """Return whether the bytes reach the end of the file."""

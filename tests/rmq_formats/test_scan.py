@@ -349,7 +349,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
     expected = list(walk(raw, BASE, framing, final=final))
     if expected and expected[-1].kind is PieceKind.BLANK:  # the bytes left are shown by the listing until they are read
         behind = expected[-1].offset - BASE + 1
-        assume(SegmentBytes.of(raw, BASE, framing).find_record(behind, None) is None)
+        assume(SegmentBytes.of(raw, BASE, framing).find_record(behind) is None)
     found = scanned(raw, framing, size=len(raw) + shorter, window=window, final=final)
     if found and found[-1].reason == LEFTOVER:  # what a leader took back is not looked at
         found[-1] = found[-1]._replace(size=len(raw) - (found[-1].offset - BASE))

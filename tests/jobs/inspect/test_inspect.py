@@ -74,6 +74,35 @@ def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> 
     assert state_of(store) == before
 
 
+@pytest.mark.parametrize("deep", [[], ["--deep"]])
+@pytest.mark.parametrize("step", [1, 40, 90, 150, 400, 1000])
+def test_what_a_broker_writes_while_it_is_read_is_not_damage(
+    store: Path, step: int, deep: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest record is written between one read of the file and the next."""
+    (store / "abort").touch()
+    segment = newest_segment(store)
+    records = [record for record, _ in stored_records(store) if record.physical_offset >= int(segment.name)]
+    read, written = LocalReader.read, records[len(records) // 2].physical_offset - int(segment.name)
+    inode = segment.stat().st_ino
+
+    def growing(self: LocalReader, position: int, length: int) -> bytes:
+        nonlocal written
+        data = read(self, position, length)
+        if os.fstat(self._descriptor).st_ino != inode:
+            return data
+        seen = data[: max(written - position, 0)].ljust(len(data), b"\0")
+        written += step * (position >= written)  # a broker writes on once somebody has seen the end
+        return seen
+
+    monkeypatch.setattr(LocalReader, "read", growing)
+
+    outcome = inspected(run, store, *deep)
+
+    assert [one for one in problems(outcome) if one[0] != "not verified"] == []
+    assert outcome.document["log"]["left_over_bytes"] == 0
+
+
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", golden_stores("base", "types", "dledger", "multipath", "rockscq", "retry"))
 def test_a_deep_look_counts_every_record(golden: StoreOf, name: str, run: Run) -> None:
