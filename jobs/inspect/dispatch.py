@@ -11,7 +11,6 @@ from itertools import islice, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from jobs.console.severity import Severity
 from jobs.inspect.index import IndexReport
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueueReport, QueuesReport
@@ -49,10 +48,11 @@ class SampledQueues:
         first, last = self._ends.get((record.topic, record.queue_id), (place, place))
         self._ends[record.topic, record.queue_id] = (min(first, place), max(last, place))
 
-    def compare(self, queues: QueuesReport, topics: Mapping[str, object] | None, problems: Problems) -> None:
-        """Note which queues lack a folder or their first or last units; *topics* are those that the broker has."""
+    def compare(self, queues: QueuesReport, topics: Mapping[str, object] | None) -> Problems:
+        """Return which queues lack a folder or their first or last units; *topics* are those that the broker has."""
+        found = Problems()
         if queues.in_rocksdb and not queues.queues:
-            return  # after a kill: units were in memory
+            return found  # after a kill: units were in memory
         known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
         # Newer records may wait for their units; where no queue is left, none of them does.
         newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
@@ -62,25 +62,24 @@ class SampledQueues:
                 continue
             places = [place for place in ends if newest is None or place.physical_offset <= newest]
             if places:
-                _compare_queue(f"consumequeue/{topic}/{queue_id}", known.get((topic, queue_id)), places, problems)
+                _compare_queue(f"consumequeue/{topic}/{queue_id}", known.get((topic, queue_id)), places, found)
+        return found
 
 
-def _compare_queue(name: str, queue: QueueReport | None, places: list[RecordPlace], problems: Problems) -> None:
+def _compare_queue(name: str, queue: QueueReport | None, places: list[RecordPlace], found: Problems) -> None:
     if queue is None:
         text = "the queue has no folder, and the log has messages of it"
-        problems.gap(name, text, places[0].physical_offset)
+        found.gap(name, text, places[0].physical_offset)
         return
     if queue.kind is not QueueKind.PLAIN:
         return
     for place in places:
         if not queue.first_unit <= place.queue_offset < queue.next_unit:
-            if any(one.severity is Severity.NOT_ACCESSIBLE and f"/{name}/" in one.file for one in problems):
-                return  # nobody knows its units
             text = (
                 f"unit {place.queue_offset} is missing: the files have {queue.first_unit} to {queue.next_unit - 1}, "
                 "and the log has its message"
             )
-            problems.gap(name, text, place.physical_offset)
+            found.gap(name, text, place.physical_offset)
             return
 
 

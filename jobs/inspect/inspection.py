@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
+from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import shallow_outcome
 from jobs.dump.items import time_text
 from jobs.inspect.dispatch import SampledQueues, compare_index
@@ -17,7 +18,7 @@ from jobs.store.epochs import Leftovers
 from jobs.store.log_ends import lost_ends
 from jobs.store.record_places import segment_bytes
 from jobs.store.release import Marks, writers_of
-from jobs.store.store import Store, list_store
+from jobs.store.store import Store, list_store, with_queues_of_now
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import MessageRecord
@@ -42,8 +43,14 @@ def inspect_store(
     report = StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
     if len(state.epochs) > 1:
         _note_left_over(store, report)
-    sampled.compare(queues, topics_of(store, problems), problems)
     is_closed = state.process is None and state.abort is None
+    topics = topics_of(store, problems)
+    lacking = sampled.compare(queues, topics)
+    if lacking and not is_closed:  # a broker may have made files since they were listed
+        lacking = sampled.compare(inspect_queues(with_queues_of_now(store), Problems()), topics)
+    # Of a queue whose files may not be read, the units are not known.
+    closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
+    problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]
     compare_index(store, index, problems, log.end_offset if is_closed else None)
     indexed = (state.checkpoint or {}).get("index_timestamp", 0)
     if indexed > 0 and not index.files and not (state.rocksdb and state.rocksdb.index_rows):

@@ -8,7 +8,7 @@ from jobs.store.epochs import takeovers
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.store import Store, list_again
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.errors import NotAStore, is_unreadable
+from rmq_formats.errors import NotAStore, is_lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class QueueEvidence:
         except NotAStore:  # it was deleted meanwhile
             return False
         except OSError as error:
-            if not is_unreadable(error):
+            if not is_lost(error):
                 raise
             return False
 

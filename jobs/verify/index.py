@@ -29,11 +29,12 @@ from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process
+from jobs.store.index_files import header_of
 from jobs.store.known import UndecidedError
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.release import eras_of, given_rules
 from jobs.store.retention import ListedLog
-from jobs.store.store import Store
+from jobs.store.store import Store, list_again
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.compare import Part
@@ -302,12 +303,18 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     crashed = not store.is_closed
     if time in {*full, last} or (time == 0 and len(full) <= crashed):
         return
+    if crashed and time in _ends_of_index_files(list_again(store)):  # a broker filled another file meanwhile
+        return
     cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
         "after a crash the broker would delete index files that are whole"
     )  # fmt: skip
     yield Finding(
         INDEX, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(full[-1] if full else 0), cause
     )
+
+
+def _ends_of_index_files(store: Store) -> set[int]:
+    return {header.end_timestamp for file in store.index_files if (header := header_of(file, store)) is not None}
 
 
 def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> Iterator[str]:

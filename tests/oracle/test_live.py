@@ -1,8 +1,11 @@
 """A lake fed again and again while a real broker appends, rolls, flushes and deletes."""
 
+import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
 from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
 from tests.oracle.settings import Geometry
 from tests.oracle.stage import Stage
+from tests.support.commands import runner
 from tests.support.lakes import table_of
 
 _MESSAGES = 10_000
@@ -73,6 +77,56 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
         assert seen == in_lake[-len(seen) :]
     assert {row[0] for row in rows} >= {record.physical_offset for record in log}
     verdict(writer, "ingested beside a working broker", f"{len(rows)} messages once each, in {runs.done + 1} runs")
+
+
+_LOOKS = int(os.environ.get("LIVE_LOOKS", "24"))
+_OBSERVED = ("4.9.8", "5.3.3", "5.5.0")
+
+
+@pytest.mark.parametrize(
+    "writer",
+    [pytest.param(one, marks=[pytest.mark.matrix, *[pytest.mark.oracle] * (one == "5.3.3")]) for one in _OBSERVED],
+)
+def test_no_look_at_a_store_beside_a_working_broker_names_anything_wrong(
+    tmp_path: Path, verdict: Verdict, capfd: pytest.CaptureFixture[str], writer: str
+) -> None:
+    """The newest record, unit and entry are about to be written, and files are made, while they are read."""
+    store = tmp_path / "store"
+    run = runner(capfd)
+    geometry = ["--hash-slots", str(_GEOMETRY.hash_slots), "--index-num", str(_GEOMETRY.index_entries)]
+    looks = [["inspect", "--json"], ["verify", "--json", "--engine", "here", "--release", writer, *geometry]]
+    outcomes: list[tuple[str, int, list[dict[str, object]]]] = []
+    stop = threading.Event()
+    with running(writer) as driver, open_store(driver, store, _GEOMETRY) as opened:
+        producer = threading.Thread(target=_produce_until, args=(opened, stop))
+        producer.start()
+        try:
+            for number in range(_LOOKS):
+                verb, *options = looks[number % len(looks)]
+                outcome = run(verb, *options, store)
+                found = outcome.document["problems" if verb == "inspect" else "findings"]
+                outcomes.append((verb, int(outcome.code), found))
+        finally:
+            stop.set()
+            producer.join()
+
+    assert [one for one in outcomes if one[1] or one[2]] == []
+    verdict(writer, "looked at beside a working broker", f"{len(outcomes)} looks, none of which names anything wrong")
+
+
+def _produce_until(opened: RealStore, stop: threading.Event) -> None:
+    """Store messages, up to a thousand a second, until nobody looks any more."""
+
+    def messages() -> Iterator[DirectMessage]:
+        begin = time.monotonic()
+        for number in count():
+            if stop.is_set():
+                return
+            time.sleep(max(number / 1000 - (time.monotonic() - begin), 0))
+            yield _message(number)
+
+    for stored in opened.put_each(messages()):
+        assert stored.status == "PUT_OK"
 
 
 @dataclass(slots=True)

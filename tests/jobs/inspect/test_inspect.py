@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.storage.local import LocalReader, LocalStorage
+from jobs.store.store import Store, list_store
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify
 from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
@@ -101,6 +104,32 @@ def test_what_a_broker_writes_while_it_is_read_is_not_damage(
 
     assert [one for one in problems(outcome) if one[0] != "not verified"] == []
     assert outcome.document["log"]["left_over_bytes"] == 0
+
+
+@pytest.mark.parametrize("is_at_work", [False, True])
+def test_a_queue_file_that_a_broker_makes_meanwhile_is_not_missing(
+    store: Path, is_at_work: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is listed before the log is read."""
+    (store / "abort").touch() if is_at_work else None
+    newest = str(max((store / "consumequeue" / "T1" / "0").iterdir()))
+
+    def listed_before(*arguments: Any, **options: Any) -> Store:  # noqa: ANN401 - those of list_store
+        listed = list_store(*arguments, **options)
+        return replace(listed, queue_files=tuple(file for file in listed.queue_files if file.location != newest))
+
+    monkeypatch.setattr("jobs.inspect.inspection.list_store", listed_before)
+    found = [one for one in problems(inspected(run, store)) if one[0] == "gap"]
+
+    assert bool(found) is not is_at_work
+
+
+def test_an_index_file_that_a_broker_has_just_made_is_not_cut_short(store: Path, run: Run) -> None:
+    """A file has its name a moment before its length."""
+    (store / "index" / "29990101000000000").touch()
+    assert inspected(run, store).code is ExitCode.DAMAGE
+    (store / "abort").touch()
+    assert inspected(run, store).code is ExitCode.CLEAN
 
 
 @pytest.mark.sample(6)

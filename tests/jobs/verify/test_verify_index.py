@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -37,8 +38,9 @@ from tests.support.stores import flip, log_folders
 TINY = Geometry(100, 20)
 
 
-def checked(root: Path, release: str | None = None) -> PartReport:
+def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
+    store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
     return verify_index(LogWatch(OneByOne()), store, Wanted(100, 20, release))
 
 
@@ -191,6 +193,19 @@ def test_killed_before_the_first_full_files_time_was_written_the_checkpoint_has_
 
     assert "checkpoint_index_time" in clean
     assert "checkpoint_index_time" not in killed
+
+
+@pytest.mark.parametrize(("later", "kinds"), [(0, []), (1, ["checkpoint_index_time"])])
+def test_a_file_that_a_broker_fills_while_the_log_is_read_explains_the_checkpoints_time(
+    store: Path, later: int, kinds: list[str]
+) -> None:
+    """The checkpoint is read after the files were listed: it may name the end of one that was not full then."""
+    (store / "abort").touch()
+    time = decode_header(index_file(store, -1).read_bytes()).end_timestamp + later
+    path = store / "checkpoint"
+    path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=time)))
+
+    assert [finding.kind for finding in checked(store, filled_meanwhile=1).findings] == kinds
 
 
 def test_two_files_that_were_written_over_each_other_are_explained(tmp_path: Path) -> None:
