@@ -51,7 +51,8 @@ Every command, option, variable, exit code and metric, generated from the code b
 
 The command is `rmq-lake [SPARK OPTIONS] VERB …`; in a checkout `./spark-submit.sh` starts the same program. Spark's
 options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-submit; the default master is `local[*,4]`.
-Data goes to standard output, everything else to standard error.
+Data goes to standard output, everything else to standard error. A command goes on when standard output is closed early
+(`verify STORE | head -3`), so that its exit code is the verdict.
 
 Unknown keys in a configuration file and unknown variables of a command are errors. `VERB --show-config` prints the
 effective value of each option and where it comes from.

@@ -31,6 +31,7 @@ LINES = {
     "query by-offset": "-t T1 -i 0 -o 0",
     "query list": "-t T1",
     "query story": "-t T1 -k k1",
+    "query sql": "--lake {other}",
     "query decode-id": "7F00000100002A9F0000000000000000",
     "query mqadmin": "topicList",
     "browse": "{store}",
