@@ -45,3 +45,10 @@ def change_counter(config: Mapping[str, object]) -> int:
     version = config.get("dataVersion")
     counter = version.get("counter") if isinstance(version, dict) else None
     return counter if isinstance(counter, int) else 0
+
+
+def change_time(config: Mapping[str, object]) -> int | None:
+    """Return when a file's table was last changed, in ms; None where it does not say."""
+    version = config.get("dataVersion")
+    timestamp = version.get("timestamp") if isinstance(version, dict) else None
+    return timestamp if isinstance(timestamp, int) else None

@@ -347,7 +347,7 @@ def _first(store: Store, segment: Segment, release: Release) -> FirstRecord | No
 
 
 def _queues(store: Store) -> list[StoredQueue]:
-    return queues_of_files(store.queue_files, store)
+    return queues_of_files(store.queue_files, store.storage)
 
 
 def _queue_reach(store: Store) -> int:

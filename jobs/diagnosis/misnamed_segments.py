@@ -59,7 +59,7 @@ class WrongNames:
 
 def _is_named(record: MessageRecord, store: Store) -> bool | None:
     """Ask the record's unit whether it leads to it; None where its queue has no such unit."""
-    for queue in queues_of_files(store.queue_files, store):
+    for queue in queues_of_files(store.queue_files, store.storage):
         if queue.name == QueueName(QueueKind.PLAIN, record.topic, record.queue_id):
             unit = queue.unit(record.queue_offset)
             return unit and (unit.physical_offset, unit.size) == (record.physical_offset, record.total_size)

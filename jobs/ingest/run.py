@@ -33,7 +33,6 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
 from jobs.products.product import Collected, Finished, RangePass, Run, Started, files_of
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
-from jobs.products.queues.topics import known_topics
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.locations import normalise
 from jobs.storage.space import room_for
@@ -43,6 +42,7 @@ from jobs.store.ranges import Newest, Range, Settling, describe, holes, newest_s
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
+from jobs.store.topics import known_topics
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import ENDS
 

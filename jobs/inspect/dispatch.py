@@ -6,7 +6,7 @@ form a chain: where one ends and the next begins tells which messages no file ha
 compares.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice, pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueueReport, QueuesReport
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.store import Store
+from jobs.store.topics import Fate, TopicTable, newest_times
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.errors import ignore_lost
@@ -32,6 +33,7 @@ class RecordPlace(NamedTuple):
 
     physical_offset: int
     queue_offset: int
+    store_timestamp: int
 
 
 class SampledQueues:
@@ -44,25 +46,32 @@ class SampledQueues:
         """Take note of a record."""
         if transaction_type(record.sys_flag) in _WITHOUT_UNIT:
             return
-        place = RecordPlace(record.physical_offset, record.queue_offset)
+        place = RecordPlace(record.physical_offset, record.queue_offset, record.store_timestamp)
         first, last = self._ends.get((record.topic, record.queue_id), (place, place))
         self._ends[record.topic, record.queue_id] = (min(first, place), max(last, place))
 
-    def compare(self, queues: QueuesReport, topics: Mapping[str, object] | None) -> Problems:
-        """Return which queues lack a folder or their first or last units; *topics* are those that the broker has."""
+    def compare(self, queues: QueuesReport, topics: TopicTable) -> Problems:
+        """Return which queues lack a folder or their first or last units; *topics* says which were deleted."""
         found = Problems()
         if queues.in_rocksdb and not queues.queues:
             return found  # after a kill: units were in memory
         known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
         # Newer records may wait for their units; where no queue is left, none of them does.
         newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
+        sampled_ms = newest_times((topic, last.store_timestamp) for (topic, _), (_, last) in self._ends.items())
         for (topic, queue_id), ends in sorted(self._ends.items()):
-            if topics is not None and topic not in topics and topic not in queues.topics:
+            fate = Fate.ALIVE if topic in queues.topics else topics.fate(topic, sampled_ms[topic])
+            if fate is Fate.DELETED:
                 queues.deleted_topics.add(topic)
                 continue
+            name = f"consumequeue/{topic}/{queue_id}"
             places = [place for place in ends if newest is None or place.physical_offset <= newest]
-            if places:
-                _compare_queue(f"consumequeue/{topic}/{queue_id}", known.get((topic, queue_id)), places, found)
+            if places and fate is Fate.UNDECIDED and queues.queues:
+                text = "undecided: the topic was deleted, or the queue is lost, and the log has messages of it: "
+                add = found.note if topics.unsupported else found.gap
+                add(name, text + topics.explain(topic), places[0].physical_offset)
+            elif places:
+                _compare_queue(name, known.get((topic, queue_id)), places, found)
         return found
 
 

@@ -15,7 +15,7 @@ from jobs.inspect.problems import Problems
 from jobs.store.queue_evidence import QueueEvidence
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
 from jobs.store.record_places import left_over_bytes, records_from
-from jobs.store.segment_walk import WalkedPiece, walk
+from jobs.store.segment_walk import COMPILED_BEHIND, WalkedPiece, walk
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
@@ -25,6 +25,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 
 _NEAR_END = 64 << 10
+_WALKED_ANYWAY = COMPILED_BEHIND  # bytes before the newest known record: a small log is walked whole
 _SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
 _FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a broker takes by default
 
@@ -110,6 +111,7 @@ class LogInspector:
                 self.problems.damage(report.file, wrong_name.text)
             elif is_walked:
                 start = 0 if deep else self._newest_known_record(log)
+                start = 0 if start <= _WALKED_ANYWAY else start
                 self._walk(log, report, start, final=not is_newest)
             else:
                 self._find_seal(log, report)

@@ -96,7 +96,7 @@ def _readable(store: Store) -> tuple[list[StoredQueue], FormatError | None]:
     try:
         return stored_queues(store), None
     except FormatError as error:
-        return queues_of_files(store.queue_files, store), error
+        return queues_of_files(store.queue_files, store.storage), error
 
 
 def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> None:

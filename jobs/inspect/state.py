@@ -1,16 +1,17 @@
 """The broker's own state: whether it runs, was closed, and how far it had flushed; and every file, by its folder."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jobs.inspect.problems import Problems
 from jobs.store.beside_broker import broker_process
-from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE
+from jobs.store.config_files import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
 from jobs.store.rocksdb_state import rocksdb_state
 from jobs.store.store import REPLACED, Store
 from jobs.store.timers import timer_state
+from jobs.store.topics import TopicTable, topic_table
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
 from rmq_formats.store import (
@@ -118,14 +119,16 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     return report
 
 
-def topics_of(store: Store, problems: Problems) -> Mapping[str, object] | None:
-    """Return the topics of the broker's `config/topics.json`; None where there is no such file, or it is unreadable."""
+def topics_of(store: Store, problems: Problems) -> TopicTable:
+    """Return the broker's table of topics, and note a `config/topics.json` that cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:
         with problems.noted(file.location):
-            topics = decode_config(store.read(file, 0, file.size)).get(TOPIC_TABLE)
-            return topics if isinstance(topics, dict) else None
-    return None
+            decode_config(store.read(file, 0, file.size))
+    try:
+        return topic_table(store)
+    except PermissionError:  # of that file: noted already
+        return TopicTable(doubt=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
 
 
 def _rocksdb_report(store: Store, problems: Problems) -> RocksReport | None:

@@ -23,6 +23,7 @@ DAMAGED_CONFIGURATION = "damaged_configuration"
 DAMAGED_TIMER = "damaged_timer"
 DAMAGED_COMPACTION = "damaged_compaction"
 DELETED_TOPIC = "deleted_topic"
+UNDECIDED_TOPIC = "deleted_or_lost_queue"
 PROMOTION = "promotion"
 TAKEN_BACK_UNITS = "units_of_taken_back_messages"
 TAKEN_BACK_ENTRIES = "entries_of_taken_back_messages"
@@ -62,6 +63,8 @@ class Finding(NamedTuple):
             return Severity.HEALTHY
         if self.kind in _DAMAGED_FILES:
             return Severity.DAMAGE
+        if self.kind == UNDECIDED_TOPIC:
+            return Severity.GAP
         cause = self.follows.partition(" ")[0] or (self.kind if self.part == LOG else "")
         if cause:
             return Severity.GAP if cause in _GAPS else Severity.DAMAGE

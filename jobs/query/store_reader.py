@@ -244,7 +244,7 @@ class StoreReader:
         try:
             queues = stored_queues(self.store, self)
         except FormatError as error:
-            return queues_of_files(self.store.queue_files, self.store, self), str(error)
+            return queues_of_files(self.store.queue_files, self), str(error)
         if not queues and features_of(self.store).queue_database is not None:
             return queues, "RocksDB holds no unit of any queue, as after a kill"
         return queues, None

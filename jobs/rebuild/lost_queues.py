@@ -23,14 +23,13 @@ from jobs.diagnosis.records import may_be_other_tags
 from jobs.products.queues.differences import BAD_PLACES, NOT_OF_QUEUES, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
 from jobs.products.queues.settings import QueueSettings
-from jobs.products.queues.topics import topic_table
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import has_lost_end
-from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_files
+from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_rows
 from jobs.store.ranges import holes
-from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import Store, StoredFile
+from jobs.store.topics import Fate, TopicTable, newest_times
 from jobs.store.units import Units, units_of
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import UNITS
@@ -50,6 +49,8 @@ class LostQueues:
     kept: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
+    of_unknown_topics: list[str] = field(default_factory=list)  # lost files, unless the topic was deleted
+    notes: list[str] = field(default_factory=list)
     equal: int = 0
     has_lost_end: bool = False  # last units lead to records after the end of the log of a store that was closed
 
@@ -72,7 +73,7 @@ def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and w
     """Return which of the *built* files the store needs, those *accepted* too, and delete the others."""
     watch = LogWatch(workers)
     joined = join(watch, store, settings.rules)
-    topics = topic_table(store)
+    topics = joined.topics
     has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     ahead = ahead_of_log(joined)
@@ -81,15 +82,19 @@ def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and w
     verdicts = judge.verdicts
     judge.judge_all(real)
     suspects = judge.suspects()
+    newest = newest_times((queue.name.topic, queue.newest_ms) for queue in built)
     for queue in built:
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
-        if topics.is_deleted(queue.name.topic) or not is_file:
+        fate = topics.fate(queue.name.topic, newest[queue.name.topic])
+        if fate is Fate.DELETED or not is_file:
             _delete(out, queue.files)
             continue
+        if fate is Fate.UNDECIDED and joined.queues:  # without any queue a broker makes all of them again
+            verdicts.update({file.path: _UNKNOWN_TOPIC for file in queue.files})
         if not judge.is_trusted(queue, suspects):
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
         if not judge.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
-            decided = [path for path in verdicts if path_in_store(path) in accepted and verdicts[path] == _UNDECIDED]
+            decided = [path for path in verdicts if path_in_store(path) in accepted and verdicts[path] in _OPEN]
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
         if needed and not judge.has_own_units(queue) and judge.lacks_extension(queue):
@@ -100,16 +105,31 @@ def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and w
         selected.equal += sum(verdicts[path] == _EQUAL for path in of_queue)
         selected.kept += [path for path in of_queue if verdicts[path] in {_EQUAL, _KEPT}]
         selected.undecided += [path for path in of_queue if verdicts[path] == _UNDECIDED]
+        selected.of_unknown_topics += [path for path in of_queue if verdicts[path] == _UNKNOWN_TOPIC]
         _delete(out, (file for file in queue.files if file not in needed))
         if needed:
             selected.queues.append(replace(queue, files=needed))
     selected.replaced.sort()
+    selected.notes += _notes_of_unknown_topics(selected.of_unknown_topics, built, topics)
     return selected
 
 
+def _notes_of_unknown_topics(paths: Sequence[str], built: Sequence[BuiltQueue], topics: TopicTable) -> Iterator[str]:
+    """Yield why files are not made that may be of deleted topics."""
+    names = sorted({queue.name.topic for queue in built for file in queue.files if file.path in set(paths)})
+    for topic in names:
+        yield (
+            f"undecided: the topic {topic!r} was deleted, or its queues are lost: {topics.explain(topic)}; its queue "
+            "files are not made. Copy the broker's current config/topics.json into the store, or name each file with "
+            "`repair --accept`"
+        )
+
+
+_UNKNOWN_TOPIC = "of an unknown topic"  # missing, unless the broker has deleted the topic
 _EQUAL, _KEPT, _WRONG, _MISSING, _UNDECIDED = "equal", "kept", "wrong", "missing", "undecided"
 _FOREIGN = "foreign"
 _NEEDED = frozenset({_MISSING, _WRONG})
+_OPEN = frozenset({_UNDECIDED, _UNKNOWN_TOPIC})
 
 
 class _Suspects(NamedTuple):
@@ -302,8 +322,8 @@ class _Judge:
 
     def _copies(self) -> Mapping[QueueName, StoredQueue]:
         """Return the queues in RocksDB, where files are a second copy of them."""
-        stored = rocksdb_queues(self.store) if features_of(self.store).queues is QueueStorage.BOTH else None
-        return {queue.name: queue for queue in queues_of_files(stored.files, self.store)} if stored else {}
+        is_double = features_of(self.store).queues is QueueStorage.BOTH
+        return {queue.name: queue for queue in queues_of_rows(self.store)} if is_double else {}
 
     def _is_foreign(self, made: Units, stored: Units) -> bool:
         """Return whether nothing in the store's own file is of its queue, while the log has units for the place."""

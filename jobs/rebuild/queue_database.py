@@ -27,7 +27,6 @@ from uuid import uuid4
 
 import numpy as np
 
-from jobs.products.queues.topics import topic_table
 from jobs.rebuild.queues import BuiltFile, QueueRecipe, groups_of, note_of
 from jobs.rebuild.unit_files import UnitFile, read_units
 from jobs.storage.local import flush_directory, flush_file, sha256_of
@@ -35,14 +34,16 @@ from jobs.storage.locations import local_path
 from jobs.storage.space import room_for
 from jobs.store.queue_files import queues_of_files
 from jobs.store.rocksdb import said_as_errors_of_files
-from jobs.store.rocksdb_queues import rocksdb_ends
+from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import Store
+from jobs.store.topics import Fate, topic_table
 from jobs.store.units import Units, units_of
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import FormatError
 from rmq_formats.rocksdb.build import Place, RowBuilder, newest_of_each, unit_keys, unit_values
 from rmq_formats.rocksdb.queues import (
+    ABOVE_ALL_NUMBERS,
     BOUND_FAMILY,
     UNIT_FAMILY,
     QueuePrefix,
@@ -61,7 +62,6 @@ _TABLE_SIZE = 128 << 20
 _OPEN_TABLES = 20  # index and filter of an open one are in memory
 _UNITS_AT_ONCE = 1 << 21  # of 40 bytes in memory
 _ROWS_AT_ONCE = 1 << 16
-_ABOVE_ALL_NUMBERS = b"\x80"
 _FORMAT_VERSION = 5
 _BLOCK_SIZE = 32 << 10
 _FILTER_BITS = 16  # a key
@@ -78,6 +78,7 @@ class QueueOfRows(NamedTuple):
     highest: int  # number; rows above the last one are of an earlier life of the queue
     overwritten: int
     blanks: int
+    newest_ms: int  # when the newest of its records was stored
 
     @property
     def last_physical_offset(self) -> int:
@@ -143,11 +144,13 @@ class _Queue:
         self.waiting: list[Units] = []
         self._builder = RowBuilder(recipe.lost, recipe.segments)
         self._units = 0
+        self._newest_ms = 0
 
     def append(self, units: Units) -> int:
         """Add *units*; return how many rows now wait for a table."""
         parts = list(self._builder.append(units))
         self._units += units.size
+        self._newest_ms = max(self._newest_ms, int(units["store_timestamp"].max()))
         self.waiting += parts
         return sum(part.size for part in parts)
 
@@ -155,9 +158,8 @@ class _Queue:
         builder = self._builder
         if builder.first is None or builder.last is None:
             raise AssertionError(f"{name}: a queue without a unit")
-        return QueueOfRows(
-            name, self._units, builder.first, builder.last, builder.highest, builder.overwritten, builder.blanks
-        )
+        counts = builder.highest, builder.overwritten, builder.blanks, self._newest_ms
+        return QueueOfRows(name, self._units, builder.first, builder.last, *counts)
 
 
 def _write_waiting(folder: Path, queues: dict[QueueName, _Queue]) -> str:
@@ -262,7 +264,7 @@ def _delete_dead_rows(database: "Rdict", queues: Sequence[QueueOfRows]) -> None:
     for queue in queues:
         if 0 <= queue.last.queue_offset < queue.highest:
             after = encode_unit_key(queue.prefix, queue.last.queue_offset + 1)
-            database.delete_range(after, queue.prefix.encoded + _ABOVE_ALL_NUMBERS)
+            database.delete_range(after, queue.prefix.encoded + ABOVE_ALL_NUMBERS)
 
 
 def _bounds(
@@ -351,17 +353,17 @@ def stored_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, Plac
     on again, they would pass over what comes.
     """
     ends = {}
-    for queue in queues_of_files(store.queue_files, store):
+    for queue in queues_of_files(store.queue_files, store.storage):
         end = queue.written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in but else 0
         if end:
             ends[queue.name] = Place(end - 1, int(units_of(queue, end - 1, end)["physical_offset"][0]))
     try:
-        rows = rocksdb_ends(store)
+        stored = rocksdb_queues(store)
     except FormatError:
-        rows = {}
-    for prefix, bound in rows.items():
+        stored = None
+    for prefix, bound in stored.bounds.items() if stored is not None else ():
         name = QueueName(QueueKind.PLAIN, prefix.topic, prefix.queue_id)
         if name not in but and bound.queue_offset > ends.get(name, Place(-1, -1)).queue_offset:
             ends[name] = Place(bound.queue_offset, bound.physical_offset)
     topics = topic_table(store)
-    return {name: last for name, last in ends.items() if not topics.is_deleted(name.topic)}
+    return {name: last for name, last in ends.items() if topics.fate(name.topic, 0) is not Fate.DELETED}

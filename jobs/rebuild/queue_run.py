@@ -17,7 +17,6 @@ from jobs.console.amounts import counted
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
-from jobs.products.queues.topics import topic_table
 from jobs.rebuild.lost_queues import LostQueues, select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, describe_database, notes_of_database, stored_ends
 from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, collect, discard, named, note_of
@@ -31,6 +30,7 @@ from jobs.store.ranges import holes, plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog, read_from, read_what_stays
 from jobs.store.store import Store
+from jobs.store.topics import Fate, newest_times, topic_table
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
@@ -80,6 +80,7 @@ class Summary(Judged):
     kept: int = 0  # files of the store that are right
     replaced: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
+    of_unknown_topics: list[str] = field(default_factory=list)  # files that are not there: the topic may be deleted
     proof: str = ""
     has_lost_end: bool = False
     log_bytes: int = 0  # that were read
@@ -92,6 +93,8 @@ class Summary(Judged):
         """Note the files that were compared with the store's own."""
         self.lost_only, self.kept, self.replaced = True, len(lost.kept), lost.replaced
         self.contradictions, self.proof, self.has_lost_end = lost.undecided, lost.proof, lost.has_lost_end
+        self.of_unknown_topics = lost.of_unknown_topics
+        self.notes += lost.notes
         if lost.has_lost_end:
             self.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
 
@@ -99,7 +102,7 @@ class Summary(Judged):
     def severity(self) -> Severity:
         """The worst severity that is left; only `verify` can say that a store is healthy."""
         return worst_met(
-            gap=self.gaps or self.has_lost_end,
+            gap=self.gaps or self.has_lost_end or self.of_unknown_topics,
             damage=self.damaged_bytes or (self.replaced and not self.installed),
             contradiction=self.contradictions,
         )
@@ -191,7 +194,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
     )
     if lost is None:
-        summary.notes += _note_of_deleted(store, [queue.name for queue in made.every])
+        summary.notes += _notes_of_topics(store, made.every)
     else:
         summary.take(lost)
     _write_manifest(request.out, recipe, made.manifest, summary)
@@ -212,10 +215,18 @@ def _read_log(request: RebuildQueuesRequest, workers: Workers, recipe: QueueReci
     )
 
 
-def _note_of_deleted(store: Store, names: Sequence[QueueName]) -> list[str]:
+def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
+    """Yield the queues whose topics were deleted, or may have been."""
     topics = topic_table(store)
-    deleted = [name for name in names if topics.is_deleted(name.topic)]
-    return [f"{len(deleted)} queues are of topics that were deleted ({named(deleted)})"] if deleted else []
+    names: dict[Fate, list[QueueName]] = {fate: [] for fate in Fate}
+    newest = newest_times((queue.name.topic, queue.newest_ms) for queue in queues)
+    for queue in queues:
+        names[topics.fate(queue.name.topic, newest[queue.name.topic])].append(queue.name)
+    if deleted := names[Fate.DELETED]:
+        yield f"{len(deleted)} queues are of topics that were deleted ({named(deleted)})"
+    if topics.with_queues and (undecided := names[Fate.UNDECIDED]):
+        why = topics.explain(undecided[0].topic)
+        yield f"{len(undecided)} queues may be of topics that were deleted ({named(undecided)}): {why}"
 
 
 def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1) -> tuple[Store, QueueSettings]:

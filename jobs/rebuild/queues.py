@@ -90,6 +90,7 @@ class BuiltQueue:
     skipped: int
     blanks: int = 0  # in place of units of records that the log has lost
     last_physical_offset: int = 0
+    newest_ms: int = 0  # when the newest of its records was stored
 
     def describe(self) -> dict[str, object]:
         """Return the queue's entry in the manifest."""
@@ -194,12 +195,14 @@ class _Queue:
         self._first: int | None = None
         self._units = 0
         self._last = 0
+        self._newest_ms = 0
 
     def append(self, units: Units) -> None:
         if self._first is None:
             self._first = int(units["queue_offset"][0])
         self._units += units.size
         self._last = int(units["physical_offset"][-1])
+        self._newest_ms = max(self._newest_ms, int(units["store_timestamp"].max()))
         if not self._is_safe:
             return
         if self._extension is not None and self._extension_files is not None:
@@ -215,7 +218,7 @@ class _Queue:
         if self._extension_files is not None:
             files += self._extension_files.finish(self._directory)
         counts = self._builder.misplaced, self._builder.skipped, self._builder.blanks
-        return BuiltQueue(self._name, files, self._first or 0, self._units, *counts, self._last)
+        return BuiltQueue(self._name, files, self._first or 0, self._units, *counts, self._last, self._newest_ms)
 
 
 def named(names: Sequence[QueueName]) -> str:

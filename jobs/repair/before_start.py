@@ -73,7 +73,9 @@ def bridged(
     facts = gathered(store, Release.of(after.release))
     places = [one.place for one in obstacles(facts, verdict.walked)]
     files = {one.base_offset: one for one in made}
-    queues = [queue for queue in queues_of_files(store.queue_files, store) if queue.name.kind is QueueKind.PLAIN]
+    queues = [
+        queue for queue in queues_of_files(store.queue_files, store.storage) if queue.name.kind is QueueKind.PLAIN
+    ]
     for segment in store.segments:
         inside = [place for place in places if segment.base_offset <= place.offset < segment.base_offset + segment.size]
         if inside:

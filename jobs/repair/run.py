@@ -382,6 +382,7 @@ class _Repair:
             built = queue_builder.rebuild(asked, self.workers)
             notes += built.notes
             self._leave("queue file", [path_in_store(path) for path in built.contradictions])
+            self.summary.undecided += [path_in_store(path) for path in built.of_unknown_topics]
             self.summary.blanks += self._differing_in_blanks(verdict)
             self.accepted |= {name for name in request.accepted if (out / path_in_output(name)).is_file()}
             self.queues = out

@@ -13,14 +13,14 @@ from rmq_formats.store import FileKind
 TOPICS_FILE = "topics.json"
 TOPIC_TABLE = "topicConfigTable"
 CONFIG_FOLDER = "config"
-_BACKUP = ".bak"
+BACKUP = ".bak"
 _KEPT = (".json", "transactionMetrics")  # as names end; what else is in the folder belongs to files of other folders
 _LARGEST = 64 << 20  # a table of 250,000 topics; what is larger, sparse or not, is none
 
 
 def read_config(store: Store, name: str) -> dict[str, object] | None:
     """Return the content of the store's `config/<name>`, or of RocksDB in its place; None if neither can be read."""
-    config = _read_file(store, name)
+    config = read_json(store, name)
     if name != TOPICS_FILE:
         return config
     with suppress(FormatError):  # a database that cannot be read has no topics
@@ -36,7 +36,8 @@ def objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
         yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
 
 
-def _read_file(store: Store, name: str) -> dict[str, object] | None:
+def read_json(store: Store, name: str) -> dict[str, object] | None:
+    """Return the content of the store's `config/<name>`; None if it is not there or cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
     if file is None or file.size > _LARGEST:
         return None
@@ -66,11 +67,11 @@ def config_files(store: Store) -> Iterator[ConfigFile]:
     """
     kinds = {FileKind.CONFIG, FileKind.CONFIG_BACKUP}
     there = {file.about.path: file for file in store.other_files if file.about.kind in kinds}
-    for path in sorted({path.removesuffix(_BACKUP) for path in there}):
+    for path in sorted({path.removesuffix(BACKUP) for path in there}):
         name = path.removeprefix(f"{CONFIG_FOLDER}/")
         if not name.endswith(_KEPT):
             continue
-        for file in (there.get(path), there.get(path + _BACKUP)):
+        for file in (there.get(path), there.get(path + BACKUP)):
             data = b""
             if file is not None and file.size <= _LARGEST:
                 with suppress(FileNotFoundError):  # the broker replaces it at this moment

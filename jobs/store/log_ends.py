@@ -61,7 +61,7 @@ def lost_ends(store: Store, newest: int | None = None, log_end: int | None = Non
     """
     if not store.is_closed or not store.segments:
         return
-    queues = queues_of_files(store.queue_files, store)
+    queues = queues_of_files(store.queue_files, store.storage)
     started = lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
         oldest = min(file.newest_offset for file in started.files)
@@ -109,7 +109,7 @@ def lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> Los
     """Return evidence that segments before the first one were not deleted by retention; None without any."""
     if not store.segments or not store.start_offset:
         return None
-    queues = queues_of_files(store.queue_files, store) if queues is None else queues
+    queues = queues_of_files(store.queue_files, store.storage) if queues is None else queues
     found = sorted([*_index_files(store), *_queue_files(queues, store.start_offset)])
     return LostStart(store.start_offset, tuple(found)) if found else None
 

@@ -7,14 +7,12 @@ tells how far the log was dispatched, the second, at files listed again, where t
 both.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from jobs.store.queue_files import FIRST_LOOK, StoredQueue, first_unwritten, keeps_light_in_rocksdb, stored_queues
 from jobs.store.record_places import find_record
 from jobs.store.store import Store, with_queues_of_now
-from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import BatchUnit, QueueName, Unit
 from rmq_formats.hashing import MAX_LONG
@@ -165,7 +163,8 @@ def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _S
     end = queue.written_end(known if is_valid else None)
     watermark = queue.start
     if known is not None:
-        watermark = max(known, queue.start) if is_valid else _first_new(queue, end, from_offset)
+        # A broker that recovers cuts its queues where it cuts its log; a topic that was deleted starts again.
+        watermark = max(known, queue.start) if is_valid else queue.first_from(from_offset, end)
     return _Seen(watermark, end, queue.unit(end - 1) if end > queue.start else None)
 
 
@@ -175,14 +174,3 @@ def _was_taken(queue: StoredQueue, known: int, from_offset: int) -> bool:
         return True
     unit = queue.unit(known - 1)
     return unit is not None and unit.physical_offset < from_offset
-
-
-def _first_new(queue: StoredQueue, end: int, from_offset: int) -> int:
-    """
-    Return the first unit that no run has taken, in a queue that was cut or made again.
-
-    A broker that recovers cuts its queues where it cuts its log; a topic that was deleted starts again.
-    """
-    return bisect_left(
-        range(end), from_offset, queue.start, key=lambda at: int(units_of(queue, at, at + 1)["physical_offset"][0])
-    )

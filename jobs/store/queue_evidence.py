@@ -36,7 +36,7 @@ class QueueEvidence:
             store = list_again(Store(self.root, storage=self.storage, commitlog=self.commitlog))
             if takeovers(store):  # a promotion leaves units of what it takes back
                 return False
-            queues = queues_of_files(store.queue_files, store)
+            queues = queues_of_files(store.queue_files, store.storage)
             own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))
             return any(_has_unit(queue, record.physical_offset) for queue in own) and any(
                 _has_unit(queue, gap) for queue in queues

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby, zip_longest
-from os import uname
 from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
@@ -32,7 +31,6 @@ from rmq_formats.store import FileKind, StoreFile
 
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
 DELETED = 0xFF  # every byte of a unit whose file the broker deleted after we listed it
-_NOT_SEEN = "units copied from RocksDB by the driver are not to be seen on"
 FIRST_LOOK = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
 
@@ -65,7 +63,7 @@ class StoredQueue:
     files: tuple[QueueFile, ...]
     storage: Opener = field(default_factory=AnyStorage, repr=False, compare=False)
     extension: tuple[QueueFile, ...] = ()
-    in_rocksdb: bool = False  # then the file is our own copy of its rows
+    in_rocksdb: bool = False  # then its rows are read as one file
 
     @property
     def is_batch(self) -> bool:
@@ -102,9 +100,7 @@ class StoredQueue:
         try:
             with self.storage.open(file.location) as reader:
                 return reader.read(position, size)
-        except FileNotFoundError as error:
-            if self.in_rocksdb:
-                raise OSError(f"{file.location}: {_NOT_SEEN} {uname().nodename}") from error
+        except FileNotFoundError:
             return bytes([DELETED]) * size
 
     def unit(self, position: int) -> Unit | BatchUnit | None:
@@ -137,13 +133,26 @@ class StoredQueue:
         Return the number of the first unit before *end* that points to *physical_offset* or after it.
 
         Units of deleted segments are left out by it, as by ConsumeQueue#correctMinOffset: offsets ascend in a queue.
+        A place without a unit counts as the next one that has one.
         """
 
         def offset(number: int) -> int:
-            unit = self.unit(number)
+            unit = self._next_unit(number, end)
             return physical_offset if unit is None else unit.physical_offset
 
         return bisect_left(range(end), physical_offset, self.start, key=offset)
+
+    def _next_unit(self, position: int, end: int) -> Unit | BatchUnit | None:
+        """Return the first unit in [*position*, *end*) that is written."""
+        look = 1
+        while position < end:
+            data = self.read(position, min(position + look, end))
+            units = (self.decode(data, number) for number in range(len(data) // self.unit_size))
+            unit = next((unit for unit in units if unit.is_written), None)
+            if unit is not None:
+                return unit
+            position, look = self.next_written(position + look), min(look * 4, _LARGEST_LOOK)
+        return None
 
     def file_at(self, position: int) -> QueueFile | None:
         """Return the file that holds the unit at *position*."""
@@ -234,35 +243,33 @@ _SIGNS = bytes(byte >> 7 for byte in range(256))
 _WRITTEN = {kind: _written_fields(kind) for kind in QueueKind}
 
 
-def every_queue_file(store: Store) -> tuple[StoredFile, ...]:
-    """
-    Return the files of all queues, with those that are in RocksDB alone as files of our own.
-
-    A queue that has files is read from them, as a broker with double write does. `FormatError` where the database is
-    not to be read.
-    """
-    if rocksdb_queue_folder(store) is None:
-        return store.queue_files
-    from jobs.store.rocksdb_queues import rocksdb_queues  # who reads files alone does not wait for numpy
-
-    stored = rocksdb_queues(store)
-    names = {(file.about.topic, file.about.queue_id) for file in store.queue_files}
-    alone = (file for file in stored.files if (file.about.topic, file.about.queue_id) not in names) if stored else ()
-    return (*store.queue_files, *alone)
-
-
 def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
     """
     Return the queues that have units in files or in RocksDB, sorted by name.
 
-    *opener* opens their files, else the store's own storage. `FormatError` where a database cannot be read.
+    A queue that has files is read from them, as a broker with double write does. *opener* opens files, else the store's
+    own storage. `FormatError` where a database cannot be read.
     """
-    return queues_of_files(every_queue_file(store), store, opener)
+    queues = queues_of_files(store.queue_files, opener or store.storage)
+    names = {(queue.name.topic, queue.name.queue_id) for queue in queues}
+    alone = (queue for queue in queues_of_rows(store) if (queue.name.topic, queue.name.queue_id) not in names)
+    return sorted([*queues, *alone], key=lambda queue: queue.name)
 
 
-def queues_of_files(queue_files: Iterable[StoredFile], store: Store, opener: Opener | None = None) -> list[StoredQueue]:
-    """Return the queues that *queue_files* are of, sorted by name; files that are not the store's are of RocksDB."""
-    listed = {stored.location for stored in store.queue_files}
+def queues_of_rows(store: Store) -> list[StoredQueue]:
+    """Return the queues that a store has in RocksDB, sorted by name; `FormatError` where it cannot be read."""
+    if rocksdb_queue_folder(store) is None:
+        return []
+    from jobs.store.rocksdb_queues import rocksdb_queues  # who reads files alone does not wait for numpy
+
+    stored = rocksdb_queues(store)
+    return [] if stored is None else queues_of_files(stored.files, stored.rows, in_rocksdb=True)
+
+
+def queues_of_files(
+    queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb: bool = False
+) -> list[StoredQueue]:
+    """Return the queues that *queue_files* are of, sorted by name; *opener* opens them."""
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
     for stored in queue_files:
@@ -276,9 +283,9 @@ def queues_of_files(queue_files: Iterable[StoredFile], store: Store, opener: Ope
         StoredQueue(
             name,
             tuple(sorted(files[name], key=lambda file: file.base_offset)),
-            opener or store.storage,
+            opener,
             tuple(sorted(extensions.get((name.topic, name.queue_id), ()), key=lambda file: file.base_offset)),
-            files[name][0].location not in listed,
+            in_rocksdb,
         )
         for name in sorted(files)
     ]

@@ -23,7 +23,7 @@ from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.store import is_rocksdb_name
 
 if TYPE_CHECKING:
-    from rocksdict import Options, Rdict
+    from rocksdict import Options, Rdict, RdictIter
 
 INSTALL = "pip install 'rocketmq-lake[rocksdb]'"
 _ATTEMPTS = 3
@@ -71,15 +71,32 @@ class Database:
         cursor.seek(start if last is None else last)
         if last is not None:
             cursor.next()
-        try:
-            cursor.status()
-        except Exception as error:  # rocksdict raises nothing more specific
-            raise CorruptData(_sentence(error, Path(found.path())), None, self._location) from error
+        self._check(cursor, found)
 
     def items(self, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows of a family one by one: for small ones, or a few rows from *start* on."""
         for rows in self.rows(family, start, _FEW):
             yield from zip(rows.keys, rows.values, strict=True)
+
+    def last_key(self, family: str, limit: bytes) -> bytes | None:
+        """Return the last key of a family that is not after *limit*; None without one."""
+        found = self.families.get(family)
+        if found is None:
+            return None
+        cursor = found.iter()
+        cursor.seek_for_prev(limit)
+        if cursor.valid():
+            key = cursor.key()
+            return bytes(key) if isinstance(key, bytes) else None
+        self._check(cursor, found)
+        return None
+
+    def _check(self, cursor: "RdictIter", family: "Rdict") -> None:
+        """Raise `CorruptData` where a cursor ends before a row that cannot be read."""
+        try:
+            cursor.status()
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise CorruptData(_sentence(error, Path(family.path())), None, self._location) from error
 
 
 def check_installed(location: str, verb: str) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jobs.storage.locations import join
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
-from rmq_formats.config_json import change_counter, decode_config
+from rmq_formats.config_json import change_counter, change_time, decode_config
 from rmq_formats.errors import CorruptData
 
 OFFSETS = "offsetTable"  # in the JSON of a group's progress: queue id → offset
@@ -21,6 +21,8 @@ OFFSETS = "offsetTable"  # in the JSON of a group's progress: queue id → offse
 _SINGLE = "config/metadata"  # useSingleRocksDBForAllConfigs
 _V2_FOLDER, _V2_FAMILY = "config/rdb", "default"
 _V2_KEY = b"\x01\x00%c\x02"  # version 1, i16 table, data; then i16 length and name, for progress more
+_V2_VERSION_KEY = b"\x01\x00%c\x01data_version"
+_V2_VERSION = struct.Struct(">qqq")  # state, time in ms, counter
 _V2_JSON = b"\x01"  # before the value's JSON
 _V2_SEPARATOR = b"\x01"  # between the parts of a key of progress
 _V2_QUEUE_ID, _V2_OFFSET = struct.Struct(">i"), struct.Struct(">q")  # the last part of such a key, and its value
@@ -52,6 +54,7 @@ class RocksConfig(NamedTuple):
     folder: str
     rows: Mapping[str, Mapping[str, object]]  # progress: `topic@group` → OFFSETS, as in the JSON file
     counter: int  # of changes; 0 where the database does not count them
+    changed_ms: int | None  # when the table was last changed; None where the database does not say
 
     def counts_beside(self, config: dict[str, object] | None) -> bool:
         """Return whether a broker takes the table from here although there is a JSON file, too."""
@@ -69,13 +72,13 @@ def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     elif _V2_FOLDER in folders:
         with open_database(join(store.root, _V2_FOLDER), store.storage) as database:
             rows = _v2_progress(database, place) if table in _PROGRESS else _v2(database, place)
-            return RocksConfig(_V2_FOLDER, dict(rows), 0)
+            return RocksConfig(_V2_FOLDER, dict(rows), 0, _v2_change_time(database, place))
     else:
         return None
     with open_database(join(store.root, folder), store.storage) as database:
-        counters = [decode_config(value).get("counter") for key, value in database.items(version) if key == VERSION_KEY]
-        counter = next((counter for counter in counters if isinstance(counter, int)), 0)
-        return RocksConfig(folder, dict(_by_name(database, family)), counter)
+        versions = [decode_config(value) for key, value in database.items(version) if key == VERSION_KEY]
+        config = {"dataVersion": versions[0] if versions else None}
+        return RocksConfig(folder, dict(_by_name(database, family)), change_counter(config), change_time(config))
 
 
 def is_of_rocksdb_queues(store: Store) -> bool:
@@ -110,6 +113,14 @@ def _v2_progress(database: Database, place: _Place) -> Iterator[tuple[str, Mappi
         tables.setdefault(f"{_text(topic)}@{_text(group)}", {})[str(queue_id)] = offset
     for name, offsets in tables.items():
         yield name, {OFFSETS: offsets}
+
+
+def _v2_change_time(database: Database, place: _Place) -> int | None:
+    """Return when a table was last changed: its row of `data_version` has i64 state, i64 time, i64 counter."""
+    for key, value in database.items(_V2_FAMILY):
+        if key == _V2_VERSION_KEY % place.number and len(value) == _V2_VERSION.size:
+            return int(_V2_VERSION.unpack(value)[1])
+    return None
 
 
 def _v2_rows(database: Database, place: _Place) -> Iterator[tuple[bytes, bytes]]:

@@ -1,32 +1,33 @@
 """
-Queues that a broker keeps in RocksDB, as queue files in a folder of this process's own.
+Queues that a broker keeps in RocksDB, read as files of units.
 
-A unit's row holds what a queue file's unit holds, so a queue becomes one file of them, named by the logical offset of
-its first unit. Whoever reads queues then reads these as any other. The rows of a queue follow each other, so that
-memory does not grow with a queue, nor with their number. What a row says besides, the store time, is not kept here.
+A unit's row holds what a queue file's unit holds, so a queue is read as one file of them, named by the logical offset
+of its first unit. Whoever reads queues then reads these as any other. Rows are read where they are asked for: neither
+the time of a look nor memory grows with the other units. What a row says besides, the store time, is left out.
 """
 
-import atexit
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from itertools import groupby
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import NamedTuple
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jobs.storage.locations import join
+from jobs.storage.model import Reader, Storage
 from jobs.store.features import rocksdb_queue_folder
-from jobs.store.rocksdb import Database, open_database
+from jobs.store.rocksdb import Database, Rows, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import CorruptData
 from rmq_formats.rocksdb.layout import UNIT_VALUE
 from rmq_formats.rocksdb.queues import (
+    ABOVE_ALL_NUMBERS,
     BOUND_FAMILY,
     NUMBER_SIZE,
     UNIT_FAMILY,
@@ -34,59 +35,200 @@ from rmq_formats.rocksdb.queues import (
     QueuePrefix,
     decode_bound_row,
     decode_prefix,
+    encode_unit_key,
 )
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind, StoreFile, name_of_offset
 
-_LARGEST_HOLE = 1 << 30  # bytes: a queue has none, but one number may be damaged
+_AT_ONCE = 1 << 16  # rows
+_SNAPSHOTS = 4  # of databases that a process keeps open
+_UNITS_A_BYTE = 4  # of a database: more, and a number in a key is damaged
+_ANY = 1 << 20  # units, however small the database is
 _VALUES = dtype_of(UNIT_VALUE)
 _UNITS = dtype_of(UNIT)
 _SHARED = ("physical_offset", "size", "tags_code")
+
+_Signature = tuple[tuple[str, int, int], ...]
+
+
+class _Snapshot:
+    """A database as of one moment; it is closed when no queue of it is left."""
+
+    def __init__(self, location: str, storage: Storage) -> None:
+        stack = ExitStack()
+        self.database: Database = stack.enter_context(open_database(location, storage))
+        finalize(self, stack.close)
+
+
+_snapshots: OrderedDict[tuple[str, _Signature], _Snapshot] = OrderedDict()
+_lock = Lock()
+
+
+def _snapshot(location: str, storage: Storage, signature: _Signature) -> _Snapshot:
+    """Return a snapshot of a database; asked again, the same one until the files change."""
+    key = location, signature
+    with _lock:
+        if key not in _snapshots:
+            for other in [other for other in _snapshots if other[0] == location]:
+                del _snapshots[other]
+            _snapshots[key] = _Snapshot(location, storage)
+            while len(_snapshots) > _SNAPSHOTS:
+                _snapshots.popitem(last=False)
+        return _snapshots[key]
+
+
+@dataclass(frozen=True)
+class QueueRows:
+    """Opens the files as which queues in a database are read; every process reads its own snapshot."""
+
+    location: str  # of the database
+    storage: Storage = field(repr=False, compare=False)
+    signature: _Signature = field(repr=False)
+
+    @contextmanager
+    def open(self, location: str) -> Iterator[Reader]:
+        """Open the file of a queue: its path names the queue and its first unit."""
+        topic, queue_id, base = location.removeprefix(f"{self.location}/").rsplit("/", 2)
+        yield _RowReader(self, QueuePrefix(topic, int(queue_id)), int(base) // UNIT.size)
+
+    @property
+    def database(self) -> Database:
+        """The database, open."""
+        if "snapshot" not in self.__dict__:
+            self.__dict__["snapshot"] = _snapshot(self.location, self.storage, self.signature)
+        snapshot: _Snapshot = self.__dict__["snapshot"]
+        return snapshot.database
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the snapshot: it is of this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "snapshot"}
+
+    def files(self) -> Iterator[StoredFile]:
+        """Yield the file of each queue, by the keys of its first and last unit."""
+        key = b""
+        most = max(sum(size for _, size, _ in self.signature) * _UNITS_A_BYTE, _ANY)
+        modified_ms = max((modified_ms for _, _, modified_ms in self.signature), default=0)
+        while (first := self._first_key(key)) is not None:
+            prefix, number = first[:-NUMBER_SIZE], _number_of(first)
+            queue = decode_prefix(prefix)
+            last = self.database.last_key(UNIT_FAMILY, prefix + ABOVE_ALL_NUMBERS)
+            count = _number_of(last) - number + 1 if last is not None and last.startswith(prefix) else 1
+            if count > most:
+                self.check()
+                reason = f"the units of {queue.topic} queue {queue.queue_id} reach from {number} to {number + count}"
+                raise CorruptData(reason, None, self.location)
+            name = f"{queue.topic}/{queue.queue_id}/{name_of_offset(number * UNIT.size)}"
+            about = StoreFile(
+                f"{CONSUME_QUEUE_FOLDER}/{name}",
+                FileKind.CONSUME_QUEUE,
+                number * UNIT.size,
+                queue.topic,
+                queue.queue_id,
+            )
+            yield StoredFile(f"{self.location}/{name}", about, count * UNIT.size, modified_ms)
+            key = prefix + b"\xff" * (NUMBER_SIZE + 1)
+
+    def _first_key(self, start: bytes) -> bytes | None:
+        for rows in self.database.rows(UNIT_FAMILY, start, 1):
+            return rows.keys[0]
+        return None
+
+    def units(self, queue: QueuePrefix, start: int, stop: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
+        """Yield the numbers in [*start*, *stop*) of units of a queue, and the units, some at a time."""
+        prefix = queue.encoded
+        for rows in self.database.rows(UNIT_FAMILY, encode_unit_key(queue, start), max(1, min(stop - start, _AT_ONCE))):
+            own = sum(key.startswith(prefix) for key in rows.keys) if not rows.keys[-1].startswith(prefix) else None
+            numbers, units = self._decoded(queue, Rows(rows.keys[:own], rows.values[:own]))
+            inside = int(np.searchsorted(numbers, stop))
+            if inside:
+                yield numbers[:inside], units[:inside]
+            if own is not None or inside < numbers.size or (inside and numbers[-1] == stop - 1):
+                return
+
+    def _decoded(self, queue: QueuePrefix, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        if not rows.keys:
+            return np.zeros(0, np.int64), np.zeros(0, _UNITS)
+        if set(map(len, rows.values)) != {UNIT_VALUE.size}:
+            reason = f"a unit of {queue.topic} queue {queue.queue_id} has not the {UNIT_VALUE.size} bytes of one"
+            raise CorruptData(reason, None, self.location)
+        # Of equal length, for their beginning is the same: what follows it is their end.
+        encoded = np.frombuffer(b"".join(rows.keys), np.uint8).reshape(len(rows.keys), -1)[:, -NUMBER_SIZE:]
+        numbers = np.ascontiguousarray(encoded).view(">i8").ravel().astype(np.int64)
+        stored = np.frombuffer(b"".join(rows.values), _VALUES)
+        units = np.zeros(stored.size, _UNITS)
+        for name in _SHARED:
+            units[name] = stored[name]
+        return numbers, units
+
+    def check(self) -> None:
+        """Read every row; `CorruptData` where one cannot be read, or is not that of a unit."""
+        for rows in self.database.rows(UNIT_FAMILY):
+            for key, value in zip(rows.keys, rows.values, strict=True):
+                if len(value) != UNIT_VALUE.size:
+                    queue = decode_prefix(key[:-NUMBER_SIZE])
+                    reason = (
+                        f"a unit of {queue.topic} queue {queue.queue_id} has not the {UNIT_VALUE.size} bytes of one"
+                    )
+                    raise CorruptData(reason, None, self.location)
+
+
+def _number_of(key: bytes) -> int:
+    return int.from_bytes(key[-NUMBER_SIZE:], "big", signed=True)
+
+
+class _RowReader(Reader):
+    """The rows of a queue as the bytes of a file."""
+
+    def __init__(self, rows: QueueRows, queue: QueuePrefix, first: int) -> None:
+        self._rows = rows
+        self._queue = queue
+        self._first = first
+        last = rows.database.last_key(UNIT_FAMILY, queue.encoded + ABOVE_ALL_NUMBERS)
+        count = 0 if last is None or not last.startswith(queue.encoded) else _number_of(last) - first + 1
+        self.size = max(count, 0) * UNIT.size
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes at *position*: zeros where a number has no row."""
+        end = min(position + length, self.size)
+        start, stop = position // UNIT.size, -(-end // UNIT.size)
+        made = np.zeros(max(stop - start, 0), _UNITS)
+        for numbers, units in self._rows.units(self._queue, self._first + start, self._first + stop):
+            made[numbers - (self._first + start)] = units
+        return made.tobytes()[position - start * UNIT.size :][: max(end - position, 0)]
+
+    def next_written(self, position: int) -> int:
+        """Return the position of the next number that has a row."""
+        start = self._first + position // UNIT.size
+        last = self._first + self.size // UNIT.size
+        for numbers, _ in self._rows.units(self._queue, start, last) if start < last else ():
+            return max((int(numbers[0]) - self._first) * UNIT.size, position)
+        return self.size
 
 
 class RocksQueues(NamedTuple):
     """The queues in a store's RocksDB."""
 
+    rows: QueueRows
     files: tuple[StoredFile, ...]
     dispatched_end: int | None  # where the last record ends that the broker noted as dispatched
     bounds: dict[QueuePrefix, QueueBound]  # the last unit of each queue, as noted
-
-
-_Signature = tuple[tuple[str, int, int], ...]
-_known: dict[tuple[str, _Signature], RocksQueues] = {}
-_folders = ExitStack()
-atexit.register(_folders.close)
 
 
 def rocksdb_queues(store: Store) -> RocksQueues | None:
     """
     Return the queues that a store has in RocksDB; None where it has no such database.
 
-    `FormatError` where the database cannot be read. Asked again, it answers from memory until the files change.
+    `FormatError` where the database cannot be read.
     """
     name = rocksdb_queue_folder(store)
     if name is None:
         return None
-    location = join(store.root, name)
-    key = (location, _signature(store, name))
-    if key not in _known:
-        folder = Path(_folders.enter_context(TemporaryDirectory(prefix="rmq-lake-queues-")))
-        with open_database(location, store.storage) as database:
-            _known[key] = RocksQueues(tuple(_convert(database, folder, location)), *_noted(database))
-    return _known[key]
-
-
-def rocksdb_ends(store: Store) -> dict[QueuePrefix, QueueBound]:
-    """Return the last unit of each queue as the store's RocksDB notes it; none where it has no such database."""
-    name = rocksdb_queue_folder(store)
-    if name is None:
-        return {}
-    with open_database(join(store.root, name), store.storage) as database:
-        return _noted(database)[1]
-
-
-def _signature(store: Store, folder: str) -> _Signature:
-    files = (file for file in store.other_files if file.about.path.startswith(f"{folder}/"))
-    return tuple((file.about.path, file.size, file.modified_ms) for file in files)
+    signature = tuple(
+        (file.about.path, file.size, file.modified_ms)
+        for file in store.other_files
+        if file.about.path.startswith(f"{name}/")
+    )
+    rows = QueueRows(join(store.root, name), store.storage, signature)
+    return RocksQueues(rows, tuple(rows.files()), *_noted(rows.database))
 
 
 def _noted(database: Database) -> tuple[int | None, dict[QueuePrefix, QueueBound]]:
@@ -99,73 +241,3 @@ def _noted(database: Database) -> tuple[int | None, dict[QueuePrefix, QueueBound
         elif row.is_max:
             last[row.queue] = row
     return dispatched_end, last
-
-
-class _Units(NamedTuple):
-    """Units of one queue that follow each other in the database."""
-
-    queue: QueuePrefix
-    numbers: NDArray[np.int64]
-    units: NDArray[np.void]
-
-
-def _convert(database: Database, folder: Path, location: str) -> Iterator[StoredFile]:
-    """Write each queue's file; yield it once it is complete."""
-    for number, (queue, parts) in enumerate(groupby(_units(database, location), lambda part: part.queue)):
-        base: int | None = None
-        path = folder / str(number)
-        with path.open("wb") as file:
-            for part in parts:
-                base = int(part.numbers[0]) if base is None else base
-                for start, units in _rows_without_holes(part):
-                    at = (start - base) * UNIT.size
-                    if not 0 <= at - file.tell() <= _LARGEST_HOLE:
-                        reason = f"the units of {queue.topic} queue {queue.queue_id} jump to number {start}"
-                        raise CorruptData(reason, None, location)
-                    file.seek(at)
-                    file.write(units.tobytes())
-        logical = (base or 0) * UNIT.size
-        about = StoreFile(
-            f"{CONSUME_QUEUE_FOLDER}/{queue.topic}/{queue.queue_id}/{name_of_offset(logical)}",
-            FileKind.CONSUME_QUEUE,
-            logical,
-            queue.topic,
-            queue.queue_id,
-        )
-        status = path.stat()
-        yield StoredFile(str(path), about, status.st_size, status.st_mtime_ns // 1_000_000)
-
-
-def _rows_without_holes(part: _Units) -> Iterator[tuple[int, NDArray[np.void]]]:
-    breaks = np.flatnonzero(np.diff(part.numbers) != 1) + 1
-    for some in np.split(np.arange(part.numbers.size), breaks):
-        yield int(part.numbers[some[0]]), part.units[some]
-
-
-def _units(database: Database, location: str) -> Iterator[_Units]:
-    for rows in database.rows(UNIT_FAMILY):
-        for first, last in _of_one_queue(rows.keys):
-            keys, values = rows.keys[first:last], rows.values[first:last]
-            queue = decode_prefix(keys[0][:-NUMBER_SIZE])
-            if set(map(len, values)) != {UNIT_VALUE.size}:
-                reason = f"a unit of {queue.topic} queue {queue.queue_id} has not the {UNIT_VALUE.size} bytes of one"
-                raise CorruptData(reason, None, location)
-            # Of equal length, for their beginning is the same: what follows it is their end.
-            encoded = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)[:, -NUMBER_SIZE:]
-            numbers = np.ascontiguousarray(encoded).view(">i8").ravel().astype(np.int64)
-            stored = np.frombuffer(b"".join(values), _VALUES)
-            units = np.zeros(stored.size, _UNITS)
-            for field in _SHARED:
-                units[field] = stored[field]
-            yield _Units(queue, numbers, units)
-
-
-def _of_one_queue(keys: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last row, plus 1, of each queue in sorted keys."""
-    first = 0
-    while first < len(keys):
-        prefix = keys[first][:-NUMBER_SIZE]
-        # Whether it is the same, not how it compares: a shorter prefix may come after a longer one.
-        end = bisect_left(keys, 1, first, key=lambda key: key[:-NUMBER_SIZE] != prefix)
-        yield first, end
-        first = end

@@ -6,15 +6,13 @@ in the middle of the log when it was switched on late, which no start fills up, 
 for a while, which the next start with both makes good. Where the two say different things, the log is right.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from jobs.store.features import QueueStorage, features_of
-from jobs.store.queue_files import StoredQueue, chunks, queues_of_files
-from jobs.store.rocksdb_queues import rocksdb_queues
+from jobs.store.queue_files import StoredQueue, chunks, queues_of_rows
 from jobs.store.store import Store
 from jobs.store.units import units_of
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -71,11 +69,8 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
     """Return how both kinds compare; None where a store does not have both."""
     if features_of(store).queues is not QueueStorage.BOTH:
         return None
-    stored = rocksdb_queues(store)
-    if stored is None:
-        return None
     result = DoubleWrite()
-    copies = {queue.name: queue for queue in queues_of_files(stored.files, store)}
+    copies = {queue.name: queue for queue in queues_of_rows(store)}
     plain = {
         name: queue for name, queue in file_queues.items() if name.kind is QueueKind.PLAIN and not queue.in_rocksdb
     }
@@ -135,10 +130,7 @@ def _add_last(result: DoubleWrite, queue: StoredQueue, start: int, end: int) -> 
 def _live(queue: StoredQueue, log_start: int) -> tuple[int, int]:
     """Return the positions of a queue's units whose records are in the log; of both kinds the others may be deleted."""
     end = queue.written_end()
-    live = bisect_left(
-        range(end), log_start, queue.start, key=lambda at: int(units_of(queue, at, at + 1)["physical_offset"][0])
-    )
-    return live, end
+    return queue.first_from(log_start, end), end
 
 
 def unwritten_light_queues(report: DoubleWrite | None, missing: Iterable[QueueName]) -> Iterator[QueueName]:

@@ -257,7 +257,7 @@ def doubted_end(store: Store, log_end: int) -> int | None:
     if store.is_closed or not store.segments or broker_process(store.root) is not None:
         return None
     with suppress(OSError):  # said where queues and index files are compared
-        newest = newest_known(store, queues_of_files(store.queue_files, store))
+        newest = newest_known(store, queues_of_files(store.queue_files, store.storage))
         return newest if has_lost_end(store, newest, log_end) else None
     return None
 

@@ -15,10 +15,16 @@ from jobs.diagnosis.broker_start import QueueStop
 from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
-from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRONG_FILE_SIZE, Finding
+from jobs.lake.findings import (
+    DAMAGED_CONFIGURATION,
+    DELETED_TOPIC,
+    QUEUES,
+    UNDECIDED_TOPIC,
+    WRONG_FILE_SIZE,
+    Finding,
+)
 from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
-from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.broker_config import CONSUMERS_FILE, Progress, ReaderKind, broker_config
 from jobs.store.chain import watermark
 from jobs.store.config_files import TOPICS_FILE, read_config
@@ -27,14 +33,15 @@ from jobs.store.queue_files import (
     KINDS,
     QueueFile,
     StoredQueue,
-    every_queue_file,
     file_sizes,
     plain_file_size,
     undecided_sizes,
 )
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_deleted
+from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import Store
+from jobs.store.topics import Fate
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from jobs.verify.databases import queue_step, rows_to_come
@@ -79,6 +86,8 @@ _CAUSES = {
     DifferenceKind.RESTARTED: "the topic was deleted and made again: its queue offsets began at 0 once more",
     DifferenceKind.DROPPED: "the broker dropped the record silently, for its queue offset is below the queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
+    DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker began it at 0 once more: the topic was not "
+    "deleted, and consumers get none of these messages",
 }
 _ALL_LOST = (
     "the folders of all queues were deleted; a broker of 4.7.1 or later makes them again from the log when it starts"
@@ -89,6 +98,7 @@ _TABLES = {
     TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
     CONSUMERS_FILE: "the broker would start from its backup, or every consumer group from its beginning again",
 }
+_UNDECIDED_TOPIC = "undecided: the topic was deleted, or the queue is lost and consumers get none of these messages"
 _DELETED = "the topic was deleted: its messages stay in the log as long as their segments, and need no units"
 
 
@@ -106,7 +116,9 @@ def compare_queues(
 ) -> QueueFindings:
     """Compare the queues of a store with its log, which is read once."""
     try:
-        every_queue_file(store)
+        stored = rocksdb_queues(store)
+        if stored is not None:
+            stored.rows.check()
     except FormatError as error:
         return QueueFindings(_unreadable(error, store), _read_log(workers, store, range_size))
     # Before the queues are looked at: a consumer may go on meanwhile.
@@ -116,22 +128,24 @@ def compare_queues(
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
     size = plain_file_size(store)
-    units = [_finding(queues[difference.queue], difference, size) for difference in joined.differences]
+    units = [_finding(queues[difference.queue], difference, size, joined) for difference in joined.differences]
     doubted = {unit.log_offset: unit.title for unit in units if unit.cause == _UNDECIDED}
     tails = tail_findings(workers, store, [(queue, joined.ends[name]) for name, queue in queues.items()])
     double = compare_double_write(store, queues)
     left_out = frozenset(unwritten_light_queues(double, joined.without_queue))
-    missing = [_attributed(one, doubted) for one in _missing_queues(joined, topic_table(store), left_out)]
+    missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in WITHOUT_UNIT else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
-    deleted = [finding for finding in (*missing, *units) if finding.kind == DELETED_TOPIC]
+    facts = {DELETED_TOPIC, UNDECIDED_TOPIC} if joined.topics.unsupported else {DELETED_TOPIC}
+    deleted = [finding for finding in (*missing, *units) if finding.kind in facts]
+    is_unknown = any(finding.kind == UNDECIDED_TOPIC for finding in deleted)
     report = PartReport(
         [
             *files,
             *_damaged_configuration(store),
             *_all_missing(joined, store),
-            *_missing_folders([finding for finding in missing if finding.kind != DELETED_TOPIC], joined),
-            *(finding for finding in units if finding.file not in wrong_sizes and finding.kind != DELETED_TOPIC),
+            *_missing_folders([finding for finding in missing if finding.kind not in facts], joined),
+            *(finding for finding in units if finding.file not in wrong_sizes and finding.kind not in facts),
             *tails,
             *_double_write_findings(double),
             *sequence_findings(joined, store),
@@ -140,6 +154,7 @@ def compare_queues(
         {**_numbers(joined), "of_deleted_topics": sum(finding.times for finding in deleted)},
         notes,
         deleted,
+        doubts=[f"which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
         database=queue_step(store),
     )
     return QueueFindings(report, joined.log_end, ahead_of_log(joined), tuple(_stops(joined)))
@@ -232,12 +247,15 @@ def _double_write_findings(double: DoubleWrite | None) -> Iterator[Finding]:
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 
-def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Finding:
+def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined: JoinResult) -> Finding:
     position = difference.position * queue.unit_size
     file = queue.file_at(difference.position)
     base = file.base_offset if file else position // file_size * file_size
     is_field = difference.field != "unit"
-    cause = _UNDECIDED if difference.may_be_of_a_record else _CAUSES[difference.kind]
+    if difference.kind is DifferenceKind.UNDECIDED_TOPIC:
+        cause = f"{_UNDECIDED_TOPIC}; {joined.topics.explain(queue.name.topic)}"
+    else:
+        cause = _UNDECIDED if difference.may_be_of_a_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
         cause = f"undecided: the file behind it has a wrong name or is of another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
@@ -249,19 +267,21 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Find
     return Finding(QUEUES, difference.kind.value, *place, *values, cause, difference.times, difference.log_offset)
 
 
-def _missing_queues(joined: JoinResult, topics: TopicTable, left_out: Collection[QueueName]) -> Iterator[Finding]:
+def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iterator[Finding]:
     """Yield the queues that have records and no folder."""
-    for name, (count, first, last) in sorted(joined.without_queue.items()):
+    for name, (count, first, _, _) in sorted(joined.without_queue.items()):
         if name in left_out:
             continue
-        is_deleted = topics.is_deleted(name.topic) or last < _beginning(name.topic, joined)
+        fate = joined.fate_of(name)
         kind, cause = DifferenceKind.MISSING_QUEUE.value, _ALL_LOST
-        if is_deleted:
+        if fate is Fate.DELETED:
             kind, cause = DELETED_TOPIC, _DELETED
+        elif joined.queues and fate is Fate.UNDECIDED:  # without any queue a broker makes all of them again
+            kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; {joined.topics.explain(name.topic)}"
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
         expected = f"{count} units, the first of offset {first}"
-        times, log_offset = count if is_deleted else 1, first if count == 1 else None
+        times, log_offset = count if fate is Fate.DELETED else 1, first if count == 1 else None
         yield Finding(QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset)
 
 
@@ -275,16 +295,6 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
         yield Finding(
             QUEUES, DifferenceKind.MISSING_QUEUE.value, "consumequeue", None, "files", "none", noted, _ALL_LOST
         )
-
-
-def _beginning(topic: str, joined: JoinResult) -> int:
-    """Return the first offset of a topic that was deleted and created again; 0 if it was not."""
-    old = [
-        difference.log_offset or 0
-        for difference in joined.differences
-        if difference.kind is DifferenceKind.DELETED_TOPIC and difference.queue.topic == topic
-    ]
-    return min((beginning for name, beginning in joined.beginnings.items() if name.topic == topic and old), default=0)
 
 
 def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:

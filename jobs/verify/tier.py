@@ -110,7 +110,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
             Finding(QUEUES, FOREIGN_RECORD, *place, found, f"records of {queue.topic} {queue.queue_id}", cause)
         )
     matched = 0
-    for stored in queues_of_files(store.queue_files, store):
+    for stored in queues_of_files(store.queue_files, store.storage):
         matched, differences = _compared(stored, expected, store)
         wrong += [LostRanges(lost).attributed(one._replace(file=store.below(one.file))) for one in differences]
     indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))

@@ -18,6 +18,7 @@ CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 
 SEPARATOR = b"\x01"
 NUMBER_SIZE = 8  # of the queue offset, with which a unit's key ends
+ABOVE_ALL_NUMBERS = b"\x80"  # after a prefix: no key of a unit of the queue comes later
 _MIN, _MAX = b"min", b"max"
 
 

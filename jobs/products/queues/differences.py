@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Flag, StrEnum, auto, unique
 from typing import Self
 
+from jobs.store.topics import Fate
 from rmq_formats.consumequeue.unit import QueueName
 
 
@@ -57,7 +58,10 @@ class DifferenceKind(StrEnum):
     CORRUPT = "corrupt_unit", Trait.BAD_PLACE
     RESTARTED = "queue_restarted", Trait.AGAINST_RECORD
     DROPPED = "dropped_record", Trait.NO_UNIT
-    DELETED_TOPIC = "deleted_topic", Trait.NO_FAULT  # messages of a topic that was deleted and created again
+    # Messages from before a queue began at 0 once more.
+    DELETED_TOPIC = "deleted_topic", Trait.NO_FAULT  # the topic was deleted and created again
+    QUEUE_LOST = "queue_lost_and_restarted", Trait.NO_UNIT  # it was not: the queue's folder was lost
+    UNDECIDED_TOPIC = "deleted_or_lost_queue", Trait.NO_FAULT  # nothing tells which of the two
 
 
 def _with(trait: Trait) -> frozenset[DifferenceKind]:
@@ -65,6 +69,11 @@ def _with(trait: Trait) -> frozenset[DifferenceKind]:
 
 
 BAD_PLACES, NOT_OF_QUEUES = _with(Trait.BAD_PLACE), _with(Trait.NO_FAULT)
+OF_EARLIER_QUEUE = {
+    Fate.DELETED: DifferenceKind.DELETED_TOPIC,
+    Fate.ALIVE: DifferenceKind.QUEUE_LOST,
+    Fate.UNDECIDED: DifferenceKind.UNDECIDED_TOPIC,
+}
 WITHOUT_UNIT, OVERWRITTEN = _with(Trait.NO_UNIT), _with(Trait.OVERWRITTEN)
 _FEW = 2
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.lake.table_file import Action
-from jobs.products.queues.differences import Difference
+from jobs.products.queues.differences import OF_EARLIER_QUEUE, Difference
 from jobs.products.queues.range_matcher import (
     EMPTY,
     LackingQueue,
@@ -39,6 +39,7 @@ from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, holes, plan_ranges
 from jobs.store.retention import ListedLog, confirm_deleted, deleted_ranges
 from jobs.store.store import Store
+from jobs.store.topics import Fate, TopicTable, topic_table
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
@@ -74,9 +75,31 @@ class JoinResult:
     damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of what is no record
     newer: list[NewerRun] = field(default_factory=list)  # of records after the dispatched part, in the log's order
     queues: tuple[StoredQueue, ...] = ()  # as they were looked at
+    topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple
     log_end: int = 0
     dispatched: int = 0
     taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
+
+    def fate_of(self, name: QueueName) -> Fate:
+        """Return what became of a queue without files: of a topic that began again, its messages are of before."""
+        of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
+        newest_ms = max(lacking.newest_ms for lacking in of_topic)
+        if self.without_queue[name].last < self._beginning(name.topic):
+            return self.topics.fate_of_earlier(name.topic, newest_ms)
+        return self.topics.fate(name.topic, newest_ms)
+
+    def _beginning(self, topic: str) -> int:
+        """Return the first offset of a topic whose queues began at 0 once more; 0 if they did not."""
+        earlier = OF_EARLIER_QUEUE.values()
+        if not any(one.kind in earlier and one.queue.topic == topic for one in self.differences):
+            return 0
+        return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)
+
+
+def topics_of(store: Store, queues: Iterable[StoredQueue]) -> TopicTable:
+    """Return the broker's table of topics; *queues* show further topics that are alive."""
+    table = topic_table(store)
+    return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
 
 
 class LogExtent(NamedTuple):
@@ -114,7 +137,8 @@ def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Pi
 def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE) -> JoinResult:
     """Join all of a store, for its differences."""
     seen = look(workers, store)
-    matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched, seen.light_dispatched)
+    topics = topics_of(store, seen.queues)
+    matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched, seen.light_dispatched, topics=topics)
     ranges = ListedLog(store, plan_ranges(store, store.start_offset, range_size)).narrow().ranges
     outcomes: list[Outcome[RangeMatches]] = workers.ranges(ranges, partial(match_range, matching), id)
     confirm_deleted(store, outcomes)
@@ -122,13 +146,13 @@ def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DE
         (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, store.start_offset)
     )
     log = LogExtent(store.start_offset, log_end, deleted_ranges(outcomes))
-    return finish(workers, store, rules, seen, [outcome.payload for outcome in outcomes], log)
+    return finish(workers, store, matching, seen, [outcome.payload for outcome in outcomes], log)
 
 
 def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     workers: Workers,
     store: Store,
-    rules: QueueRules,
+    matching: Matching,
     seen: Look,
     matches: Sequence[RangeMatches],
     log: LogExtent,
@@ -140,11 +164,13 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     *write* gets the rows of what is left, in the tasks.
     """
     joined = _sum(seen, [*log.before, *matches], log.end)
+    joined.topics = matching.topics
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
     gaps = tuple((start, end) for _, start, end in holes(store.segments))
     damaged = tuple(sorted(joined.damaged))
-    bounds = Bounds(log.start, log.end, limit, store.is_final, tuple(log.deleted_meanwhile), gaps, damaged)
+    deleted_meanwhile = tuple(log.deleted_meanwhile)
+    bounds = Bounds(log.start, log.end, limit, store.is_final, deleted_meanwhile, gaps, damaged, matching.topics)
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [
@@ -152,7 +178,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
         for part in workers.map(parts, partial(_unresolved, bounds=bounds), "matching queue units")
         for offset in part
     ]
-    resolved = resolve(workers, store, rules, open_offsets) if open_offsets else {}
+    resolved = resolve(workers, store, matching.rules, open_offsets) if open_offsets else {}
     for part in workers.map(
         parts, partial(_settle, bounds=bounds, resolved=resolved, write=write), "matching queue units"
     ):
@@ -175,8 +201,8 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> JoinResul
         joined.newer += part.newer
         joined.taken_to = part.taken_to if part.taken_to is not None else joined.taken_to
         for name, more in part.without_queue.items():
-            known = joined.without_queue.get(name, more._replace(units=0))
-            joined.without_queue[name] = LackingQueue(known.units + more.units, known.first, more.last)
+            known = joined.without_queue.get(name)
+            joined.without_queue[name] = known.followed_by(more) if known else more
     if joined.waiting:
         joined.behind = max(joined.behind, log_end - seen.light_dispatched)
     return joined

@@ -7,7 +7,7 @@ their beginnings at different times: every unit gets its row in exactly one run.
 unit was seen is compared with the queues as the lake's row describes it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,12 +18,11 @@ from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
-from jobs.products.queues.differences import NOT_OF_QUEUES
-from jobs.products.queues.join import JoinResult, LogExtent, Rows, Write, finish
+from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind
+from jobs.products.queues.join import JoinResult, LogExtent, Rows, Write, finish, topics_of
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import SCHEMA, Status, batches_of
 from jobs.products.queues.settings import queue_rules
-from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.chain import Outcome
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import lost_ends
@@ -32,6 +31,7 @@ from jobs.store.ranges import Range
 from jobs.store.retention import deleted_ranges
 from jobs.store.selection import Selection
 from jobs.store.store import Store
+from jobs.store.topics import Fate
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 
@@ -49,7 +49,7 @@ def start(run: Run, state: State | None) -> Started[RangeMatches]:
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since; what was dispatched stays so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
-    topics = topic_table(run.store)
+    topics = topics_of(run.store, seen.queues)
     matching = Matching(
         rules,
         seen.queues,
@@ -82,7 +82,7 @@ class StartedQueues:
         log = log._replace(before=self._match_deleted(log, finished))
         matches = [outcome.payload.value for outcome in outcomes]
         write = partial(_write_rows, run.output, run.selection)
-        joined = finish(run.workers, run.store, self.matching.rules, self.seen, matches, log, write)
+        joined = finish(run.workers, run.store, self.matching, self.seen, matches, log, write)
         finished.add(CONSUME_QUEUE, *joined.written)
         finished.state = state_of(joined, self.state)
         finished.behind = joined.behind
@@ -91,7 +91,7 @@ class StartedQueues:
             "expired": joined.expired,
             "differences": len(joined.differences),
         }
-        finished.contradictions = count_contradictions(joined, run.store, self.matching.topics)
+        finished.contradictions = count_contradictions(joined, run.store)
         # A later run has nothing to do with what is before its own part of the log.
         lost = [
             one
@@ -99,6 +99,7 @@ class StartedQueues:
             if self.state is None or one.end >= to_offset
         ]
         finished.gaps = [Gap(one.start, one.end, f"{one.text}; `verify` says more") for one in lost]
+        finished.notes = list(notes_of_undecided(joined))
         return finished
 
     def _match_deleted(self, log: LogExtent, finished: Finished) -> list[RangeMatches]:
@@ -157,7 +158,7 @@ def _match_kept(write: Write, matching: Matching, kept: Iterable[Records]) -> tu
     return matches, write("deleted", batches_of(there, tags))
 
 
-def count_contradictions(joined: JoinResult, store: Store, topics: TopicTable) -> int:
+def count_contradictions(joined: JoinResult, store: Store) -> int:
     """
     Return how much of the queues is not as the log says; not what the log has lost, nor what was deleted.
 
@@ -169,11 +170,27 @@ def count_contradictions(joined: JoinResult, store: Store, topics: TopicTable) -
     missing = [
         name
         for name in joined.without_queue
-        if not topics.is_deleted(name.topic)
+        if joined.fate_of(name) is Fate.ALIVE
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
     wrong = sum(one.times for one in joined.differences if one.kind not in NOT_OF_QUEUES)
     return wrong + sum(joined.without_queue[name].units for name in missing)
+
+
+def notes_of_undecided(joined: JoinResult) -> Iterator[str]:
+    """Yield the topics whose messages have no queue, where nothing tells whether they were deleted."""
+    if not joined.queues:
+        return
+    topics = {
+        name.topic: joined.topics.explain(name.topic)
+        for name in sorted(joined.without_queue)
+        if joined.fate_of(name) is Fate.UNDECIDED
+    }
+    for one in joined.differences:
+        if one.kind is DifferenceKind.UNDECIDED_TOPIC:
+            topics.setdefault(one.queue.topic, joined.topics.explain(one.queue.topic))
+    for topic, why in topics.items():
+        yield f"undecided: the topic {topic!r} was deleted, or its queues are lost: {why}"
 
 
 def cut_back(state: State, offset: int) -> State:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.rows import RowBlock, Status, expected_rows
-from jobs.products.queues.topics import TopicTable
 from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import StoredQueue
 from jobs.store.tag_extensions import stored_tags_codes
+from jobs.store.topics import Fate, TopicTable
 from jobs.store.units import Units, units_of
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.scan import Records
@@ -70,6 +70,11 @@ class LackingQueue(NamedTuple):
     units: int
     first: int  # physical offset of the first of them
     last: int
+    newest_ms: int = 0  # when the newest of their records was stored
+
+    def followed_by(self, more: "LackingQueue") -> "LackingQueue":
+        """Return both as one."""
+        return LackingQueue(self.units + more.units, self.first, more.last, max(self.newest_ms, more.newest_ms))
 
 
 @dataclass(slots=True)
@@ -134,9 +139,10 @@ class Matcher:
             number = numbers.get(name)
             if number is None:
                 first, last = units["physical_offset"][[0, -1]].tolist()
-                matches.without_queue[name] = LackingQueue(int(units.size), first, last)
+                newest_ms = int(units["store_timestamp"].max())
+                matches.without_queue[name] = LackingQueue(int(units.size), first, last, newest_ms)
                 if self._matching.with_rows:
-                    is_deleted = self._matching.topics.is_deleted(name.topic)
+                    is_deleted = self._matching.topics.fate(name.topic, newest_ms) is Fate.DELETED
                     blocks.append(expected_rows(name, units, Status.DELETED if is_deleted else Status.MISSING, tags))
                 continue
             queue = self._matching.queues[number]

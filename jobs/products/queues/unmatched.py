@@ -10,6 +10,7 @@ each of them is, `classification` says.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -18,12 +19,13 @@ from numpy.typing import NDArray
 
 from jobs.products.queues import classification
 from jobs.products.queues.classification import Answer, OddUnit
-from jobs.products.queues.differences import BAD_PLACES, Difference, DifferenceKind, merged
+from jobs.products.queues.differences import BAD_PLACES, OF_EARLIER_QUEUE, Difference, DifferenceKind, merged
 from jobs.products.queues.range_matcher import runs
 from jobs.products.queues.records_at import RecordAt, Resolved
 from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.tag_extensions import stored_tags_codes
+from jobs.store.topics import TopicTable
 from jobs.store.units import Units, is_gone, is_written, units_of
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind
@@ -44,6 +46,7 @@ class Bounds(NamedTuple):
     deleted_meanwhile: tuple[tuple[int, int], ...] = ()  # ranges of the log that were deleted before they were read
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
     damaged: tuple[tuple[int, int], ...] = ()  # ranges that hold no record, but for bridges over lost ones
+    topics: TopicTable = TopicTable()  # says which topics were deleted
 
     def are_gone(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which offsets lie in a range that was deleted."""
@@ -360,9 +363,10 @@ class _Settling:
             text = f"offset {physical_offset}, size {int(unit['size'])}, tags code {int(unit['tags_code'])}"
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
             kind = self._kind_of_missing(position, physical_offset)
-            is_deleted = kind is DifferenceKind.DELETED_TOPIC
-            self._missing_row(number, Status.DELETED if is_deleted else Status.MISSING)
-            if named is not None and not is_deleted:
+            if kind is DifferenceKind.DELETED_TOPIC:
+                kind = self._kind_of_earlier
+            self._missing_row(number, Status.DELETED if kind is DifferenceKind.DELETED_TOPIC else Status.MISSING)
+            if named is not None and kind not in OF_EARLIER_QUEUE.values():
                 self._result.differences[named] = _overwritten(self._result.differences[named], text)
                 continue
             if kind is DifferenceKind.MISSING:
@@ -376,6 +380,13 @@ class _Settling:
             if difference.kind is not DifferenceKind.MISPLACED
             or not classification.follows(difference, missing, bad.keys())
         ]
+
+    @cached_property
+    def _kind_of_earlier(self) -> DifferenceKind:
+        """What messages from before the queue's beginning are of."""
+        earlier = self._units[self._offsets < self._result.beginning]
+        fate = self._bounds.topics.fate_of_earlier(self._name.topic, int(earlier["store_timestamp"].max()))
+        return OF_EARLIER_QUEUE[fate]
 
     def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
         has_file = self._queue.file_at(position) is not None

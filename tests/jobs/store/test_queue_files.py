@@ -128,3 +128,30 @@ def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: py
 
     assert (end - 1, end) == (seen.watermark, seen.end)
     assert 1 == len(read)
+
+
+@pytest.mark.parametrize("hole", [range(3), range(10, 40), range(30, 50), range(31, 32), range(60, 64), range(64)])
+@pytest.mark.parametrize("first", [0, 17, 31, 33, 64])
+def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, first: int, tmp_path: Path) -> None:
+    """A place without a unit says nothing of the log: what is before and after it is found all the same."""
+    folder = tmp_path / T1.path
+    folder.mkdir(parents=True)
+    units = [bytes(UNIT.size) if at in hole else UNIT.pack(at * 100, 100, -1) for at in range(64)]
+    (folder / name_of_offset(0)).write_bytes(b"".join(units))
+    (tmp_path / "commitlog").mkdir()
+    found = queue_of(list_store(str(tmp_path))).first_from(first * 100, 64)
+    written = [at for at in range(64) if at not in hole]
+
+    assert [at for at in written if at >= found] == [at for at in written if at >= first]
+
+
+def test_a_run_after_a_cut_takes_new_units_before_a_hole(tmp_path: Path) -> None:
+    """Zeros where a page was lost lead to offset 0, which is before everything that is new."""
+    folder = tmp_path / T1.path
+    folder.mkdir(parents=True)
+    units = [bytes(UNIT.size) if at in range(11, 20) else UNIT.pack(at * 100, 100, -1) for at in range(64)]
+    (folder / name_of_offset(0)).write_bytes(b"".join(units))
+    (tmp_path / "commitlog").mkdir()
+    queue = queue_of(list_store(str(tmp_path)))
+
+    assert queue_ends.seen_of(queue, 63, 1000).watermark == 10

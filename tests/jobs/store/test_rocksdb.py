@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,18 @@ import pytest
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
 from jobs.store.features import Features, QueueStorage, features_of
+from jobs.store.queue_ends import look
 from jobs.store.queue_files import stored_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
-from rmq_formats.rocksdb.queues import UNIT_FAMILY
+from rmq_formats.rocksdb.layout import UNIT_VALUE
+from rmq_formats.rocksdb.queues import UNIT_FAMILY, QueuePrefix, encode_unit_key
+from rmq_formats.store import name_of_offset
 from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, unpack_feature
 from tests.support.stores import flip, tree_state, units_by_queue
 
@@ -185,3 +192,65 @@ def test_a_file_of_a_terabyte_that_nobody_wrote_costs_no_memory(name: str, tmp_p
     os.truncate(tmp_path / name, 1 << 40)
     with pytest.raises(CorruptData), open_database(str(tmp_path), AnyStorage()):
         pass
+
+
+def make_queue(root: Path, units: int) -> None:
+    """Make a database that holds one queue, each of its messages of 100 bytes."""
+    from rocksdict import Options, Rdict
+
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / name_of_offset(0)).write_bytes(bytes(units * 100))
+    database = Rdict(str(root / "consumequeue"), Options(raw_mode=True))
+    queue = QueuePrefix("T", 0)
+    for number in range(units):
+        database[encode_unit_key(queue, number)] = UNIT_VALUE.pack(number * 100, 100, 7, number)
+    database.close()
+
+
+def test_following_keeps_no_copy_of_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker changes its database at each step of `--follow`; what was read of the state before is of no more use."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    make_queue(tmp_path / "store", 5000)
+    table = next((tmp_path / "store" / "consumequeue").glob("*.sst"))
+    for step in range(5):
+        os.utime(table, (step, step))
+        seen = look(OneByOne(), list_store(str(tmp_path / "store")))
+        assert seen.ends == (5000,)
+        del seen
+
+    files = [path for path in temporary.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert len(list(temporary.iterdir())) == 1
+    assert sum(path.stat().st_size for path in files) < table.stat().st_size
+
+
+def test_a_look_at_queues_in_rocksdb_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_queue(tmp_path, 5000)
+    read = 0
+    rows = rocksdb.Database.rows
+
+    def counted(self: rocksdb.Database, family: str, start: bytes = b"", at_once: int = 1000) -> Iterator[rocksdb.Rows]:
+        nonlocal read
+        for some in rows(self, family, start, at_once):
+            read += len(some.keys)
+            yield some
+
+    monkeypatch.setattr(rocksdb.Database, "rows", counted)
+    name = QueueName(QueueKind.PLAIN, "T", 0)
+    seen = look(OneByOne(), list_store(str(tmp_path)), {name: 4990}, 4990 * 100)
+
+    assert (seen.watermarks, seen.ends) == ((4990,), (5000,))
+    assert read < 100
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 10), (3, 5), (9, 40), (60, 64), (64, 70), (5, 5)])
+def test_rows_are_read_as_a_file_of_units(start: int, stop: int, tmp_path: Path) -> None:
+    """Numbers without a row are zeros, as where a queue file has a hole."""
+    make_queue(tmp_path, 64)
+    store = list_store(str(tmp_path))
+    (queue,) = stored_queues(store)
+    expected = [UNIT.pack(at * 100, 100, 7) if at < 64 else bytes(UNIT.size) for at in range(start, stop)]
+
+    assert queue.read(start, stop) == b"".join(expected)
+    assert (queue.start, queue.capacity, queue.written_end()) == (0, 64, 64)

@@ -187,7 +187,9 @@ def test_an_old_table_of_topics_does_not_make_a_lost_folder_a_deleted_topic(gold
     table.write_text(table.read_text().replace('"Orders"', '"Older"'))
     verdict = verified(store)
 
-    assert {finding.kind for finding in verdict.findings} == {"missing_queue"}
+    assert {finding.kind for finding in verdict.findings} == {"deleted_or_lost_queue"}
+    assert "lacks 'Orders', which has queues" in text_of(verdict)
+    assert verdict.exit_code is ExitCode.DAMAGE
 
 
 def test_a_geometry_that_cannot_be_detected_does_not_end_the_verification(store: Path) -> None:

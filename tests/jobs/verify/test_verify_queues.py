@@ -296,22 +296,6 @@ def test_a_deleted_queue_is_told_once(store: Store) -> None:
     assert finding.expected == "26 units, the first of offset 0"
 
 
-def test_messages_of_a_topic_that_was_deleted_and_created_again_are_no_fault(store: Store) -> None:
-    """The queue holds the messages that came after; those from before are of the old topic."""
-    units = [store.unit(T1, n) for n in range(26)]
-    shutil.rmtree(store.root / T1)
-    (store.root / T1).mkdir()
-    for number, unit in enumerate(units[20:]):
-        store.write_record(decode_unit(unit).physical_offset, NUMBER, be(number, 8))
-    (store.root / T1 / name_of_offset(0)).write_bytes(b"".join(units[20:]).ljust(FILE, b"\0"))
-    report = verified(store.root, store.name)
-
-    assert report.findings == []
-    assert [(fact.kind, fact.file, fact.times) for fact in report.facts] == [
-        ("deleted_topic", f"{T1}/{name_of_offset(0)}", 20)
-    ]
-
-
 def test_a_record_whose_number_was_given_already_is_told(store: Store) -> None:
     store.write_record(decode_unit(store.unit(T1, 25)).physical_offset, NUMBER, be(7, 8))
     store.write(T1, 25, bytes(UNIT.size))

@@ -4,7 +4,6 @@ import shutil
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import Target
 from jobs.storage.scratch import Scratch
-from jobs.store import queue_files
 from jobs.store.rocksdb import Rows
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -158,19 +156,6 @@ def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_pa
     assert report.findings == []
     assert report.numbers["matched"] == report.numbers["expected"]
     assert "light queues were not in RocksDB yet" in report.notes[0]
-
-
-def test_a_copy_that_an_executor_does_not_see_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue file that is deleted meanwhile is retention; our own copy cannot be."""
-    store = list_store(str(unpack_feature("b551-rockscq-clean", tmp_path).root))
-    queue = queue_files.stored_queues(store)[0]
-    monkeypatch.setattr(queue_files, "uname", lambda: SimpleNamespace(nodename="elsewhere"))
-    lost = queue_files.StoredQueue(
-        queue.name, (queue.files[0]._replace(location=str(tmp_path / "none")),), in_rocksdb=True
-    )
-
-    with pytest.raises(OSError, match=r"not to be seen on elsewhere"):
-        lost.read(0, 1)
 
 
 def test_an_index_in_rocksdb_is_compared_with_the_log(situation: StoreOf) -> None:
