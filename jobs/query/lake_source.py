@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby, islice
 from typing import Any
 
 from jobs.lake.lake import DEFAULT_BROKER
@@ -47,9 +48,9 @@ from rmq_formats.indexfile.keys import KeyKind, key_text
 from rmq_formats.release import Release
 
 _TOGETHER = 64  # messages that are read with one query
+_MOST_OFFSETS = 1 << 20  # of messages, that are held at once
 _SAMPLED = 200  # of the newest messages, which tell the release
 _SAMPLED_BYTES = 1 << 20
-_PLACE = "store_id, physical_offset"
 _OURS = "total_size IS NOT NULL"  # another engine's own rows lack it
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 
@@ -130,33 +131,45 @@ class LakeSource:
         """Return rows of a table, of this store; the caller has quoted every text."""
         return self.tables.rows(f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}")  # noqa: S608
 
-    def _messages(self, *conditions: str, rest: str = "ORDER BY physical_offset DESC") -> Iterator[Message]:
-        """Yield messages: first their places, from narrow columns alone, then the rows at these places."""
-        return self._at_places(self.select(_PLACE, MESSAGES, *conditions, rest=rest))
+    def _newest_first(self, *conditions: str, table: str = MESSAGES) -> Iterator[Message]:
+        """Yield the messages of rows that the conditions hold for, or that index entries lead to, each once."""
+        return self.placed(self._offsets(table, conditions))
 
-    def _at_places(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
-        places = [(row["store_id"], row["physical_offset"]) for row in rows]
-        return (message for _, message in self.placed(places))
+    def _offsets(self, table: str, conditions: Sequence[str]) -> Iterator[int]:
+        """
+        Yield the offsets of rows, descending, each once.
 
-    def _of_entries(self, *conditions: str) -> Iterator[Message]:
-        """Yield the messages that index entries lead to, newest first, each once."""
-        newest_first = "ORDER BY physical_offset DESC"
-        return self._at_places(self.select(f"DISTINCT {_PLACE}", INDEX_ENTRIES, *conditions, rest=newest_first))
+        They come in parts, each with a limit that reaches the storage: whoever needs few reads few, and memory does not
+        grow with the number of rows.
+        """
+        before, count = MAX_TIME, _TOGETHER
+        while True:
+            where = self.condition(*conditions, f"physical_offset < {before}")
+            order = f"ORDER BY physical_offset DESC LIMIT {count}"
+            found = self.tables.numbers(f"SELECT physical_offset FROM {table} WHERE {where} {order}")  # noqa: S608
+            yield from (offset for offset, _ in groupby(found))
+            if len(found) < count:
+                return
+            before, count = found[-1], min(count * 16, _MOST_OFFSETS)
 
-    def placed(self, places: Sequence[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], Message]]:
-        """Yield the messages at places (store id and physical offset), each with its place."""
-        for start in range(0, len(places), _TOGETHER):
-            some = places[start : start + _TOGETHER]
-            offsets = one_of("physical_offset", {offset for _, offset in some})
-            rows = self.select("*", MESSAGES, offsets, one_of("store_id", {store for store, _ in some}), _OURS)
-            by_place = {(row["store_id"], row["physical_offset"]): row for row in rows}
-            lost = [offset for store, offset in some if (store, offset) not in by_place]
+    def placed(self, offsets: Iterable[int]) -> Iterator[Message]:
+        """Yield the messages at offsets, in their order."""
+        left = iter(offsets)
+        while some := list(islice(left, _TOGETHER)):
+            rows = self.select("*", MESSAGES, one_of("physical_offset", some), _OURS)
+            by_offset = {row["physical_offset"]: row for row in rows}
+            lost = [offset for offset in some if offset not in by_offset]
             if lost:
-                self.lacking.append(
+                self.lack(
                     f"the table {MESSAGES} has no row of {len(lost)} messages that {INDEX_ENTRIES} has entries of, the "
                     f"first at offset {min(lost)}: rows were deleted"
                 )
-            yield from ((place, self._message(by_place[place])) for place in some if place in by_place)
+            yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
+
+    def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
+        """Return the message that is stored first, or last, of those that the conditions hold for."""
+        rows = self.select("*", MESSAGES, *conditions, _OURS, rest=f"ORDER BY physical_offset {order} LIMIT 1")
+        return self._message(rows[0]) if rows else None
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row["body"] is None and row["body_length"] > 0:
@@ -167,7 +180,7 @@ class LakeSource:
 
     def under_unique_key(self, unique_key: str) -> Iterator[Message]:
         """Yield the messages of every topic that have a producer's id, newest first."""
-        return self._messages(f"uniq_key = {text(unique_key)}")
+        return self._newest_first(f"uniq_key = {text(unique_key)}")
 
     def superseded(self, condition: str) -> Iterator[Message]:
         """Yield the messages that their broker took back, of those that a condition holds for."""
@@ -194,15 +207,16 @@ class LakeSource:
     def _candidates(self, kind: KeyKind, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
         of_topic = (f"topic = {text(topic)}", *window)
         if kind is KeyKind.UNIQUE:
-            return self._messages(f"uniq_key = {text(key)}", *of_topic)
+            return self._newest_first(f"uniq_key = {text(key)}", *of_topic)
         if kind is KeyKind.TAG:
-            return self._messages(f"tags = {text(key)}", *of_topic)
+            return self._newest_first(f"tags = {text(key)}", *of_topic)
         if not self._through_log and self.tables.has(INDEX_ENTRIES):
             key_hash = index_key_hash(key_text(topic, key))
-            return self._of_entries(f"key_hash = {key_hash}", of_topic[0], f"key = {text(key)}", *window)
+            of_key = (f"key_hash = {key_hash}", of_topic[0], f"key = {text(key)}", *window)
+            return self._newest_first(*of_key, table=INDEX_ENTRIES)
         if not self._through_log:
             self.say("the lake has no table index_entries: every message's keys are looked at")
-        return self._messages(f"array_has(keys, {text(key)})", *of_topic)
+        return self._newest_first(f"array_has(keys, {text(key)})", *of_topic)
 
     def key_hits(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
@@ -212,15 +226,16 @@ class LakeSource:
             return
         self.lack_damage()
         key_hash = index_key_hash(key_text(topic, key))
-        for message in self._of_entries(f"key_hash = {key_hash}", *_window(begin, end)):
+        for message in self._newest_first(f"key_hash = {key_hash}", *_window(begin, end), table=INDEX_ENTRIES):
             yield from [message] * entries_under(message, key_hash)
 
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
         """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
         quoted = text(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
-        oldest_first = "ORDER BY store_timestamp, physical_offset"
-        for message in self._messages(condition, rest=f"{oldest_first} LIMIT {EXPLAINED_BY}"):
+        oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {EXPLAINED_BY}"
+        places = self.select("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
+        for message in self.placed(place["physical_offset"] for place in places):
             for kind in KeyKind:
                 if says(message, kind, text_):
                     yield Occurrence(message, kind, self._is_indexed(message, kind, text_))
@@ -270,7 +285,7 @@ class LakeSource:
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number; of several, the one that was stored first."""
         conditions = (f"topic = {text(topic)}", f"queue_id = {queue_id}", f"queue_offset = {queue_offset}", _WITH_UNIT)
-        return next(self._messages(*conditions, rest="ORDER BY physical_offset LIMIT 1"), None)
+        return self._first(*conditions)
 
     def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
@@ -278,7 +293,7 @@ class LakeSource:
             stop = min(start + _TOGETHER, end)
             place = (f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT)
             numbers = (f"queue_offset >= {start}", f"queue_offset < {stop}")
-            found = self._messages(*place, *numbers)
+            found = self._newest_first(*place, *numbers)
             by_number = {message.record.queue_offset: message for message in found}
             yield from (by_number.get(number) for number in range(start, stop))
 
@@ -383,11 +398,7 @@ class LakeSource:
 
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of *topic*."""
-        ends = [
-            next(self._messages(f"topic = {text(topic)}", rest=f"ORDER BY physical_offset {order} LIMIT 1"), None)
-            for order in ("ASC", "DESC")
-        ]
-        first, last = ends
+        first, last = (self._first(f"topic = {text(topic)}", order=order) for order in ("ASC", "DESC"))
         return (first, last) if first and last else None
 
     def static_queues(self, topic: str) -> list[StaticQueue]:

@@ -7,7 +7,8 @@ filters what remains.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -158,9 +159,21 @@ class LakeTables:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; `OSError` where a file that Delta's log names is missing or damaged."""
-        try:
+        with self._naming_files():
             # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
             return plain_rows(self._builder.execute(sql))
+
+    def numbers(self, sql: str) -> list[int]:
+        """Run a query of one column of whole numbers and return its values."""
+        with self._naming_files():
+            found: list[int] = pa.RecordBatchReader.from_stream(self._builder.execute(sql)).read_all()[0].to_pylist()
+            return found
+
+    @contextmanager
+    def _naming_files(self) -> Iterator[None]:
+        """Turn the engine's error about a file into an `OSError` that names it."""
+        try:
+            yield
         except Exception as error:
             found = _FILE.search(str(error))
             if found is None:

@@ -194,17 +194,14 @@ class StoreKeys(StoreView):
         sharing = [file for file in files if file.first <= offset == file.last]
         return sum((self._hits(file, wanted) or []).count(offset) for file in sharing)
 
-    def _uncovered(self, span: Span, key: str) -> list[Message]:
-        """Return the messages of a part of the log that may have a key, newest first."""
+    def _uncovered(self, span: Span, key: str) -> Iterator[Message]:
+        """Yield the messages of a part of the log that may have a key, newest first."""
         few = few_records(self.reader, span)
-        if few is not None:
-            messages = [Message(record, self.release) for record in few]
-        else:
-            messages = list(self.search(holding(key), span))
-        # The message that the next file begins with may have its first entries in a file that is lost.
-        messages += filter(None, [self.at(span.end)])
-        is_left_over = self.reader.is_left_over
-        return [one for one in reversed(messages) if not is_left_over(one.record.physical_offset)]
+        records = few if few is not None else (message.record for message in self.search(holding(key), span))
+        # Places are kept, not messages of any size. The message that the next file begins with may have its first
+        # entries in a file that is lost.
+        places = [*(record.physical_offset for record in records), span.end]
+        return filter(None, map(self.at, reversed(places)))
 
     def _row_offsets(self, database: Database, wanted: KeyWanted) -> Iterator[int]:
         """Yield the offsets of the messages of rows in RocksDB, in the order of the rows: the oldest hour first."""

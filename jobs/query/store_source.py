@@ -102,8 +102,11 @@ class StoreSource(StoreKeys, StoreQueues):
         """Return the first and the last message of *topic* in the log; None without one, or in too long a log."""
         if not self.searches_all:
             return None
-        stored = [message for message in self.search(holding(topic)) if message.topic == topic]
-        return (stored[0], stored[-1]) if stored else None
+        first = last = None
+        for message in self.search(holding(topic)):
+            if message.topic == topic:
+                first, last = first or message, message
+        return (first, last) if first and last else None
 
     def static_queues(self, topic: str) -> list[StaticQueue]:
         """Return the queues of a static topic as the broker's own table has them; none of any other."""

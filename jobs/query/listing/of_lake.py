@@ -48,6 +48,7 @@ LISTED = (
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
 )
 _RUNS_READ = 200  # for their gaps
+_OURS = "total_size IS NOT NULL"  # another engine's own rows lack it
 _PREPARED = "state = 'prepared' AND run > 0"
 _STORE_ID = re.compile(r"[0-9A-Za-z-]{0,64}")
 _LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
@@ -115,7 +116,7 @@ class LakeListing:
     def at(self, position: str) -> Message | None:
         """Return the message at a position."""
         place = _Position.of(position)
-        there = next((one for _, one in self.source.placed([(place.store_id, place.offset)])), None)
+        there = next(self.source.placed([place.offset]), None)
         if there is not None and there.record.store_timestamp == place.time:
             return there
         then = f"store_id = {text(place.store_id)} AND store_timestamp = {place.time}"
@@ -138,10 +139,10 @@ class LakeListing:
         found: list[Found] = []
         position: _Position | None = None
         for places, seen in self._candidates(wanted, None if before is None else _Position.of(before), limit):
-            by_place = {(one.store_id, one.offset): one for one in places}
-            for place, message in self.source.placed(list(by_place)):
+            by_offset = {one.offset: one for one in places}
+            for message in self.source.placed(by_offset):
                 if wanted.takes(message):
-                    found.append(Found(str(by_place[place]), message))
+                    found.append(Found(str(by_offset[message.record.physical_offset]), message))
                     if len(found) > limit:
                         return self._page(found[:limit], found[limit - 1].position, before)
             position = seen
@@ -170,8 +171,11 @@ class LakeListing:
     ) -> Iterator[tuple[list[_Position], _Position | None]]:
         """Yield places of messages in order, and up to which position all have been looked at; None at the end."""
         if wanted.key is not None and self._tables.has(INDEX_ENTRIES):
-            found = sorted({one for one in self._under_key(wanted) if before is None or one < before}, reverse=True)
-            yield from ((found[start : start + limit], None) for start in range(0, len(found), max(limit, 1)))
+            last, is_last = before, False
+            while not is_last:
+                newest, floor = self._under_key(wanted, last, limit + 1)
+                last, is_last = floor, floor is None
+                yield newest, last
             return
         conditions = list(self._conditions(wanted))
         high = wanted.end if before is None else min(wanted.end, before.time)
@@ -180,7 +184,7 @@ class LakeListing:
             window = [f"store_timestamp <= {top}", *([f"store_timestamp > {low}"] if low is not None else [])]
             last = before
             while True:
-                newest = self._places([*conditions, *window, *_after(last)], together)
+                newest = self._places([_OURS, *conditions, *window, *_after(last)], together)
                 is_last = len(newest) < together
                 # At a window's end all from its least position on have been seen: the next page begins before it.
                 seen = newest[-1] if not is_last else None if low is None else _Position(low + 1, 0, "")
@@ -191,11 +195,10 @@ class LakeListing:
             if low is not None and low < wanted.begin:
                 return
 
-    def _places(self, conditions: Sequence[str], limit: int) -> list[_Position]:
+    def _places(self, conditions: Sequence[str], limit: int, table: str = MESSAGES) -> list[_Position]:
         rows = self.source.select(
             "store_timestamp, physical_offset, store_id",
-            MESSAGES,
-            "total_size IS NOT NULL",
+            table,
             *conditions,
             rest=f"ORDER BY store_timestamp DESC, physical_offset DESC, store_id DESC LIMIT {limit}",
         )
@@ -223,17 +226,24 @@ class LakeListing:
     def _columns(self) -> Mapping[str, str]:
         return self._tables.kinds(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - no text of others
 
-    def _under_key(self, wanted: Wanted) -> Iterator[_Position]:
+    def _under_key(
+        self, wanted: Wanted, before: _Position | None, limit: int
+    ) -> tuple[list[_Position], _Position | None]:
+        """
+        Return the newest places of messages with a key, by the index, or with it as their producer's id.
+
+        They are all places from the second value on; None: from the beginning on.
+        """
         key = wanted.key or ""
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.source.topics())
-        columns = "DISTINCT store_timestamp, physical_offset, store_id"
         hashes = one_of("key_hash", {index_key_hash(key_text(topic, key)) for topic in topics})
-        if topics:
-            of_key = one_of("topic", topics), f"key = {text(key)}"
-            indexed = self.source.select(columns, INDEX_ENTRIES, hashes, *of_key)
-            yield from map(_place_of, indexed)
-        of_topic = "" if wanted.topic is None else f" AND topic = {text(wanted.topic)}"
-        yield from map(_place_of, self.source.select(columns, MESSAGES, f"uniq_key = {text(key)}{of_topic}"))
+        of_topic = [] if wanted.topic is None else [f"topic = {text(wanted.topic)}"]
+        asked = [(MESSAGES, (f"uniq_key = {text(key)}", _OURS, *of_topic))]
+        asked += [(INDEX_ENTRIES, (hashes, one_of("topic", topics), f"key = {text(key)}"))] if topics else []
+        found = [self._places([*conditions, *_after(before)], limit, table) for table, conditions in asked]
+        floor = max((places[-1] for places in found if len(places) == limit), default=None)
+        complete = {place for places in found for place in places if floor is None or place >= floor}
+        return sorted(complete, reverse=True), floor
 
     def _windows(self, high: int) -> Iterator[tuple[int | None, int]]:
         """Yield windows of store times (after the first, up to the second), the newest first, each larger."""
