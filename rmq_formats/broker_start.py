@@ -96,6 +96,7 @@ class StartOutcome:
     release: str
     starts: bool | None
     refuses: FileLength | None = None
+    leaves_out: FileLength | None = None  # this file and all after it, for its length: releases that do not refuse it
     cuts_at: int | None = None  # where whole messages follow, or a segment that is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()

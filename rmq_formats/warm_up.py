@@ -64,7 +64,7 @@ def compile_queues_and_index() -> None:
     records = _records()
     numbers = np.empty(1, np.int64)
     kernels.count_settled(records.buffer, records.positions, 0, 0)
-    kernels.newest_store_timestamp(records.buffer, records.positions)
+    kernels.store_timestamps(records.buffer, records.positions, numbers)
     kernels.has_right_crc(records.buffer, records.positions[0])
     kernels.find_wrong_records(records.buffer, records.positions, numbers, numbers.copy())
     rules = QueueRules()

@@ -164,7 +164,9 @@ def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] =
         once_mended = predicted(facts, log, mended=[one.file for one in facts.lengths])
         return StartOutcome(str(release), starts=False, refuses=refused, once_mended=once_mended)
     if facts.unknown:
-        return replace(_unknown(release, facts.unknown), may_cut=None if log is None else _cut(facts, log))
+        left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)
+        may_cut = None if log is None else _cut(facts, log)
+        return replace(_unknown(release, facts.unknown), may_cut=may_cut, leaves_out=left_out)
     empty = [one.file for one in lengths if not one.length and release.start_deletes_empty_last_file]
     index = [] if facts.store.is_closed else _index_after_abort(facts.store, facts.checkpoint)
     outcome = StartOutcome(

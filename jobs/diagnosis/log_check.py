@@ -12,7 +12,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from jobs.diagnosis.broker_start import BadPlace, WalkedLog
-from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES
+from jobs.diagnosis.store_times import StoreTimes, StrayTime, stray_times
+from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
 from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Range
 from jobs.store.workers import DelegatingWorkers, Workers
@@ -43,6 +44,8 @@ class RangeCheck:
     doubtful: list[ChangedRecord] = field(default_factory=list)  # whole to a broker, and not what it wrote
     newest_timestamp: int = 0  # the latest store time
     places: list[BadPlace] = field(default_factory=list)  # the damage, and ends of files, with whole messages before
+    times: StoreTimes = field(default_factory=StoreTimes)
+    undecided: list[StrayTime] = field(default_factory=list)  # of a changed record, or of a clock
 
     @property
     def messages(self) -> int:
@@ -59,8 +62,10 @@ class RangeCheck:
                 elif item.kind is PieceKind.BLANK:
                     self._note(item.offset, item.offset)
             else:
-                newest = int(kernels.newest_store_timestamp(item.buffer, item.positions))
-                self.newest_timestamp = max(self.newest_timestamp, newest)
+                times = np.empty(item.positions.size, np.int64)
+                kernels.store_timestamps(item.buffer, item.positions, times)
+                self.newest_timestamp = max(self.newest_timestamp, int(times.max(initial=0)))
+                self.times.add(item, times)
                 self._check_records(item)
                 self.records += int(item.positions.size)
             yield item
@@ -76,6 +81,17 @@ class RangeCheck:
                 self.wrong.append(record)
             elif kind == kernels.RECORD_CRC or not _has_unused_room(item, at, size):
                 self.doubtful.append(record)
+
+    def add_stray_times(self, found: Sequence[StrayTime]) -> None:
+        """Note store times that leave those around them, of records that nothing else shows to be changed."""
+        changed = {one.offset for one in (*self.wrong, *self.doubtful)}
+        for stray in found:
+            if stray.record.offset in changed:
+                continue
+            if stray.right is None:
+                self.undecided.append(stray)
+            else:
+                self.doubtful.append(ChangedRecord(stray.record.offset, stray.record.size, WRONG_STORE_TIME))
 
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
         self.places.append(BadPlace(offset, end, self.messages + records_before))
@@ -119,6 +135,8 @@ class LogWatch(DelegatingWorkers):
             return self.workers.ranges(ranges, task, discard)
         watched = self.workers.ranges(ranges, partial(_checked, task=task), lambda one: discard(one.payload))
         self.checks = [outcome.payload.check for outcome in watched]
+        for check, stray in zip(self.checks, stray_times([one.times for one in self.checks]), strict=True):
+            check.add_stray_times(stray)
         return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
 
 

@@ -67,9 +67,11 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of(report.eras, ()).value
     start = shallow_outcome(store, writers, conf, deep=report.deep)
-    refused = None if start.refuses is None else f"{store.root}/{start.refuses.file}"
-    if refused is not None and not any(one.file == refused and one.severity.is_alarm for one in report.problems):
-        report.problems.damage(refused, "for its length or name the broker does not start")
+    refused = start.refuses or start.leaves_out
+    file = "" if refused is None else f"{store.root}/{refused.file}"
+    if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):
+        does = "does not start" if start.refuses else "leaves out this file and all files after it"
+        report.problems.damage(file, f"for its length or name the broker {does}")
     if start.cuts_at is not None:
         file = next(one.file for one in reversed(report.log.segments) if one.base_offset <= start.cuts_at)
         report.problems.damage(file, "the broker would cut the log here, at its next start", start.cuts_at)

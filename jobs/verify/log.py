@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from jobs.console.amounts import counted
 from jobs.diagnosis.broker_start import doubtful_length
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
 from jobs.diagnosis.misnamed_segments import Misnamed, WrongNames
@@ -18,6 +19,7 @@ from jobs.lake.findings import (
     WRONG_BODY,
     WRONG_FILE_SIZE,
     WRONG_RECORD,
+    WRONG_STORE_TIME,
     ZEROED_PROPERTIES,
     Finding,
 )
@@ -41,6 +43,10 @@ UNCHECKED_FIELDS = (
     "keys and tags"
 )
 UNCHECKED = f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"
+_STORE_TIMES = (
+    "store times of records without keys are compared only with those of the records before and after them; the first "
+    "and the last record lack one of these"
+)
 _ELSEWHERE = "physical_offset"  # the reason for records that name another place
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
 
@@ -74,11 +80,14 @@ def log_findings(
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = checkpoint_findings(store, newest)
     doubts += _doubtful_end(store, log_end)
+    doubts += _doubtful_times(checks)
     if odd := doubtful_length(store, conf):
         doubts.append(f"{odd} (--broker-conf says it)")
     if lost:  # what is lost may be what it names
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
-    report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], doubts=doubts)
+    report = PartReport(
+        [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED, _STORE_TIMES], doubts=doubts
+    )
     changed = (
         LostRange(one.offset, one.offset + one.size, _changed(one, store).title)
         for check in checks
@@ -226,6 +235,11 @@ _CHANGES = {  # of a record: the field, what it should be, the cause
         "properties that do not end in zeros",
         "the end of the record was lost, or never written: no broker ends properties in zeros",
     ),
+    WRONG_STORE_TIME: (
+        "store_timestamp",
+        "a store time between those of the records before and after it",
+        "one bit of the store time changed: it leaves the times around it by more than a day, and they continue",
+    ),
 }
 
 
@@ -249,6 +263,17 @@ def _doubtful_end(store: Store, log_end: int) -> Iterator[str]:
         yield (
             f"queues or index files lead to a record at {newest:,}, and the log has none after {log_end:,}: "
             "undecided whether the log has lost its end, or was copied before them while the broker wrote"
+        )
+
+
+def _doubtful_times(checks: Sequence[RangeCheck]) -> Iterator[str]:
+    """Say which store times are a clock's or a changed record's."""
+    stray = [one for check in checks for one in check.undecided]
+    if stray:
+        first = stray[0].record
+        yield (
+            f"{counted(len(stray), 'store time')} more than a day away from those before and after, which agree, the "
+            f"first at {first.offset:,}: undecided whether the record changed or the clock was wrong for a moment"
         )
 
 

@@ -143,10 +143,11 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
 
 def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Store) -> None:
     """Add what keeps the broker from starting, or has it cut the log, where nothing else that was found says so."""
-    refused = start.refuses
+    refused = start.refuses or start.leaves_out
     if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
         part = QUEUES if refused.file.partition("/")[0] in map(str, QueueKind) else LOG
-        cause = "the file was lengthened, is of another configuration, or was never written; the broker does not start"
+        what_it_does = "does not start" if start.refuses else "starts without this file and all files after it"
+        cause = f"the file was lengthened, is of another configuration, or was never written; the broker {what_it_does}"
         size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
         parts[part].findings.append(Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause))
     if start.cuts_at is not None and not any(one.severity.is_alarm for one in parts[LOG].findings):

@@ -361,12 +361,10 @@ def find_other_copies(
 
 
 @compiled
-def newest_store_timestamp(buffer: Bytes, positions: Integers) -> int:
-    """Return the latest store time of the records at *positions*; 0 without any."""
-    newest = 0
-    for at in positions:
-        newest = max(newest, store_timestamp(buffer, at))
-    return newest
+def store_timestamps(buffer: Bytes, positions: Integers, times: Integers) -> None:
+    """Fill *times* with the store times of the records at *positions*."""
+    for number in range(positions.size):
+        times[number] = store_timestamp(buffer, positions[number])
 
 
 @compiled
