@@ -194,6 +194,17 @@ def test_two_releases_in_one_store_are_told_apart(
     assert 11232 <= releases[1]["from_offset"] < 13000
 
 
+def test_the_verdict_and_the_warning_of_a_start_are_the_last_lines(store: Path, run: Run) -> None:
+    """A long report scrolls its beginning off the screen."""
+    with newest_segment(store).open("ab") as file:
+        file.write(bytes(4096))
+
+    *_, warning, verdict = run("inspect", store).out.splitlines()
+
+    assert "does not start" in warning
+    assert verdict == "inspect: damage"
+
+
 def test_the_dashboard_fits_on_a_screen(store: Path, run: Run) -> None:
     outcome = run("inspect", store)
     lines = outcome.out.splitlines()
