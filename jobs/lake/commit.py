@@ -428,11 +428,21 @@ def chosen(
 
 def rows(lake: Lake, table: str, kind: type[Row], where: pc.Expression | None = None) -> list[Row]:
     """Return the rows of a table that *where* takes, by the columns that *kind* names; few files are opened."""
+    return read_snapshot(lake, table, lambda snapshot: rows_in(lake, snapshot, kind, where)) or []
+
+
+def rows_in(lake: Lake, snapshot: DeltaTable, kind: type[Row], where: pc.Expression | None = None) -> list[Row]:
+    """Return the rows of a snapshot, as `rows` does."""
+    found = chosen(lake, snapshot, [*kind._fields], where).to_pylist()
+    return [kind._make(row[name] for name in kind._fields) for row in found]
+
+
+def read_snapshot(lake: Lake, table: str, read: Callable[[DeltaTable], T]) -> T | None:
+    """Return what *read* finds in the newest snapshot of a table; None when the lake has no such table."""
     for _ in range(_ATTEMPTS):
         snapshot = open_table(lake, table)
         if snapshot is None:
-            return []
+            return None
         with suppress(FileNotFoundError):  # its files were merged and removed meanwhile
-            found = chosen(lake, snapshot, [*kind._fields], where).to_pylist()
-            return [kind._make(row[name] for name in kind._fields) for row in found]
+            return read(snapshot)
     raise OSError(f"{lake.locate(table)}: files that Delta's log names are missing")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
@@ -26,9 +27,11 @@ from jobs.lake.commit import (
     committed_transaction,
     open_table,
     paths,
+    read_snapshot,
     refuse_layouts,
     refuse_lost_files,
     rows,
+    rows_in,
 )
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
@@ -152,9 +155,37 @@ class _RunState(NamedTuple):
 
 
 def known_stores(lake: Lake) -> list[KnownStore]:
-    """Return every store of the lake, in the order of their registration, each with its newest run."""
+    """
+    Return every store of the lake, in the order of their registration, each with its newest run.
+
+    All of them are read from one snapshot of `runs`: on an object store each snapshot loads Delta's log.
+    """
+    return read_snapshot(lake, RUNS.name, partial(_stores_in, lake)) or []
+
+
+def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
+    stores = _registered_in(lake, snapshot)
+    numbers = {store.store_id: snapshot.transaction_version(store.store_id) or 0 for store in stores}
+    wanted = sorted({number for number in numbers.values() if number})
+    prepared = rows_in(lake, snapshot, PreparedRow, ds.field("run").isin(wanted)) if wanted else []
+    manifests = {(row.store_id, row.run): row.manifest for row in prepared if row.state == PREPARED}
     found = []
-    for row in rows(lake, RUNS.name, _RegistrationRow, ds.field("run") == 0):
+    for store in stores:
+        run = numbers[store.store_id]
+        if run:
+            path = manifests.get((store.store_id, run))
+            if path is None:
+                raise _missing_row(lake, store.store_id, run)
+            found.append(replace(store, newest=manifest_at(lake, path, run)))
+        else:
+            _refuse_forgotten_runs(lake, store)
+            found.append(store)
+    return found
+
+
+def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
+    found = []
+    for row in rows_in(lake, snapshot, _RegistrationRow, ds.field("run") == 0):
         if row.state != REGISTERED:  # a row of another engine
             continue
         if "/" in row.store_id:  # files are named after it
@@ -167,7 +198,7 @@ def known_stores(lake: Lake) -> list[KnownStore]:
         except _NOT_OURS as error:
             raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {row.store_id}: {error}") from error
         found.append((order, KnownStore(row.store_id, row.broker, registered, tier=detail.get("tier"))))
-    return [refreshed(lake, store) for _, store in sorted(found, key=lambda item: item[0])]
+    return [store for _, store in sorted(found, key=lambda item: item[0])]
 
 
 def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
@@ -218,6 +249,7 @@ class PreparedRow(NamedTuple):
 
     time: datetime
     host: str
+    run: int
     to_offset: int
     manifest: str
     store_id: str
@@ -228,8 +260,12 @@ def prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow:
     """Return the row that prepares a run; `OSError` when it is missing."""
     row = _prepared_row(lake, store_id, run)
     if row is None:
-        raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
+        raise _missing_row(lake, store_id, run)
     return row
+
+
+def _missing_row(lake: Lake, store_id: str, run: int) -> OSError:
+    return OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
 
 
 def _prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow | None:

@@ -373,3 +373,19 @@ def test_optimize_of_what_is_no_lake_says_so(tmp_path: Path) -> None:
         optimize(str(tmp_path), OneByOne())
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_stores_of_a_lake_are_known_from_one_snapshot_however_many_they_are(tmp_path: Path) -> None:
+    """On an object store no snapshot is kept: fifty brokers had loaded Delta's log a hundred times before each run."""
+    for number in range(4):
+        broker = Broker(tmp_path / f"store-{number}")
+        broker.append(some_records(3, seed=number))
+        ingest_store(broker.root, tmp_path / "lake", f"broker-{number}")
+    opened = commits.open_table
+
+    with patch("jobs.lake.commit.open_table", side_effect=opened) as opening:
+        stores = known_stores(Lake(str(tmp_path / "lake")))
+
+    assert [f"broker-{number}" for number in range(4)] == [store.broker for store in stores]
+    assert [1] * 4 == [store.newest.run for store in stores if store.newest is not None]
+    assert 1 == opening.call_count
