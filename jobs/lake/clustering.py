@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from jobs.lake.commit import open_table
-from jobs.lake.compaction import Group, Merge, Saved, clustered_name, is_clustered, rewritten
+from jobs.lake.compaction import Group, Merge, clustered_name, is_clustered, rewritten
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import RowGroup, StoredFile, row_groups
 from jobs.lake.tables import Table
+from jobs.lake.writers import Saved
 
 MANY = 4  # files of one node that are too many
 _TOGETHER = 8  # files that are read at once

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from jobs.lake.deltalake_writer import DeltalakeWriter
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.plain import Row
@@ -30,7 +31,7 @@ from jobs.lake.snapshot_files import StoredFile, files, select
 from jobs.lake.snapshots import open_delta, snapshot_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
+from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, Writer
 from jobs.storage import answered
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
@@ -68,6 +69,15 @@ def has_many_commits(snapshot: DeltaTable) -> bool:
 
 class TransactionTakenError(Exception):
     """Another process has committed this transaction."""
+
+
+def writer_of(snapshot: DeltaTable) -> Writer:
+    """Return the writer of a table; whether there is one is for `refuse_features` to say."""
+    if not needs_spark(snapshot):
+        return DeltalakeWriter()
+    from jobs.lake.spark_writer import SparkWriter  # few lakes need it
+
+    return SparkWriter()
 
 
 def open_table(lake: Lake, name: str) -> DeltaTable | None:

@@ -33,7 +33,7 @@ from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_colu
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import RUNS, Table
 from jobs.lake.vectors import has_vectors, is_vector_file
-from jobs.lake.writers import Rewrite
+from jobs.lake.writers import Rewrite, Saved
 from jobs.storage.locations import is_local, local_path
 
 SMALL = 32 << 20  # bytes: a file below may be merged
@@ -57,27 +57,6 @@ class Group(NamedTuple):
     files: tuple[StoredFile, ...]
     name: str
     within: tuple[int, int] | None = None  # of the column that the table is sorted by: other rows go elsewhere
-
-
-class Saved(NamedTuple):
-    """The effect of compaction and vacuum on one table."""
-
-    table: str
-    merged: int = 0  # files that were replaced
-    written: int = 0  # by how many
-    bytes_before: int = 0
-    bytes_after: int | None = 0  # None: estimated, and only the merge itself can tell
-    vacuumed: int = 0  # files deleted
-    inflated: int = 0  # compressed bodies that got `body_inflated`, or the reason why not
-
-    def and_then(self, later: "Saved") -> "Saved":
-        """Return the sum of two rewrites of the table."""
-        return self._replace(
-            merged=self.merged + later.merged,
-            written=self.written + later.written,
-            bytes_before=self.bytes_before + later.bytes_before,
-            bytes_after=(self.bytes_after or 0) + (later.bytes_after or 0),
-        )
 
 
 def compact(

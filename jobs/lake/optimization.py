@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jobs.lake.clustering import cluster
 from jobs.lake.commit import open_table
-from jobs.lake.compaction import Group, Saved, compact, estimate, merge_group, vacuum
+from jobs.lake.compaction import Group, compact, estimate, merge_group, vacuum
 from jobs.lake.inflation import WITH_BODIES, inflate, inflate_file
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
@@ -12,6 +12,7 @@ from jobs.lake.runs import commit_prepared, known_stores, unfinished
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action
 from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS, Table
+from jobs.lake.writers import Saved
 from jobs.storage.locations import normalise
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError

@@ -32,6 +32,7 @@ from jobs.lake.commit import (
     refuse_lost_files,
     rows,
     rows_in,
+    writer_of,
 )
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
@@ -39,7 +40,7 @@ from jobs.lake.open_damage import GapRow
 from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
-from jobs.lake.writers import Rewrite, writer_of
+from jobs.lake.writers import Rewrite
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE
 from jobs.store.selection import CHOSEN, TopicChoices

@@ -15,15 +15,13 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
 
 from jobs.console.log import say
-from jobs.lake.compaction import Saved
 from jobs.lake.lake import Lake
+from jobs.lake.writers import Commit, Saved
 from jobs.launch.engine import has_session
 from jobs.storage.locations import S3_SCHEMES, local_path, scheme_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
-
-    from jobs.lake.writers import Commit
 
 _CONFLICTS = "io.delta.exceptions."  # the package of what Delta raises when another commit came first
 _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
@@ -51,7 +49,7 @@ class SparkWriter:
 
     name = "spark"
 
-    def write(self, lake: Lake, snapshot: DeltaTable, new: "Commit", attempts: int) -> None:
+    def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
         """Write a commit; after commits that came between, nothing: who asks looks at the newer snapshot first."""
         del attempts
         location = _location(snapshot)
@@ -116,7 +114,7 @@ def _location(snapshot: DeltaTable) -> str:
     return f"file:{local_path(snapshot.table_uri.rstrip('/'))}"
 
 
-def _removals(transaction: "JavaObject", new: "Commit") -> Iterator["JavaObject"]:
+def _removals(transaction: "JavaObject", new: Commit) -> Iterator["JavaObject"]:
     """Yield the removal of each file as Delta's own snapshot has it, with its vector and its row ids."""
     paths = [file.path for file in new.change.removed]
     if not paths:

@@ -17,6 +17,7 @@ from jobs.lake.commit import (
     minutes,
     open_table,
     own_table,
+    writer_of,
 )
 from jobs.lake.compaction import MANY, SMALL, compact, vacuum, vacuum_own
 from jobs.lake.features import needs_spark
@@ -24,7 +25,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, forget, known_stores, unfinished
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, writer_of
+from jobs.lake.writers import CHECKPOINT_INTERVAL
 
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64

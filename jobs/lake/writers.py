@@ -1,32 +1,26 @@
 """
-Who writes a commit to Delta's log: `deltalake`, or Spark's own Delta where a table has what only that one writes.
+The interface of the writers of Delta's log, and what a commit consists of.
 
-The choice is the table's: its protocol names the features that every writer must know. What a commit says is the same,
-and so is what it rests on: it follows on the very snapshot that was asked for the transactions of the table.
+`deltalake` writes to most tables (`jobs.lake.deltalake_writer`), Spark's own Delta to those with features that only Spark
+writes (`jobs.lake.spark_writer`). The table decides: its protocol names the features that every writer must know. Both
+write the same commit, and it follows the very snapshot that was asked for the transactions of the table.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol
 
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable, Field
 
-from jobs.lake.delta_log import LogAction, write_commit
-from jobs.lake.features import needs_spark
+from jobs.lake.delta_log import LogAction
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile
 from jobs.lake.table_file import Action
 from jobs.lake.tables import Table
 from jobs.lake.vectors import Vector
-from jobs.storage.locations import is_local
-
-if TYPE_CHECKING:
-    from jobs.lake.spark_writer import SparkWriter
 
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
 NO_VECTORS = "files with deletion vectors can be replaced on local file systems alone"
-_NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 
 
 class Rewrite(NamedTuple):
@@ -69,75 +63,39 @@ class Commit(NamedTuple):
         return found
 
 
-# Both write to the log of a table, and raise `CommitFailedError` where another commit came first.
-Writer: TypeAlias = "_Deltalake | SparkWriter"
+class Saved(NamedTuple):
+    """The effect of compaction and vacuum on one table."""
+
+    table: str
+    merged: int = 0  # files that were replaced
+    written: int = 0  # by how many
+    bytes_before: int = 0
+    bytes_after: int | None = 0  # None: estimated, and only the merge itself can tell
+    vacuumed: int = 0  # files deleted
+    inflated: int = 0  # compressed bodies that got `body_inflated`, or the reason why not
+
+    def and_then(self, later: "Saved") -> "Saved":
+        """Return the sum of two rewrites of the table."""
+        return self._replace(
+            merged=self.merged + later.merged,
+            written=self.written + later.written,
+            bytes_before=self.bytes_before + later.bytes_before,
+            bytes_after=(self.bytes_after or 0) + (later.bytes_after or 0),
+        )
 
 
-def writer_of(snapshot: DeltaTable) -> Writer:
-    """Return the writer of a table; whether there is one is for `refuse_features` to say."""
-    if not needs_spark(snapshot):
-        return _Deltalake()
-    from jobs.lake.spark_writer import SparkWriter  # few lakes need it
+class Writer(Protocol):
+    """Writes to the log of a table; raises `CommitFailedError` where another commit came first."""
 
-    return SparkWriter()
-
-
-class _Deltalake:
-    """The package `deltalake`, which needs no JVM."""
-
-    name = "deltalake"  # in a run's manifest
+    @property
+    def name(self) -> str:
+        """The writer's name in a run's manifest."""
 
     def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
-        """Write a commit; one that removes files with vectors by hand."""
-        if new.change.vectors:
-            _write_removing_vectors(lake, snapshot, new)
-            return
-        now = int(time.time() * 1000)
-        snapshot.create_write_transaction(
-            [
-                *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
-                # Without size and partitions Spark's feed of changes stops at the commit.
-                *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
-            ],
-            new.mode,
-            new.table.delta_schema,
-            commit_properties=CommitProperties(
-                custom_metadata=dict(new.metadata),
-                app_transactions=[Transaction(app, number) for app, number in new.transactions],
-                max_commit_retries=attempts,
-            ),
-            # To clean up, all of the log is listed: after each commit that would cost more than the commit.
-            post_commithook_properties=None if (snapshot.version() + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
-        )
+        """Write a commit that follows *snapshot*, or after *attempts* commits of others at the most."""
 
     def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
         """Give a table more columns."""
-        snapshot.alter.add_columns(list(new))
 
     def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
         """Give a table properties."""
-        snapshot.alter.set_table_properties(dict(properties))
-
-
-def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
-    """Write a commit that removes files with their vectors: `deltalake` would remove nothing by their paths alone."""
-    if not is_local(lake.location):
-        raise OSError(f"{snapshot.table_uri}: {NO_VECTORS}")
-    now = int(time.time() * 1000)
-    operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    described = {path: {"deletionVector": dict(vector.descriptor)} for path, vector in new.change.vectors.items()}
-    removed: dict[str, Any] = {
-        "deletionTimestamp": now,
-        "dataChange": new.data_change,
-        "extendedFileMetadata": True,
-        "partitionValues": {},
-    }
-    actions: list[LogAction] = [
-        {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
-        *new.additions(),
-        *(
-            {"remove": {"path": file.path, "size": file.size, **removed, **described.get(file.path, {})}}
-            for file in new.change.removed
-        ),
-    ]
-    write_commit(lake, snapshot, actions)

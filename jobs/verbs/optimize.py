@@ -17,7 +17,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise
 
 if TYPE_CHECKING:
-    from jobs.lake.compaction import Saved
+    from jobs.lake.writers import Saved
 
 
 @click.command(

@@ -22,10 +22,10 @@ from jobs.inspect.log import LogReport
 from jobs.inspect.queues import QueuesReport
 from jobs.inspect.state import StateReport
 from jobs.lake.catalog import Statement
-from jobs.lake.compaction import Saved
 from jobs.lake.findings import Finding
 from jobs.lake.healing import Lost
 from jobs.lake.iceberg import Registration
+from jobs.lake.writers import Saved
 from jobs.launch.engine import VERBS_WITH_ENGINE, Engine
 from jobs.query import json_text
 from jobs.query.story.evidence import KeyFact, Place, QueueFact
