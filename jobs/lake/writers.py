@@ -1,9 +1,9 @@
 """
 The interface of the writers of Delta's log, and what a commit consists of.
 
-`deltalake` writes to most tables (`jobs.lake.deltalake_writer`), Spark's own Delta to those with features that only Spark
-writes (`jobs.lake.spark_writer`). The table decides: its protocol names the features that every writer must know. Both
-write the same commit, and it follows the very snapshot that was asked for the transactions of the table.
+`deltalake` writes to most tables (`jobs.lake.deltalake_writer`), Spark's own Delta to those with features that only
+Spark writes (`jobs.lake.spark_writer`). The table decides: its protocol names the features that every writer must know.
+Both write the same commit, and it follows the very snapshot that was asked for the transactions of the table.
 """
 
 import time

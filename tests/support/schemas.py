@@ -25,6 +25,7 @@ from jobs.lake.catalog import Statement
 from jobs.lake.findings import Finding
 from jobs.lake.healing import Lost
 from jobs.lake.iceberg import Registration
+from jobs.lake.open_damage import OpenDamage
 from jobs.lake.writers import Saved
 from jobs.launch.engine import VERBS_WITH_ENGINE, Engine
 from jobs.query import json_text
@@ -85,7 +86,7 @@ def schemas() -> Iterator[tuple[str, Schema]]:
 
 
 def _schemas() -> Iterator[tuple[str, Schema]]:
-    yield "ingest", _of(IngestSummary, bytes=_INTEGER, severity=_SEVERITY)
+    yield "ingest", _of(IngestSummary, open=_of(OpenDamage), bytes=_INTEGER, severity=_SEVERITY)
     yield "rebuild-consumequeue", _either(_of(QueuesSummary, **_HAS_SEVERITY), _dry_run())
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
     names = _list(_TEXT)
