@@ -281,18 +281,9 @@ def lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> Iterator[st
             yield lake.locate(table, action.path)
 
 
-def commit_layout(
-    lake: Lake,
-    table: Table,
-    rewrite: Callable[[DeltaTable], Rewrite],
-    *,
-    layout: str = "compacted",
-    data_change: bool = False,
-) -> None:
+def commit_layout(lake: Lake, table: Table, rewrite: Callable[[DeltaTable], Rewrite]) -> None:
     """
     Replace files of a table by others with the same rows, if *rewrite* names any.
-
-    Where values are added to the rows, *data_change* tells readers of changes.
 
     `TransactionTakenError` when another process rewrote files of this table at the same moment: ours are deleted then.
     """
@@ -304,7 +295,7 @@ def commit_layout(
     if not change.removed:
         return
     try:
-        _write(lake, snapshot, Commit(table, (), {"layout": layout}, data_change, change=change))
+        _write(lake, snapshot, Commit(table, (), {"layout": "compacted"}, data_change=False, change=change))
     except (CommitFailedError, OSError) as error:  # it may have been ours that took the version: see `commit`
         now = open_table(lake, table.name)
         if now is None or not change.added or not {action.path for action in change.added} <= paths(now):

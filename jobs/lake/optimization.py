@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from jobs.lake.clustering import cluster
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import Group, compact, estimate, merge_group, vacuum
-from jobs.lake.inflation import WITH_BODIES, inflate, inflate_file
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.runs import commit_prepared, known_stores, unfinished
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action
-from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS, Table
+from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS
 from jobs.lake.writers import Saved
 from jobs.storage.locations import normalise
 from jobs.store.workers import Workers
@@ -23,12 +22,11 @@ class NotALake(FormatError):
 
 
 @kept_snapshots()
-def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inflated: bool = False) -> list[Saved]:
+def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Saved]:
     """
     Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table.
 
-    With *dry_run*, only look at what there would be to merge and to delete. *with_inflated* adds the inflated bodies
-    that messages lack.
+    With *dry_run*, only look at what there would be to merge and to delete.
     """
     lake = Lake(normalise(location), workers.options)
     if open_table(lake, RUNS.name) is None:
@@ -36,13 +34,8 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inf
         raise NotALake(reason, None, lake.location)
     refuse_unsupported(lake, WRITTEN_BY_RUNS)
 
-    def inflated(table: Table) -> int:
-        if not with_inflated or table not in WITH_BODIES:
-            return 0
-        return inflate(lake, table, lambda work: workers.map(work, inflate_file, "inflating bodies"), dry_run=dry_run)
-
     if dry_run:
-        return [estimate(lake, table)._replace(inflated=inflated(table)) for table in WRITTEN_BY_RUNS]
+        return [estimate(lake, table) for table in WRITTEN_BY_RUNS]
     for store in known_stores(lake):
         leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
         if leftover is not None:
@@ -57,6 +50,5 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inf
         merged = compact(lake, table, merge=merge)
         if table.sorted_by is not None:
             merged = merged.and_then(cluster(lake, table, merge))
-        bodies = inflated(table)
-        saved.append(merged._replace(vacuumed=vacuum(lake, table), inflated=bodies))
+        saved.append(merged._replace(vacuumed=vacuum(lake, table)))
     return saved

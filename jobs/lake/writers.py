@@ -72,7 +72,6 @@ class Saved(NamedTuple):
     bytes_before: int = 0
     bytes_after: int | None = 0  # None: estimated, and only the merge itself can tell
     vacuumed: int = 0  # files deleted
-    inflated: int = 0  # compressed bodies that got `body_inflated`, or the reason why not
 
     def and_then(self, later: "Saved") -> "Saved":
         """Return the sum of two rewrites of the table."""

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 @click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
 @click.option("--dry-run", is_flag=True, help="Say what there is to merge and to delete; change nothing.")
 @click.option(
-    "--inflate", "with_inflated", is_flag=True,
-    help="Add body_inflated to messages that were taken without it; files with compressed bodies are written again.",
-)  # fmt: skip
-@click.option(
     "--heal",
     is_flag=True,
     help="Put back what Delta's log has forgotten of runs, after CREATE TABLE … AS SELECT, CLONE or a short retention "
@@ -43,7 +39,6 @@ def command(  # noqa: PLR0913 - a command's options
     *,
     lake: str,
     dry_run: bool,
-    with_inflated: bool,
     heal: bool,
     iceberg: Target | None,
     engine: str,
@@ -63,7 +58,7 @@ def command(  # noqa: PLR0913 - a command's options
     from jobs.lake.optimization import optimize
 
     workers = ready()
-    saved = optimize(lake, workers, dry_run=dry_run, with_inflated=with_inflated)
+    saved = optimize(lake, workers, dry_run=dry_run)
     registrations = Registrations(None if dry_run else iceberg)
     registrations.register(Lake(normalise(lake), workers.options))
     lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved]
@@ -101,17 +96,14 @@ def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
 
 
 def _text(saved: "Saved", *, dry_run: bool) -> str:
-    inflated = counted(saved.inflated, "body")
     if dry_run:
         before = f"{saved.merged:,} files of {size_text(saved.bytes_before)}"
         merged = f"{before} would become {saved.written:,}, size not known yet"
         return (
             f"{saved.table}: {merged if saved.merged else 'nothing to merge'}; "
             f"{counted(saved.vacuumed, 'obsolete file')} would be deleted"
-            + f"; {inflated} would be inflated"
-            * bool(saved.inflated)
         )
     merged = f"{saved.merged:,} files merged into {saved.written:,}" if saved.merged else "nothing to merge"
     size = f", {size_text(saved.bytes_before)} into {size_text(saved.bytes_after or 0)}" if saved.merged else ""
     deleted = f"{counted(saved.vacuumed, 'obsolete file')} deleted"
-    return f"{saved.table}: {merged}{size}; {deleted}" + f"; {inflated} inflated" * bool(saved.inflated)
+    return f"{saved.table}: {merged}{size}; {deleted}"

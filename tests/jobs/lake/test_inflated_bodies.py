@@ -1,29 +1,24 @@
-"""`body_inflated`: the text of compressed bodies for engines that cannot inflate, at once or later, within limits."""
+"""`body_inflated`: the text of compressed bodies for engines that cannot inflate, within limits."""
 
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
-from jobs.demo import extract
 from jobs.export.bodies import NEEDED
 from jobs.ingest.request import Summary
 from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated
-from jobs.lake.inflation import inflate, inflate_file
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
-from jobs.lake.tables import MESSAGES
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.flags import COMPRESSED
-from tests.jobs.lake.test_earlier_lakes import LAKES, LATER
+from tests.jobs.lake.test_earlier_lakes import LATER
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_store, raw_rows, rows_of
+from tests.support.lakes import ingest_store, rows_of
 
 TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'
 BOMB = zlib.compress(bytes(DEFAULT_LIMIT + 1))
@@ -98,27 +93,6 @@ def test_bombs_are_inflated_a_few_at_once() -> None:
     assert {len(body) for part in parts for body in part.column("body_inflated").to_pylist()} == {limit}
 
 
-def test_a_lake_gets_what_it_lacks_by_one_command_and_once(tmp_path: Path) -> None:
-    broker = a_store(tmp_path / "store")
-    lake = tmp_path / "lake"
-    taken(broker, lake, inflated=False)
-    broker.append([compressed(zlib.compress(TEXT)), *some_records(3, seed=3)])
-    taken(broker, lake)
-    taken(broker, tmp_path / "fresh")
-
-    def inflated(*, dry_run: bool = False) -> list[int]:
-        saved = optimize(str(lake), OneByOne(), dry_run=dry_run, with_inflated=True)
-        return [table.inflated for table in saved if table.table == "messages"]
-
-    assert inflated(dry_run=True) == [4]
-    assert added(lake) == [(None, None)] * 4 + [(TEXT, None)]
-    assert inflated() == [4]
-
-    assert added(lake) == [*EXPECTED, (TEXT, None)]
-    assert [without(row) for row in rows_of(lake)] == [without(row) for row in rows_of(tmp_path / "fresh")]
-    assert inflated() == [0]
-
-
 def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
@@ -132,8 +106,6 @@ def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
 
     assert added(tmp_path / "with", "superseded_messages") == [(TEXT, None)]
     assert added(tmp_path / "without", "superseded_messages") == [(None, None)]
-    optimize(str(tmp_path / "without"), OneByOne(), with_inflated=True)
-    assert added(tmp_path / "without", "superseded_messages") == [(TEXT, None)]
 
 
 def test_a_log_is_restored_from_what_was_stored(tmp_path: Path) -> None:
@@ -147,17 +119,3 @@ def test_a_log_is_restored_from_what_was_stored(tmp_path: Path) -> None:
     (segment,) = (tmp_path / "out" / "commitlog").iterdir()
     original = (broker.root / "commitlog" / segment.name).read_bytes()
     assert segment.read_bytes() == original
-
-
-@pytest.mark.parametrize("archive", sorted(LAKES.glob("*.tar.xz")), ids=lambda path: path.name)
-def test_a_lake_of_an_earlier_commit_gets_the_columns(archive: Path, tmp_path: Path) -> None:
-    extract(archive, tmp_path)
-    lake = tmp_path / "lake"
-    before, raw = rows_of(lake), raw_rows(lake)
-    assert not set(LATER) & set(before[0])
-
-    assert inflate(Lake(str(lake)), MESSAGES, lambda work: [inflate_file(one) for one in work]) == 0
-
-    assert raw_rows(lake) == raw
-    assert [without(row, *LATER) for row in rows_of(lake)] == [without(row) for row in before]
-    assert {(row["body_inflated"], row["body_error"]) for row in rows_of(lake)} == {(None, None)}

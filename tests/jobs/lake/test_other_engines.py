@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,6 @@ from jobs.report.of_ingest import report_of
 from jobs.restore.plan import plan_log
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
-from rmq_formats.flags import COMPRESSED
 from tests.jobs.lake.test_runs import a_manifest
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
@@ -73,22 +71,6 @@ def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> N
     new = lake.grow(4)
     lake.run()
     assert lake.offsets() == new
-
-
-def test_inflating_bodies_brings_no_deleted_row_back(lake: SharedLake) -> None:
-    texts = [b"text %d" % number for number in range(9)]
-    sent = [a_record(zlib.compress(text), sys_flag=COMPRESSED) for text in texts]
-    placed = [record.physical_offset for record in lake.broker.append(sent)]
-    lake.run()
-    lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD} OR physical_offset = {placed[4]}")
-    left = lake.offsets()
-    assert placed[4] not in left
-
-    optimize(str(lake.path), OneByOne(), with_inflated=True)
-
-    assert lake.offsets() == lake.seen_by_spark() == left
-    inflated = {at: text for at, text in zip(placed, texts, strict=True) if at in left}
-    assert {at: text for at, text in lake.values("body_inflated").items() if text is not None} == inflated
 
 
 def test_readers_of_ours_leave_out_deleted_rows(lake: SharedLake) -> None:
