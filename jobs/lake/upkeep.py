@@ -68,7 +68,7 @@ def _noted(errors: list[Exception]) -> Iterator[None]:
     """Add errors of storage, Delta's log and Parquet files to *errors*."""
     try:
         yield
-    except (OSError, DeltaError, pa.ArrowException) as error:
+    except (OSError, DeltaError, pa.ArrowException) as error:  # any: the run, which is committed, reports it
         errors.append(error)
 
 

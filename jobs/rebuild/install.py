@@ -28,7 +28,7 @@ from uuid import uuid4
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
-from jobs.storage.local import flush_directory
+from jobs.storage.local import flush_directory, read_file
 from jobs.storage.locations import is_local, local_path
 from jobs.store.held_store import ATTEMPT, FileState, RefusedError, acting_as, acting_as_before, file_states, user_of
 from jobs.store.store import REPLACED
@@ -235,7 +235,7 @@ def _aside_of(directory: Path) -> Path:
 
 def _read_manifest(source: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads((source / MANIFEST).read_bytes())
+        manifest: dict[str, Any] = json.loads(read_file(source / MANIFEST))
     except (OSError, ValueError) as error:
         raise RefusedError(f"{source}: no complete rebuild is there: {MANIFEST}: {error}") from error
     return manifest

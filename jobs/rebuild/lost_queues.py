@@ -24,6 +24,7 @@ from jobs.products.queues.differences import BAD_PLACES, NOT_OF_QUEUES, Differen
 from jobs.products.queues.join import JoinResult, join
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
+from jobs.storage.local import read_file
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_rows
@@ -179,7 +180,7 @@ class _Judge:
                 self.verdicts[file.path] = _WRONG if is_witnessed else _UNDECIDED
 
     def _units(self, file: BuiltFile, queue: BuiltQueue) -> Units:
-        return _units((self.out / file.path).read_bytes(), queue.name)
+        return _units(read_file(self.out / file.path), queue.name)
 
     def _verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
         """Classify the store's own file by comparing it with the file that the log gives."""
@@ -188,7 +189,7 @@ class _Judge:
         # is left differs as a whole: the file may be another queue's, or records of the log may have changed.
         if real is None:
             return _MISSING
-        content = (self.out / file.path).read_bytes()
+        content = read_file(self.out / file.path)
         is_as_long = real.size == len(content)
         own = self.store.read(real, 0, min(real.size, len(content)))  # one may be longer by a terabyte of holes
         made, stored = (_units(data, queue.name) for data in (content, own))

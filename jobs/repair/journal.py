@@ -15,8 +15,7 @@ from pathlib import Path
 
 from jobs.console.amounts import counted
 from jobs.rebuild.install import Installation, exchange, remove_empty, suppress_not_empty, sweep
-from jobs.storage.local import LocalStorage, flush_directory, sha256_of
-from jobs.storage.space import named
+from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
 from jobs.store.held_store import acting_as, user_of
 
 JOURNAL = "REPAIR.json"
@@ -56,8 +55,7 @@ class Journal:
     def read(cls, folder: Path) -> "Journal | None":
         """Return the journal of an earlier command; None if there is none."""
         try:
-            with named(str(folder / JOURNAL)):
-                values = json.loads((folder / JOURNAL).read_bytes())
+            values = json.loads(read_file(folder / JOURNAL))
             return cls(values["store"], values["folder"], [Entry(**entry) for entry in values["entries"]])
         except FileNotFoundError:
             return None

@@ -11,7 +11,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
 from jobs.restore.plan import DELETED
 from jobs.restore.sources import source_of
-from jobs.storage.local import LocalStorage
+from jobs.storage.local import LocalStorage, read_file
 from jobs.store.config_files import CONFIG_FOLDER
 from jobs.store.held_store import FileState
 
@@ -44,7 +44,7 @@ def create_or_compare(path: Path, data: bytes) -> FileState:
     with suppress(FileExistsError):  # written by the attempt that was interrupted
         LocalStorage().create(str(path), data)
     state = FileState.of(path)
-    if state is None or path.read_bytes() != data:
+    if state is None or read_file(path) != data:
         raise changed(path)
     return state
 

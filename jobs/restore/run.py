@@ -30,7 +30,7 @@ from jobs.restore.forms import Forms
 from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp, plan_log
 from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
-from jobs.storage.local import LocalStorage, sha256_of
+from jobs.storage.local import LocalStorage, read_file, sha256_of
 from jobs.store.held_store import FileState, file_states
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
@@ -176,13 +176,13 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | 
         "segments": [segment.base_offset for segment in plan.segments],
     }
     if request.resume and (request.out / MANIFEST).exists():
-        manifest = json.loads((request.out / MANIFEST).read_bytes())
+        manifest = json.loads(read_file(request.out / MANIFEST))
         if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
             raise NotResumableError(f"{request.out}: another restore ended here; begin again in an empty directory")
         shutil.rmtree(unfinished, ignore_errors=True)
         return Summary(**{name: manifest[name] for name in Summary.__dataclass_fields__ if name in manifest})
     if request.resume and (unfinished / _PLAN).exists():
-        before = json.loads((unfinished / _PLAN).read_bytes())
+        before = json.loads(read_file(unfinished / _PLAN))
         if before != described:
             reason = "the lake has changed, or other options were given: begin again in an empty directory"
             raise NotResumableError(f"{request.out}: another restore began here ({reason})")
@@ -218,7 +218,7 @@ def _finished(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, Restored
     """Return the noted segments that are there; delete the note of one that never got its name, or was deleted."""
     results = {}
     for path in sorted(unfinished.glob(f"[0-9]*{_NOTE}")):
-        note = json.loads(path.read_bytes())
+        note = json.loads(read_file(path))
         place = paths[int(path.name.removesuffix(_NOTE))]
         file = FileState.of(place)
         if file is None:
@@ -341,7 +341,7 @@ def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
 
 def _refuse_changes(unfinished: Path, files: Mapping[str, FileState]) -> None:
     """Raise `NotResumableError` where one of *files*, or of those that are noted, is not the one that was written."""
-    noted = [json.loads(note.read_bytes())["files"] for note in sorted(unfinished.glob(f"*{_NOTE}"))]
+    noted = [json.loads(read_file(note))["files"] for note in sorted(unfinished.glob(f"*{_NOTE}"))]
     for name, state in ((name, state) for some in (*noted, files) for name, state in some.items()):
         if FileState.of(Path(name)) != FileState(*state):
             raise changed(Path(name))

@@ -281,8 +281,14 @@ def write_all(descriptor: int, position: int, block: Buffer) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
+    with named(str(path)), path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a file; an error names it."""
+    with named(str(path)):
+        return path.read_bytes()
 
 
 def start_flush(descriptor: int, position: int, size: int) -> None:

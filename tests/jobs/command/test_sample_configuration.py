@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
 from jobs.launch.places import CONF
@@ -53,7 +54,7 @@ def fill(golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
     text = (CONF / "job.toml").read_text().replace("/data/rocketmq/store", str(store))
     (tmp_path / "job.toml").write_text(text.replace("/data/", f"{tmp_path}/data/"))
-    ingest_store(store, tmp_path / "data" / "lake")
+    assert cli.main(["ingest", "--config", str(tmp_path / "job.toml"), "--quiet"]) is ExitCode.CLEAN
     places = {"store": store, "other": tmp_path / "other", "new": tmp_path / "new", "types": tmp_path / "types.toml"}
     places["segment"] = min((store / "commitlog").iterdir())
     return lambda line: line.format(**places).split()
