@@ -87,7 +87,8 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
         lake = Lake(normalise(source.lake), options)
         known = known_logs(lake)
         of_broker = [one for one in known if source.broker in {None, one.broker}]
-        return _without_chosen(source, _lake_items(source, lake, known), of_broker)
+        planned = _without_chosen(source, _lake_items(source, lake, known), of_broker)
+        return planned._replace(gaps=[*planned.gaps, *_lost_in_lake(source)])
     store = list_store(source.store or "", commitlog=source.commitlog, options=options)
     store.require_log()
     label = source.broker or DEFAULT_BROKER
@@ -102,6 +103,19 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
     gaps = [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
     gaps += [LeftOut(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]
     return Planned(items, gaps)
+
+
+def _lost_in_lake(source: Source) -> list[LeftOut]:
+    """Return what runs found damaged, or did not find, in the logs of the stores that are exported."""
+    from jobs.query.lake_source import open_lake_stores  # with SQL's engine
+
+    with suppress(OtherBrokerError):  # which an empty export explains
+        return [
+            LeftOut(store.store.broker, lost.start, lost.end - lost.start, lost.text)
+            for store in open_lake_stores(source.lake or "", source.broker, source.release or NEWEST)
+            for lost in store.damage()
+        ]
+    return []
 
 
 def _without_chosen(source: Source, items: list[Item], known: Sequence[KnownStore]) -> Planned:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.lake.lake import DEFAULT_BROKER
 from jobs.launch.arguments import file_system_options
@@ -53,6 +53,14 @@ _SAMPLED = 200  # of the newest messages, which tell the release
 _SAMPLED_BYTES = 1 << 20
 _OURS = "total_size IS NOT NULL"  # another engine's own rows lack it
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
+
+
+class LostMessages(NamedTuple):
+    """A part of a log whose messages are in no row, and why."""
+
+    start: int
+    end: int
+    text: str
 
 
 class LakeSource:
@@ -369,22 +377,34 @@ class LakeSource:
         places = f"{count} damaged place{'' if count == 1 else 's'}"
         return f"the lake's table quarantine has {places}, whose messages are not answered" if count else None
 
-    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
-        """Note that runs found damage or gaps between two offsets, whose messages an answer lacks."""
+    def damage(self, low: int = 0, high: int = MAX_TIME) -> list[LostMessages]:
+        """Return what runs found damaged, or did not find, between two offsets: its messages are in no row."""
+        found: list[LostMessages] = []
         if self.tables.has(QUARANTINE):
             inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
-            row = self.select("count(*) AS places, min(physical_offset) AS first", QUARANTINE, *inside)[0]
+            columns = "count(*) AS places, min(physical_offset) AS first, max(physical_offset + length) AS last"
+            row = self.select(columns, QUARANTINE, *inside)[0]
             if row["places"]:
                 places = f"{row['places']} damaged place{'' if row['places'] == 1 else 's'}"
-                self.lack(
-                    f"runs found {places} in the log, the first at offset {row['first']}: see the table quarantine"
-                )
+                text_ = f"runs found {places} in the log, the first at offset {row['first']} (table quarantine)"
+                found.append(LostMessages(row["first"], row["last"], text_))
         gaps = [gap for run in self._runs for gap in json.loads(run["detail"] or "{}").get("gaps") or ()]
         for gap in gaps:
-            if gap["from"] < high and gap["to"] > low:
-                self.lack(
-                    f"runs did not find the log from offset {gap['from']} to {gap['to']}: {gap.get('why', 'a gap')}"
-                )
+            start, end, why = gap["from"], gap["to"], gap.get("why", "a gap")
+            if start < high and end > low:
+                found.append(LostMessages(start, end, f"runs did not find the log from offset {start} to {end}: {why}"))
+        return found
+
+    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
+        """Note that runs found damage or gaps between two offsets, whose messages an answer lacks."""
+        for lost in self.damage(low, high):
+            self.lack(lost.text)
+
+    def next_number(self, topic: str, queue_id: int, number: int) -> int:
+        """Return the next number of a queue that has a message, this one or a later one; this one without any."""
+        place = (f"topic = {text(topic)}", f"queue_id = {queue_id}", f"queue_offset >= {number}", _WITH_UNIT)
+        row = self.select("min(queue_offset) AS number", MESSAGES, *place)[0]
+        return number if row["number"] is None else int(row["number"])
 
     def complete_queues(self, topic: str) -> None:
         """Note why the queues of a topic may lack messages: a lake has no other source than its rows."""

@@ -1,6 +1,6 @@
 """Messages of a store by their place in a queue: through ConsumeQueue files, or the log where these are not there."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -144,6 +144,15 @@ class StoreQueues(StoreView):
     def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
         return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
+
+    def next_number(self, topic: str, queue_id: int, number: int) -> int:
+        """Return the next number of a queue that may have a message, this one or a later one; this one without any."""
+        queue = self._queue(topic, queue_id)
+        if queue is not None and queue.start <= number < queue.written_end():
+            return number
+        logged = self._log.of(topic).get(queue_id) if self._is_in_log(topic) else None
+        at = bisect_left(logged.firsts, number) if logged is not None else 0
+        return logged.firsts[at] if logged is not None and at < len(logged.firsts) else number
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""

@@ -106,13 +106,17 @@ class PulledQueue(NamedTuple):
         hashes = None if tags is None else {java_hash(tag) for tag in tags}
         found: list[Message] = []
         size = 0
+        is_hole = True
         for message in self.source.run_of_queue(self.topic, self.queue_id, offset, end):
             if found and (len(found) == count or (message and size + message.record.total_size > _PULL_BYTES)):
                 break
             offset += 1
+            is_hole &= message is None
             if message and (hashes is None or (message.tags and java_hash(message.tags) in hashes)):
                 found.append(message)
                 size += message.record.total_size
+        if is_hole:  # the numbers of lost messages may be many, and a damaged number may be any
+            offset = max(offset, self.source.next_number(self.topic, self.queue_id, offset))
         status = PullStatus.FOUND if found else PullStatus.NO_MATCHED
         return Pull(status, [one for one in found if tags is None or one.tags in tags], offset)
 

@@ -6,7 +6,12 @@ from tests.support.agreeing_verbs import AGREEMENTS, judged
 from tests.support.fault_draws import Draw, drawn
 
 # What went wrong once, each shrunk to its smallest.
-PAST = ("b514-timer random-queue-page:94476",)
+PAST = (
+    "b514-timer random-queue-page:94476",
+    "b514-expired bit-queue-offset:598185",
+    "b551-crash-later bit-body:271793",
+    "b533-types-crc misdirected-log:689745",
+)
 
 
 @pytest.mark.parametrize("draw", PAST)
