@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from jobs.export.bodies import LeftOut, Undecoded
 from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, Registered
-from jobs.export.parts import Format, Part, PartTask, merge
+from jobs.export.parts import Format, Part, PartTask, merge, stream
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
 from jobs.lake.lake import DEFAULT_BROKER, Lake
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from jobs.export.candidate_rows import Chosen
 
 
+_AT_ONCE = 8  # items whose parts are on the disk at the same time, where they go to standard output
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The source of an export: a store or a lake."""
@@ -51,9 +54,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The file to write, its format, and the largest body."""
+    """The file to write (None: standard output), its format, and the largest body."""
 
-    out: Path
+    out: Path | None
     kind: Format = Format.NDJSON
     limit: int = DEFAULT_LIMIT  # bytes of a body
 
@@ -160,10 +163,12 @@ def _place(file: StoredFile) -> tuple[str, int, str]:
 def export(
     planned: Planned, release: Release | None, output: Output, workers: Workers, choose: "Choose | None" = None
 ) -> Summary:
-    """Write the messages into one file; parts of it lie beside it for the time being."""
+    """Write the messages into one file, or to standard output as they are read; parts are files for the time being."""
     out = output.out
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent.absolute()) as name:
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    beside = None if out is None else out.parent.absolute()
+    with tempfile.TemporaryDirectory(prefix=f".{out.name if out else 'export'}.parts-", dir=beside) as name:
         folder = Path(name)
         chosen = undecoded = None
         if choose is not None:
@@ -172,8 +177,16 @@ def export(
             chosen = choose(planned.items, folder / "chosen", output.limit)
             undecoded = undecoded_of(folder / "chosen")
         task = PartTask(folder, output.kind, release or NEWEST, output.limit, chosen)
-        parts = workers.map(list(enumerate(planned.items)), task, "writing messages")
-        return _summary(planned, parts, merge(parts, folder, output.kind, out), undecoded)
+        items = list(enumerate(planned.items))
+        if out is not None:
+            parts = workers.map(items, task, "writing messages")
+            return _summary(planned, parts, merge(parts, folder, output.kind, out), undecoded)
+        parts, size = [], 0
+        for start in range(0, len(items), _AT_ONCE):
+            some = workers.map(items[start : start + _AT_ONCE], task, "writing messages")
+            size += stream(some, folder, output.kind, has_begun=size > 0)
+            parts += some
+        return _summary(planned, parts, size, undecoded)
 
 
 def _summary(planned: Planned, parts: Sequence[Part], size: int, undecoded: Undecoded | None) -> Summary:

@@ -6,6 +6,7 @@ deleted with the folder that the parts lie in.
 """
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -110,6 +111,7 @@ class _LinesPart:
         self._path = path
         self._release = release
         self._kind = kind
+        self._has_header = False
         self._file: Any = None
 
     def __enter__(self) -> Self:
@@ -118,12 +120,12 @@ class _LinesPart:
     def write(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
         if self._file is None:
             self._file = self._path.open("x", encoding="utf-8")
-        for number, body in enumerate(bodies):
-            row = batch.slice(number, 1).to_pylist()[0]
+        for row, body in zip(batch.to_pylist(), bodies, strict=True):
             value = self._object(row, body)
             if self._kind is Format.CSV:
-                if self._file.tell() == 0:
+                if not self._has_header:
                     self._file.write(csv_line(tuple(value)))
+                    self._has_header = True
                 self._file.write(csv_line(tuple(value.values())))
             elif self._kind is Format.JSON:
                 self._file.write(f"{json_text.line('message', value).rstrip()},\n")
@@ -201,6 +203,23 @@ def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
     finally:
         attempt.unlink(missing_ok=True)
     return out.stat().st_size
+
+
+def stream(parts: Sequence[Part], folder: Path, kind: Format, *, has_begun: bool) -> int:
+    """Copy parts to standard output, in their order, and return their size; delete each as soon as it is copied."""
+    size = 0
+    for part in parts:
+        if part.messages:
+            path = folder / part.name
+            with path.open("rb") as file:
+                if kind is Format.CSV and (has_begun or size):
+                    file.readline()
+                while chunk := file.read(_CHUNK):
+                    sys.stdout.buffer.write(chunk)
+                    size += len(chunk)
+            path.unlink()
+    sys.stdout.flush()
+    return size
 
 
 def _merge_text(files: Sequence[Path], attempt: Path, kind: Format) -> None:

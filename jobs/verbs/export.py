@@ -75,7 +75,13 @@ _SHOWN = 5
     is_flag=True,
     help="Make each row's record again, and leave out rows that another engine has changed: they are named (3).",
 )
-@click.option("--out", required=True, type=OUTPUT_FILE, metavar="FILE")
+@click.option(
+    "--out",
+    required=True,
+    type=OUTPUT_FILE,
+    metavar="FILE",
+    help="The file to write, whole or not at all; -: standard output, for ndjson and csv, as the messages are read.",
+)
 @click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
 @engine_option
 @answer_options
@@ -107,9 +113,10 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     if store is None and lake is None:
         raise click.UsageError(ONE_SOURCE)
-    if str(out) == "-":
-        raise click.UsageError("--out -: an export is one whole file or none, and needs a name; then `cat FILE`")
-    if out.exists():
+    is_streamed = str(out) == "-"
+    if is_streamed and (kind not in {"ndjson", "csv"} or answer.as_json):
+        raise click.UsageError("--out - writes ndjson or csv to standard output, without --json; else name a FILE")
+    if not is_streamed and out.exists():
         raise click.UsageError(f"--out {out}: is there already")
     refuse_reversed(since, until)
     if is_verified and lake is None:
@@ -138,7 +145,8 @@ def command(  # noqa: PLR0913 - one argument an option
         values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
         answer.give(values, [f"{store or lake} → {out}: dry run, nothing is written"], result, indent=None)
         return ExitCode.CLEAN
-    summary = export(planned, printed_as, Output(out, Format(kind), max_body_size), workers, choose)
+    output = Output(None if is_streamed else out, Format(kind), max_body_size)
+    summary = export(planned, printed_as, output, workers, choose)
     result = _result(summary, answer.seconds)
     reason = None
     if not summary.messages:
@@ -150,9 +158,13 @@ def command(  # noqa: PLR0913 - one argument an option
         "severity": result.severity.value,
     }
     said = [*planned.notes, *([reason.text] if reason else [])]
-    target = out if summary.messages else f"{out}: no file is written"
+    target = ("standard output" if is_streamed else out) if summary.messages else f"{out}: no file is written"
     lines = [f"{store or lake} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
-    answer.give(described, lines, result, indent=None)
+    if is_streamed:  # standard output has the messages, and nothing else
+        for line in () if answer.quiet else (*lines, result.line("export")):
+            say(line)
+    else:
+        answer.give(described, lines, result, indent=None)
     has_something = summary.messages or result.severity.is_alarm
     return result.severity.exit_code if has_something else ExitCode.NOT_FOUND
 
