@@ -220,9 +220,9 @@ def test_a_row_whose_topic_was_changed_is_named_whichever_topic_is_asked_for(lak
     by_deltalake(lake, [Update(changed, "topic", "'T2'")])
     for topic in ("T1", "T2"):
         asked = Exported(lake=str(lake), topics=(topic,), is_verified=True)
-        output = Output(tmp_path / f"{topic}.ndjson")
+        out = tmp_path / f"{topic}.ndjson"
 
-        summary = export(plan_export(asked, {}), None, output, OneByOne())
+        summary = export(plan_export(asked, {}), None, Output(out), OneByOne())
 
         assert [changed] == [place.offset for place in summary.damaged]
-        assert {topic} == {json.loads(line)["topic"] for line in output.out.read_text().splitlines()}
+        assert {topic} == {json.loads(line)["topic"] for line in out.read_text().splitlines()}
