@@ -55,8 +55,8 @@ from rmq_formats.store import FileKind, name_of_offset
 
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
-CONSUMER_BEYOND = "consumer_offset_behind_queue"
-DELAY_BEYOND = "delay_offset_behind_queue"
+CONSUMER_BEYOND = "consumer_offset_past_queue_end"
+DELAY_BEYOND = "delay_offset_past_queue_end"
 
 _CAUSES = {
     DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that it leads to is of "

@@ -40,7 +40,7 @@ class DifferenceKind(StrEnum):
     DANGLING = "dangling_unit", Trait.BAD_PLACE
     LOST_RECORD = "unit_of_lost_record", _LOST
     DAMAGED_RECORD = "unit_of_damaged_record", _LOST
-    BEHIND_LOG = "unit_behind_log", Trait.BAD_PLACE
+    BEHIND_LOG = "unit_past_log_end", Trait.BAD_PLACE
     WRONG_SIZE = "wrong_size", Trait.OVERWRITTEN
     WRONG_TAGS_CODE = "wrong_tags_code", Trait.OVERWRITTEN | Trait.AGAINST_RECORD
     WRONG_BATCH_FIELD = "wrong_batch_field", Trait.OVERWRITTEN

@@ -281,7 +281,7 @@ def test_queues_of_empty_files_alone_are_told(store: Store) -> None:
     kinds = {finding.kind for finding in store.findings()}
 
     # The distance between their names says the size that they had.
-    assert kinds == {"wrong_file_size", "consumer_offset_behind_queue", "delay_offset_behind_queue"}
+    assert kinds == {"wrong_file_size", "consumer_offset_past_queue_end", "delay_offset_past_queue_end"}
 
 
 def test_a_file_that_is_no_queue_file_is_told(store: Store) -> None:
@@ -345,14 +345,14 @@ def test_a_consumer_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
     path.write_text(
         json.dumps({"offsetTable": {"T1@group": {"0": 26, "1": 24}}}).replace('"0"', "0").replace('"1"', "1")
     )
-    finding = only(store, "consumer_offset_behind_queue", "config/consumerOffset.json", None)
+    finding = only(store, "consumer_offset_past_queue_end", "config/consumerOffset.json", None)
 
     assert (finding.field, finding.found, finding.expected) == ("T1@group queue 1", "24", "at most 23")
 
 
 def test_a_delay_level_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
     (store.root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:1,16:2}}')
-    finding = only(store, "delay_offset_behind_queue", "config/delayOffset.json", None)
+    finding = only(store, "delay_offset_past_queue_end", "config/delayOffset.json", None)
 
     assert (finding.field, finding.found, finding.expected) == ("level 16", "2", "at most 1")
 
