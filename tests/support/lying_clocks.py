@@ -22,7 +22,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from tests.golden import golden_stores, release_of, unpack
 from tests.rmq_formats.stores import newest_segment
 from tests.support.agreeing_verbs import Given, exported, run
-from tests.support.clocks import Placed, placed_records, set_store_times
+from tests.support.clocks import placed_records, set_store_times
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_store, rows_of
 
