@@ -81,6 +81,7 @@ def _held(place: StorePlace, out: str) -> Iterator["HeldStore"]:
     with (
         shown_as_usage(RefusedError, before="not installed: "),
         hold_store(place.store, Path(local_path(out)), place.log_directories(place.conf())) as held,
+        held.explaining_errors(),
     ):
         yield held
 
@@ -97,11 +98,10 @@ def put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, h
         if held is None:
             answer.add(f"  NOTE cannot be put in place now: {reason}" for one in plans for reason in one.obstacles)
             return False
-        installed: set[str] = set()
         for one in plans:
-            held.refuse_changes(installed)
+            held.refuse_changes()
             install(one)
-            installed |= one.changed
+            held.installed |= one.changed
     return True
 
 

@@ -13,14 +13,24 @@ from typing import NamedTuple
 from jobs.console.amounts import counted
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met, worst_of
-from jobs.diff.segment import CHANGED, DIFFERENT, ONLY_IN_STORE, TWICE, DiffWork, Run, diff_segment, judged_by_others
+from jobs.diff.segment import (
+    CHANGED,
+    ONLY_IN_LAKE,
+    ONLY_IN_STORE,
+    TWICE,
+    DiffWork,
+    Run,
+    diff_segment,
+    judged_by_others,
+)
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
-from jobs.restore.coverage import Interval
+from jobs.restore.coverage import Interval, unchecked_note
 from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
-from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import SegmentWork
+from jobs.store.beside_broker import broker_process
+from jobs.store.log_ends import LostStart, lost_start
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.selection import TopicChoices
@@ -43,6 +53,7 @@ class DiffRequest(StoreRequest):
 
     lake: Lake
     broker: str | None = None
+    bases: frozenset[int] | None = None  # of the store's segments that are read; None: of all
 
 
 class Difference(NamedTuple):
@@ -54,6 +65,7 @@ class Difference(NamedTuple):
     end: int
     records: int
     cause: str
+    is_before_log: bool = False  # only the lake has them, and the store's log begins after them
 
 
 @dataclass(slots=True)
@@ -118,6 +130,8 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     plan = _planned(request.lake, known)
     until = known.newest.to_offset
     works = list(_works(store, plan, until, known.chosen))
+    if request.bases is not None:
+        works = [work for work in works if work.store is None or work.store.base_offset in request.bases]
     results = workers.map(works, diff_segment, "comparing")
     summary = DiffSummary(
         store.root,
@@ -133,17 +147,26 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     )
     summary.to_offset = max(summary.to_offset, until)
     last_equal = max((result.last_equal for result in results), default=-1)
+    lost = lost_start(store) if broker_process(store.root) is None else None
     is_rewritten = False  # from the first record on that is another
     for work, result in zip(works, results, strict=True):
         summary.lost += [f"{name} cannot be read to its end" for name in result.unreadable]
         runs = (judged_by_others(run, result.last_equal, last_equal) for run in result.runs)
         for run in sorted(runs, key=lambda one: one.start):
-            is_expired = result.is_gone or (work.store is None and run.end <= store.start_offset)
-            severity, cause = _meaning(run, _Sides(store, plan, until, is_expired, has_file=work.store is not None))
+            is_before_log = run.what == ONLY_IN_LAKE and (
+                result.is_gone or (work.store is None and run.end <= store.start_offset)
+            )
+            # Retention deletes whole segments, and never one that has messages after the oldest that it left.
+            is_lost = lost is not None and plan is not None and lost.oldest < _base(work) + plan.size.value
+            sides = _Sides(
+                store, plan, until, is_before_log, lost if is_lost else None, has_file=work.store is not None
+            )
+            severity, cause = _meaning(run, sides)
             if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:
                 severity, cause = Severity.CONTRADICTION, _OTHERS
             is_rewritten |= severity is Severity.CONTRADICTION
-            summary.differences.append(Difference(severity, run.what, run.start, run.end, run.records, cause))
+            found = Difference(severity, run.what, run.start, run.end, run.records, cause, is_before_log)
+            summary.differences.append(found)
     return summary
 
 
@@ -173,7 +196,8 @@ class _Sides(NamedTuple):
     store: Store
     plan: Plan | None
     until: int  # the lake has read up to here
-    is_expired: bool
+    is_before_log: bool
+    lost: LostStart | None  # evidence that the run's segment was not deleted by retention
     has_file: bool  # the store, of the run's segment
 
 
@@ -182,10 +206,14 @@ def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
     if run.what == ONLY_IN_STORE:
         return _lacking_in_lake(run, sides)
     damage = _damage(run)
-    if damage:
-        return Severity.DAMAGE, damage
-    if sides.is_expired and run.what != DIFFERENT:
-        return Severity.HEALTHY, "expired: the broker has deleted the segment"
+    return (Severity.DAMAGE, damage) if damage else _lacking_in_store(run, sides)
+
+
+def _lacking_in_store(run: Run, sides: _Sides) -> tuple[Severity, str]:
+    if sides.is_before_log:
+        if sides.lost is not None:
+            return Severity.GAP, f"lost: {sides.lost.text}"
+        return Severity.HEALTHY, "expired: retention has deleted the segment, as far as the store shows"
     if run.is_unwritten or run.start >= sides.store.end_offset:
         return Severity.GAP, "the store's log ends before: it was cut off, cut short, or is of a replica that is behind"
     if not sides.has_file:

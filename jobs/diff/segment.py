@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from jobs.lake.tables import RECORD_CRC
 from jobs.restore.coverage import Coverage, Interval
-from jobs.restore.proof import Units, judge
-from jobs.restore.segment import SegmentWork, rows_of_segment
+from jobs.restore.segment import Flags, SegmentWork, check_crcs, rows_of_segment
 from jobs.storage.model import Reader
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
@@ -35,8 +34,6 @@ ONLY_IN_STORE, ONLY_IN_LAKE, DIFFERENT = "only in the store", "only in the lake"
 CHANGED = "changed in the lake"
 TWICE = "twice in the lake"
 _MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not chosen
-
-Flags = NDArray[np.bool_]
 
 
 class DiffWork(NamedTuple):
@@ -224,13 +221,10 @@ def _of_lake(work: DiffWork) -> tuple[_Places, _Rest]:
         rest.incomplete += incomplete[~has_crc].tolist()
         broken = incomplete[has_crc]  # a row of which a record was made once
         places.add(broken, broken + 1, ~has_crc[has_crc], has_crc[has_crc], ~has_crc[has_crc])
-        verdict = judge(batch, made, work.lake.expected, Units.of(()))
-        rest.unchecked.add(*made.only(verdict.unchecked).places)
+        is_changed, is_unchecked = check_crcs(batch, made)
+        rest.unchecked.add(*made.only(is_unchecked).places)
         if made.offsets.size:
-            equal = _compared(made, work.store)
-            # Where a row says nothing of its record, the store's bytes do.
-            changed = verdict.changed & (~verdict.unchecked | equal)
-            places.add(*made.places, equal, changed, verdict.unchecked)
+            places.add(*made.places, _compared(made, work.store), is_changed, is_unchecked)
     return places, rest
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jobs.export.changed_rows import JUDGED, Flags, changed_rows
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
-from jobs.restore.proof import JUDGED, Expected, Flags, changed_rows
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.columns import message_batch
@@ -129,7 +129,7 @@ class LakeItem:
         for batch in plain_batches(self.lake, MESSAGES, self.file, names):
             wanted = self._wanted(batch)
             if self.dropped is not None:
-                changed = changed_rows(wanted, Expected(None, None, self.dropped)) | self._is_elsewhere(wanted)
+                changed = changed_rows(wanted, self.dropped) | self._is_elsewhere(wanted)
                 yield from _as_damage(wanted.filter(pa.array(changed)))
                 wanted = wanted.filter(pa.array(~changed))
             if self.topics:  # asked last: a row whose topic was changed may be of one of them

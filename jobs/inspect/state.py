@@ -25,6 +25,7 @@ from rmq_formats.store import (
 
 _SMALL = 256
 _LARGEST_CONFIG = 64 << 20
+_OURS = {"MANIFEST.json": "list of the files that restore wrote"}
 _DATABASES = {
     "consumequeue": "queues in RocksDB",
     "consumequeue_rocksdb": "queues in RocksDB",
@@ -143,7 +144,11 @@ def _rocksdb_report(store: Store, problems: Problems) -> RocksReport | None:
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
-    unknown = [file for file in store.of_kind(FileKind.UNKNOWN) if REPLACED not in file.about.path.partition("/")[0]]
+    unknown = [
+        file
+        for file in store.of_kind(FileKind.UNKNOWN)
+        if REPLACED not in file.about.path.partition("/")[0] and file.about.path not in _OURS
+    ]
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
     folders = {
@@ -165,6 +170,7 @@ def _folders(store: Store) -> list[FolderReport]:
     for about, size in _all_files(store):
         folder = _folder(about)
         kind = _DATABASES.get(folder, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
+        kind = _OURS.get(about.path, kind)
         kind = "set aside by repair or --install" if REPLACED in about.path.partition("/")[0] else kind
         report = counted.setdefault((folder, kind), FolderReport(folder, kind))
         report.files += 1

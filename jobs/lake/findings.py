@@ -50,6 +50,8 @@ class Finding(NamedTuple):
     cause: str  # the likely one, in words
     times: int = 1  # how often, from this place on
     log_offset: int | None = None  # the place in the log that it is about
+    log_end: int | None = None  # where that part of the log ends, as far as it is known
+    right_time: int | None = None  # that the file should state, ms
     follows: str = ""  # the title of the finding that it is a consequence of
 
     @property

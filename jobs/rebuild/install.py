@@ -165,15 +165,25 @@ def plan_index(
         return replace(_planned(index, new, present, kept), aside=aside, checkpoint=checkpoint)
 
 
-def plan_queues(store: str, out: Path) -> list[Installation]:
-    """Check everything and return the installations, one for each folder; `RefusedError` when it must not be done."""
+def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None = None) -> list[Installation]:
+    """
+    Check everything and return the installations, one for each folder; `RefusedError` when it must not be done.
+
+    *out* has the queues of a rebuild, if there was one, *changed* single queue files by their path below the store.
+    """
     root = Path(local_path(store))
-    manifest = _read_manifest(out)
+    manifest = {"queues": [], "lost_only": True} if out is None else _read_manifest(out)
     new: dict[str, dict[str, NewFile]] = {}
     for file in (file for queue in manifest["queues"] for file in queue["files"]):
         folder, _, path = file["path"].partition("/")
         folder, path = (folder, path) if folder in _QUEUE_ROOTS else (_PLAIN, file["path"])
-        new.setdefault(folder, {})[path] = NewFile(out / file["path"], file["size"], file["written"], file["sha256"])
+        new.setdefault(folder, {})[path] = NewFile(
+            Path(str(out), file["path"]), file["size"], file["written"], file["sha256"]
+        )
+    for name, source in (changed or {}).items():
+        folder, _, path = name.partition("/")
+        size = source.stat().st_size
+        new.setdefault(folder, {}).setdefault(path, NewFile(source, size, size, None))
     plans = []
     with acting_as(*user_of(root, _PLAIN)):
         for name, files in sorted(new.items()):

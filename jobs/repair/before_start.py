@@ -6,13 +6,17 @@ record: such a plan is withheld. Where the lake has not brought the bytes back, 
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.diagnosis.broker_start import BadPlace, gathered, obstacles
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
+from jobs.store.broker_config import broker_config
+from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
@@ -20,7 +24,8 @@ from jobs.verify.run import Verdict
 from rmq_formats.broker_start import Cut, StartOutcome
 from rmq_formats.commitlog.bridge import LostMessage, bridge, closed
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
-from rmq_formats.consumequeue.unit import QueueKind, Unit
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import PRE_BLANK, QueueKind, Unit
 from rmq_formats.release import Release
 
 
@@ -57,61 +62,135 @@ def _possible_cut(found: Verdict, after: StartOutcome) -> Cut | None:
     return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
 
 
-def bridged(
-    store: Store, found: Verdict, verdict: Verdict, made: Sequence[MendedSegment], folder: Path
-) -> Iterator[tuple[MendedSegment, int]]:
-    """
-    Write bridges over what a start would stop at; yield each segment that has some, and how many bytes were lost there.
+class LostUnit(NamedTuple):
+    """A unit of a queue that leads to a lost message."""
 
-    *store* is listed with its log as it will be; what of it is *made* already is changed in place.
-    """
+    message: LostMessage
+    file: str  # below the store's root
+    position: int  # in the file
+    is_skipped: bool  # a broker passes over a blank in its place
+
+
+class Hole(NamedTuple):
+    """Lost bytes that a start would end the log at, and the units that lead there."""
+
+    segment: Segment
+    place: BadPlace
+    units: tuple[LostUnit, ...]
+
+
+def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
+    """Return what a start would stop at; nothing where it deletes no whole message. The log is listed as it will be."""
     after = start_after(verdict)
     if after is None or verdict.walked is None:
-        return
+        return []
     if not after.deletes_messages and _possible_cut(found, after) is None:
-        return
+        return []
     facts = gathered(store, Release.of(after.release))
     places = [one.place for one in obstacles(facts, verdict.walked)]
-    files = {one.base_offset: one for one in made}
+    segments = [next(one for one in reversed(store.segments) if one.base_offset <= place.offset) for place in places]
     queues = [
         queue for queue in queues_of_files(store.queue_files, store.storage) if queue.name.kind is QueueKind.PLAIN
     ]
-    for segment in store.segments:
-        inside = [place for place in places if segment.base_offset <= place.offset < segment.base_offset + segment.size]
-        if inside:
-            source = Path(local_path(segment.location))
-            one = files.get(segment.base_offset) or MendedSegment(
-                segment.base_offset, str(folder / source.name), str(source.resolve())
-            )
-            patches = [(place.offset, _patch(store, queues, segment, place)) for place in inside]
-            if one.base_offset not in files:
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, one.path)
-            with Path(one.path).open("r+b") as file:
-                for offset, patch in patches:
-                    file.seek(offset - segment.base_offset)
-                    file.write(patch)
-            yield one, sum(place.end - place.offset for place in inside)
+    units: list[list[LostUnit]] = [[] for _ in places]
+    for queue in queues:
+        end = queue.written_end()
+        last = queue.unit(end - 1) if end > queue.start else None
+        is_last_lost = isinstance(last, Unit) and any(_is_in(last, place) for place in places)
+        for number, place in enumerate(places):
+            # A broker that finds a blank passes over all messages in the file of the log that offset 0 is in. A blank
+            # at the end of a queue would be its newest unit: the broker would take new messages for older ones.
+            is_skipped = segments[number].base_offset > 0 and not is_last_lost
+            units[number] += _lost(queue, end, place, is_skipped=is_skipped)
+    return [Hole(*one[:2], tuple(one[2])) for one in zip(segments, places, units, strict=True)]
 
 
-def _patch(store: Store, queues: Sequence[StoredQueue], segment: Segment, place: BadPlace) -> bytes:
-    """Return the bytes over one place."""
+def write_bridges(
+    store: Store, holes: Sequence[Hole], made: Sequence[MendedSegment], folder: Path
+) -> list[MendedSegment]:
+    """Write bridges over the holes, and return the segments; what of them is *made* already is changed in place."""
+    files = {one.base_offset: one for one in made}
+    written = {}
+    for hole in holes:
+        segment, base = hole.segment, hole.segment.base_offset
+        source = Path(local_path(segment.location))
+        one = files.get(base) or MendedSegment(base, str(folder / source.name), str(source.resolve()))
+        patch = _patch(store, hole)
+        if base not in files:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, one.path)
+        files[base] = written[base] = one
+        with Path(one.path).open("r+b") as file:
+            file.seek(hole.place.offset - base)
+            file.write(patch)
+    return list(written.values())
+
+
+def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str, Path]:
+    """Copy each queue file that leads into a hole, with blanks in place of those units; return the copies by path."""
+    copies: dict[str, Path] = {}
+    locations = {file.about.path: file.location for file in store.queue_files}
+    for unit in [unit for hole in holes for unit in hole.units if unit.is_skipped]:
+        copy = folder / unit.file
+        if unit.file not in copies:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(local_path(locations[unit.file]), copy)
+            copies[unit.file] = copy
+        with copy.open("r+b") as file:
+            file.seek(unit.position)
+            file.write(UNIT.pack(*PRE_BLANK))
+    return copies
+
+
+def describe_delivered(store: Store, holes: Sequence[Hole]) -> str:
+    """Return which messages of zeros consumers receive for bridges, and which groups; empty for none."""
+    if holes and features_of(store).queues is QueueStorage.ROCKSDB:
+        return "a message of zeros for each lost one that a queue in RocksDB leads to"
+    delivered = [unit.message for hole in holes for unit in hole.units if not unit.is_skipped]
+    if not delivered:
+        return ""
+    behind: dict[str, set[str]] = {one.topic: set() for one in delivered}
+    progress = {(one.topic, one.queue_id, one.consumer_group, one.next_offset) for one in broker_config(store).progress}
+    for topic, queue_id, group, next_offset in progress:
+        if group and any(
+            (one.topic, one.queue_id) == (topic, queue_id) and one.queue_offset >= next_offset for one in delivered
+        ):
+            behind[topic].add(group)
+    counts = Counter(one.topic for one in delivered)
+    of_topics = (
+        f"{count:,} of {topic} (groups that have not passed them: {', '.join(sorted(behind[topic])) or 'none known'})"
+        for topic, count in sorted(counts.items())
+    )
+    return f"{counted(len(delivered), 'message')} of zeros: {'; '.join(of_topics)}"
+
+
+def _patch(store: Store, hole: Hole) -> bytes:
+    """Return the bytes over one hole."""
+    segment, place = hole.segment, hole.place
     end = segment.base_offset + segment.size
     if place.end == place.offset:  # an end of file that states a wrong number of bytes
         return BLANK.pack(end - place.offset, MAGIC_BLANK)
-    lost = sorted({one.offset: one for queue in queues for one in _lost(queue, place)}.values())
+    delivered = sorted({unit.message.offset: unit.message for unit in hole.units if not unit.is_skipped}.values())
     record = find_record(store, place.end) or find_record(store, segment.base_offset)
     time = record.store_timestamp if record is not None else 0
     if place.end >= end:
-        return closed(place.offset, end, lost, time)
-    return bridge(place.offset, place.end, lost, time) or b""
+        return closed(place.offset, end, delivered, time)
+    return bridge(place.offset, place.end, delivered, time) or b""
 
 
-def _lost(queue: StoredQueue, place: BadPlace) -> Iterator[LostMessage]:
-    """Yield the messages in a place that a queue has units of, which ascend."""
-    end = queue.written_end()
+def _is_in(unit: Unit, place: BadPlace) -> bool:
+    return place.offset <= unit.physical_offset and unit.physical_offset + unit.size <= place.end
+
+
+def _lost(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) -> Iterator[LostUnit]:
+    """Yield the units of a queue, which ascend and reach to *end*, that lead into a place."""
     for position in range(queue.first_from(place.offset, end), end):
         unit = queue.unit(position)
-        if not isinstance(unit, Unit) or unit.physical_offset + unit.size > place.end:
+        if not isinstance(unit, Unit) or not _is_in(unit, place):
             return
-        yield LostMessage(unit.physical_offset, unit.size, queue.name.topic, queue.name.queue_id, position)
+        name = queue.name
+        message = LostMessage(unit.physical_offset, unit.size, name.topic, name.queue_id, position)
+        at = position * queue.unit_size
+        file = next(one for one in reversed(queue.files) if one.base_offset <= at)
+        path = f"{name.path}/{file.location.rpartition('/')[2]}"
+        yield LostUnit(message, path, at - file.base_offset, is_skipped)

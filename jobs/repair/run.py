@@ -19,12 +19,11 @@ from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity
 from jobs.diagnosis.checkpoint import checkpoint_file, checkpoint_of
-from jobs.diff.run import DiffRequest, NotInLakeError, diff
+from jobs.diff.run import DiffRequest, DiffSummary, NotInLakeError, diff
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
     INDEX,
     LOG,
-    LOST_START,
     MISSING_INDEX_ENTRIES,
     MISSING_RECORDS,
     NOT_INDEXED,
@@ -44,14 +43,22 @@ from jobs.rebuild.install import (
     plan_queues,
 )
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
-from jobs.repair.before_start import bridged, withheld
+from jobs.repair.before_start import (
+    describe_delivered,
+    find_holes,
+    start_after,
+    withheld,
+    write_blanks,
+    write_bridges,
+)
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
-from jobs.repair.segments import Doubts, MendedSegment, complete, damaged_bases, link_log, lost_bases, mend
+from jobs.repair.segments import Doubts, MendedSegment, complete, damaged_bases, doubted_segments, link_log, mend
 from jobs.restore.forms import Forms
-from jobs.restore.plan import plan_log
+from jobs.restore.plan import Plan, plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
+from jobs.store.beside_broker import broker_process
 from jobs.store.features import has_default_sizes
 from jobs.store.held_store import HeldStore, RefusedError, acting_as, hold_store, user_of
 from jobs.store.index_files import geometry_of_index, header_of
@@ -87,6 +94,8 @@ class RepairRequest(StoreRequest):
     wanted: Wanted = NOTHING_WANTED
     apply: bool = False
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
+    deliver_empty: bool = False  # also bridges that consumers receive
+    older: bool = False  # restore the lake's segments before the store's first one
     accepted: frozenset[str] = frozenset()  # undecided files of which a user says that the log is right
 
 
@@ -103,7 +112,10 @@ class RepairSummary(Judged):
     blanks: list[str] = field(default_factory=list)  # those of them that differ in blanks for records of the log alone
     asks_for_sizes: bool = False  # nothing shows some of the broker's, without which files cannot be made
     defaults: list[str] = field(default_factory=list)  # options that give RocketMQ's, where the broker may have them
+    delivered: str = ""  # what consumers would receive for bridges that were not made
+    at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
     withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
+    kept: list[str] = field(default_factory=list)  # folders of the replaced files
     left: Verdict | None = None  # after it has been done
 
     @property
@@ -127,6 +139,7 @@ class RepairSummary(Judged):
             "undecided": self.undecided,
             "withheld": self.withheld,
             "applied": self.left is not None,
+            "kept": self.kept,
             "found": [finding.describe() for finding in self.found.findings],
             "left": [finding.describe() for finding in self.left.findings] if self.left else None,
         }
@@ -155,6 +168,9 @@ class RepairSummary(Judged):
             yield from headed(NOT_DONE if self.left is None else "DONE", self.plan)
         else:
             yield f"  {self._nothing_planned}"
+        if self.kept:
+            yield f"  the replaced files are in {', '.join(self.kept)}: only --undo needs them"
+            yield "  delete them when the broker has served the repaired store for as long as you may want to undo"
         if self.left is not None:
             yield from _findings("left", self.left, limit)
 
@@ -172,11 +188,17 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     if not is_local(request.store):
         raise NotRepairableError("a store on this machine can be repaired")
     work = _claimed(request) / _WORK
-    with hold_store(request.store, request.out, request.commitlog) if request.apply else nullcontext() as held:
+    with _held(request) if request.apply else nullcontext() as held:
         found = _verified(request, request.commitlog, workers)
         summary = RepairSummary(normalise(request.store), found)
         _Repair(request, workers, work, summary, tuple(request.commitlog)).run(held)
     return summary
+
+
+@contextmanager
+def _held(request: RepairRequest) -> Iterator[HeldStore]:
+    with hold_store(request.store, request.out, request.commitlog) as held, held.explaining_errors():
+        yield held
 
 
 def undo(store: str, out: Path) -> list[str]:
@@ -230,6 +252,7 @@ class _Repair:
     queues: Path | None = None
     index: Path | None = None
     checkpoint: Path | None = None
+    blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
     accepted: set[str] = field(default_factory=set)  # that were made
     forms: Forms | None = None  # of queue and index files, as the lake has seen them
 
@@ -262,12 +285,20 @@ class _Repair:
         self.summary.plan = [line for plan in plans for line in plan.describe(is_done=held is not None)]
         self.summary.files = sum(len(plan.new) for plan in plans)
         if held is None:
+            if broker_process(request.store) is not None:
+                self.summary.notes.append(
+                    "a broker runs on this store: the plan is of a store that changes. Stop the broker before --apply, "
+                    "which plans again"
+                )
             reasons = dict.fromkeys(reason for plan in plans for reason in plan.obstacles)
             self.summary.notes += [f"cannot be put in place now: {reason}" for reason in reasons]
         elif self.summary.withheld is None:
             if plans:
                 _apply(request, plans, held)
+                self.summary.kept = list(dict.fromkeys(str(plan.aside) for plan in plans if plan.aside.exists()))
             self.summary.left = verdict = _verified(request, request.commitlog, self.workers)
+        after = start_after(verdict)
+        self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         self._say_what_is_left(verdict)
 
     def _refuse_unknown(self, accepted: Iterable[str]) -> None:
@@ -289,26 +320,44 @@ class _Repair:
 
     def _bridge(self, verdict: Verdict) -> Verdict:
         """Write bridges over what the broker would end its log at, and return the verdict on that log."""
+        notes = self.summary.notes
         log = list_store(self.request.store, commitlog=self.log, options=self.workers.options)
-        made = list(bridged(log, self.summary.found, verdict, self.segments, self.work / "log"))
-        if not made:
-            self.summary.notes.append(
+        holes = find_holes(log, self.summary.found, verdict)
+        if not holes:
+            notes.append(
                 "no bridge is made: no place is known where this broker would cut the log and delete whole messages"
             )
             return verdict
-        bases = {segment.base_offset for segment, _ in made}
-        others = [one for one in self.segments if one.base_offset not in bases]
-        self.segments = [*others, *(segment for segment, _ in made)]
-        covered = sum(size for _, size in made)
-        self.summary.notes.append(
-            f"bridges cover {covered:,} lost bytes: the broker passes over them, and they stay lost"
+        delivered = describe_delivered(log, holes)
+        if delivered and not self.request.deliver_empty:
+            self.summary.delivered = delivered
+            notes.append(f"no bridge is made: consumers would receive {delivered}. --deliver-empty accepts that")
+            return verdict
+        bridged = {one.base_offset: one for one in write_bridges(log, holes, self.segments, self.work / "log")}
+        self.segments = [*(one for one in self.segments if one.base_offset not in bridged), *bridged.values()]
+        self.blanks = write_blanks(log, holes, self.work / "blanks")
+        covered = sum(hole.place.end - hole.place.offset for hole in holes)
+        received = delivered or "nothing in their place"
+        notes.append(
+            f"bridges cover {covered:,} lost bytes: the broker passes over them, and they stay lost; consumers receive "
+            f"{received}"
         )
         return self._relinked("bridged")
 
     def _make_segments(self, lake: Lake) -> None:
         """Make the segments that the lake has and the store has lost."""
         request, notes = self.request, self.summary.notes
-        asked = DiffRequest(request.store, lake, request.broker, commitlog=request.commitlog, care=request.care)
+        store = request.listed(self.workers.options)
+        findings = list(self.summary.found.findings)
+        walked = self.summary.found.walked
+        ahead = None if walked is None else doubted_end(store, walked.end)
+        if walked is not None and ahead is not None:  # a row of the lake is further evidence of that record
+            findings.append(lost_end(walked.end, ahead, store))
+        known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
+        asked = DiffRequest(
+            request.store, lake, request.broker, bases=doubted_segments(findings, store),
+            commitlog=request.commitlog, care=request.care,
+        )  # fmt: skip
         try:
             found = diff(asked, self.workers)
         except NotInLakeError as error:
@@ -320,26 +369,35 @@ class _Repair:
         if rewritten:
             at = min(rewritten)
             step = "ingest it first"
-            if any(one.kind == DifferenceKind.DANGLING for one in self.summary.found.findings):
+            if any(one.kind == DifferenceKind.DANGLING for one in findings):
                 step = "units lead to no record there: a segment may be of another log, and `restore` makes the lake's"
             notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; {step}")
             return
-        store = request.listed(self.workers.options)
         plan = plan_log(lake, in_lake)
-        lost = next((one for one in self.summary.found.findings if one.kind == LOST_START), None)
-        lost_from = None if lost is None else lost.log_offset
-        known = [one for one in self.summary.found.findings if one.part == LOG and one.severity.is_alarm]
-        walked = self.summary.found.walked
-        ahead = None if walked is None else doubted_end(store, walked.end)
-        if walked is not None and ahead is not None:  # a row of the lake is one more witness of that record
-            known.append(lost_end(walked.end, ahead, store))
-        bases = sorted({*damaged_bases(found, plan, known), *lost_bases(lost_from, store.start_offset, plan)})
+        bases = {*damaged_bases(found, plan, known), *self._older_segments(found, plan, store.start_offset)}
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"{lake.location} has none of the bytes that the log has lost")
         if bases:
-            doubts = Doubts.of(self.summary.found.findings)
+            doubts = Doubts.of(findings)
             self.segments, changed = mend(store, doubts, plan, bases, self.work / "log", self.workers)
             notes += _left_out(changed)
+
+    def _older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
+        """Yield the lake's segments before the *start* of the log, if asked for; else note how many there are."""
+        older = [one for one in found.differences if one.is_before_log and not one.severity.is_alarm]
+        if not older:
+            return
+        if self.request.older:
+            bases = {segment.base_offset for segment in plan.segments}
+            while (start := start - plan.size.value) in bases:
+                yield start
+            return
+        first, last = min(one.start for one in older), max(one.end for one in older)
+        messages = counted(sum(one.records for one in older), "message")
+        self.summary.notes.append(
+            f"the lake has {messages} from before the store's first segment (offsets {first:,} to {last:,}): retention "
+            "has deleted them, as far as the store shows. If they were lost, --older puts their segments back"
+        )
 
     def _make_rest(self, verdict: Verdict) -> None:
         """Make queues, index files and checkpoint, where what there is does not follow from the log as it will be."""
@@ -354,7 +412,7 @@ class _Repair:
         if index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG:
             self._make_index(is_lost=index.is_absent or any(one.kind == MISSING_INDEX_ENTRIES for one in own))
         of_checkpoint = {CHECKPOINT_TIME, CHECKPOINT_AHEAD}
-        times = {one.field: int(one.expected) for one in own if one.kind in of_checkpoint}
+        times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
         # What is wrong besides may be what the times are compared with; of a killed broker they may be any.
         is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
         newest = verdict.walked.newest if verdict.walked is not None else 0
@@ -454,8 +512,8 @@ class _Repair:
             plans = [plan_files(folder, files, folder) for folder, files in sorted(by_folder.items())]
             if self.checkpoint is not None:
                 plans.append(plan_files(root, {CHECKPOINT_PART: self.checkpoint}, root / CHECKPOINT_PART))
-        if self.queues is not None:
-            plans += plan_queues(self.request.store, self.queues)
+        if self.queues is not None or self.blanks:
+            plans += plan_queues(self.request.store, self.queues, self.blanks)
         if self.index is not None:
             plans.append(plan_index(self.request.store, str(self.index), refuses_deletion=False))
         return [plan for plan in plans if plan.new]
@@ -520,10 +578,9 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: HeldStor
     journal = Journal.read(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())
     journal.settle()
-    installed: set[str] = set()
     for number, plan in enumerate(plans):
         try:
-            held.refuse_changes(installed)
+            held.refuse_changes()
             with journal.step(plan):
                 install(plan)
         except RefusedError as error:
@@ -531,7 +588,7 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: HeldStor
                 raise
             done = f"{number} of {counted(len(plans), 'step')} are in place; --undo reverts them"
             raise RefusedError(f"{error}. {done}") from error
-        installed |= plan.changed
+        held.installed |= plan.changed
 
 
 __all__ = ["NotRepairableError", "RefusedError", "RepairRequest", "RepairSummary", "repair", "undo"]

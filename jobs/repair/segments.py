@@ -7,7 +7,6 @@ be: queues and index files are compared with it before anything in the store cha
 
 import filecmp
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
 from contextlib import closing
@@ -20,7 +19,7 @@ import numpy as np
 from jobs.console.severity import Severity
 from jobs.diff.run import Difference, DiffSummary
 from jobs.diff.segment import ONLY_IN_STORE
-from jobs.lake.findings import INDEX, LOST_END, QUEUES, WRONG_FILE_SIZE, Finding
+from jobs.lake.findings import INDEX, LOG, LOST_END, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.restore.coverage import Interval
 from jobs.restore.plan import Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
@@ -40,6 +39,7 @@ from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, parse_p
 from rmq_formats.store import name_of_offset
 
 _BLOCK = 16 << 20
+_OPEN_ENDED = frozenset({LOST_END, WRONG_FILE_SIZE})
 
 
 class Doubts(NamedTuple):
@@ -88,6 +88,28 @@ class MendedSegment(NamedTuple):
     target: str  # where it belongs
 
 
+def doubted_segments(findings: Sequence[Finding], store: Store) -> frozenset[int] | None:
+    """
+    Return the store's segments in which findings doubt a record, or bytes that should be one; None for all.
+
+    Nothing else of the log would be changed by rows of a lake.
+    """
+    places: list[Interval] = []
+    for one in findings:
+        if one.follows or not one.severity.is_alarm or one.file == "checkpoint":
+            continue
+        is_open = one.kind in _OPEN_ENDED
+        if one.log_offset is not None:
+            end = store.end_offset if is_open else max(one.log_offset + 1, one.log_end or 0)
+            places.append((one.log_offset, end))
+        elif one.part in {LOG, INDEX}:  # a key that an entry contradicts may be any record's
+            return None
+    # The segment before a hole may have lost its end.
+    return frozenset(
+        one.base_offset for one in store.segments if any(a <= one.end and one.base_offset < b for a, b in places)
+    )
+
+
 def damaged_bases(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) -> list[int]:
     """
     Return the segments whose lost bytes the lake has.
@@ -112,19 +134,9 @@ def _is_lost_by(difference: Difference, finding: Finding) -> bool:
     """Return whether records that the lake alone has are where the store's own log is known to have lost some."""
     if finding.log_offset is None:
         return False
-    ends = [int(number) for number in re.findall(r"\d+", finding.found)] if finding.field == "offsets" else []
-    is_open = finding.kind in {LOST_END, WRONG_FILE_SIZE}
-    end = max([finding.log_offset, *ends])
+    is_open = finding.kind in _OPEN_ENDED
+    end = finding.log_offset if finding.log_end is None else finding.log_end
     return finding.log_offset <= difference.end and (is_open or end >= difference.start)
-
-
-def lost_bases(lost_from: int | None, start: int, plan: Plan) -> list[int]:
-    """Return the segments before the log's *start* that were lost, from the one with offset *lost_from* on."""
-    if lost_from is None:
-        return []
-    size = plan.size.value
-    bases = (segment.base_offset for segment in plan.segments)
-    return [base for base in bases if base < start and base + size > lost_from]
 
 
 def _differ_in_keys(stored: MessageRecord, row: MessageRecord) -> bool:

@@ -1,11 +1,12 @@
-"""Which offsets of a log are there: intervals put together, and what is missing between them."""
+"""The offsets of a log that are known: intervals put together, and what is missing between them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
+from jobs.console.amounts import counted
 from rmq_formats.kernels.integers import Integers
 
 Interval = tuple[int, int]
@@ -45,3 +46,16 @@ def missing(covered: Iterable[Interval], start: int, end: int) -> Iterator[Inter
     """Yield the parts of [start, end) that the ascending intervals do not cover."""
     edges = [(start, start), *((max(a, start), min(b, end)) for a, b in covered if b > start and a < end), (end, end)]
     yield from ((left[1], right[0]) for left, right in pairwise(edges) if right[0] > left[1])
+
+
+def unchecked_note(places: Sequence[Interval]) -> list[str]:
+    """Say which rows cannot be checked."""
+    if not places:
+        return []
+    start, end = places[0]
+    more = f" and in {counted(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
+    sentence = (
+        f"rows from {start:,} to {end:,}{more} are unchecked: they have no record_crc, as earlier versions wrote them, "
+        "so a change of one by another engine need not show"
+    )
+    return [sentence]

@@ -14,12 +14,13 @@ from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, QUARANTINE, RUNS
-from jobs.products.log_pieces import FILE
+from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE, RUNS
+from jobs.products.log_pieces import FILE, UNKNOWN
 from jobs.restore.coverage import missing
 from jobs.restore.sources import Source, source_of
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
+from rmq_formats.commitlog.scan import IO_ERROR
 
 _TABLES = (MESSAGES, LOG_PIECES, QUARANTINE)
 DELETED = "rows were deleted from the lake"
@@ -76,10 +77,9 @@ class Plan:
     start: int  # it was asked for from here on
     end: int  # where the log ends
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
-    units: tuple[StoredFile, ...]  # of the table `consume_queue`
-    dropped: frozenset[str]  # columns that another engine has dropped from `messages`
     lost: Mapping[str, str]  # files that the lake should have, and what is wrong with them
     causes: tuple[Cause, ...]  # the most certain first
+    unread: tuple[tuple[int, int], ...] = ()  # offsets that the disk returned an error for
 
     @property
     def absent(self) -> list[tuple[int, int]]:
@@ -106,7 +106,9 @@ def plan_log(
         raise NothingToRestoreError(f"--until {until}: {_past_end(until, end)}")
     end = end if until is None else until
     kept_pieces = pieces.rows(known.store_id, _Piece, ("physical_offset", "length"))
-    noted = {piece.physical_offset: piece for piece in kept_pieces if piece.kind == FILE}
+    special = [piece for piece in kept_pieces if piece.kind in {FILE, UNKNOWN}]
+    noted = {piece.physical_offset: piece for piece in special if piece.kind == FILE}
+    damaged = list(quarantine.rows(known.store_id, _Damage, ("physical_offset", "length")))
     of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
@@ -128,10 +130,9 @@ def plan_log(
         start,
         end,
         pieces.files,
-        source_of(lake, CONSUME_QUEUE, known.store_id).files,
-        messages.dropped,
         {**messages.lost, **pieces.lost, **quarantine.lost},
-        (*_gaps(lake, known), *_damage(quarantine, known), *_lost(messages), *_not_chosen(known)),
+        (*_gaps(lake, known), *_damage(damaged), *_unknown(special), *_lost(messages), *_not_chosen(known)),
+        tuple((one.physical_offset, one.physical_offset + one.length) for one in damaged if one.reason == IO_ERROR),
     )
 
 
@@ -152,9 +153,15 @@ def _gaps(lake: Lake, known: KnownStore) -> Iterator[Cause]:
             yield Cause(gap["from"], gap["to"], gap["why"], is_gap=True)
 
 
-def _damage(quarantine: Source, known: KnownStore) -> Iterator[Cause]:
-    for start, length, reason in quarantine.rows(known.store_id, _Damage, ("physical_offset", "length")):
+def _damage(damaged: Sequence[_Damage]) -> Iterator[Cause]:
+    for start, length, reason in damaged:
         yield Cause(start, start + length, f"damaged when it was read ({reason})")
+
+
+def _unknown(pieces: Sequence[_Piece]) -> Iterator[Cause]:
+    for piece in pieces:
+        if piece.kind == UNKNOWN:
+            yield Cause(piece.physical_offset, piece.physical_offset + piece.length, "no run could read these bytes")
 
 
 def _lost(messages: Source) -> Iterator[Cause]:

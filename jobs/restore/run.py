@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.console.amounts import counted
+from jobs.console.moments import time_text
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
 from jobs.lake.lake import Lake
@@ -25,12 +26,12 @@ from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import index_header
 from jobs.restore.config import NotResumableError, changed, create_or_compare, write_config
-from jobs.restore.coverage import Interval
+from jobs.restore.coverage import Interval, unchecked_note
 from jobs.restore.forms import Forms
 from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp, plan_log
-from jobs.restore.proof import unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, read_file, sha256_of
+from jobs.storage.space import room_for
 from jobs.store.held_store import FileState, file_states
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
@@ -83,6 +84,7 @@ class Summary(Judged):
     twice: list[Interval] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)  # rows that something else in the lake contradicts
     unchecked: list[Interval] = field(default_factory=list)  # of rows without a CRC of their record
+    newest_store_timestamp: int = 0  # of the restored messages, ms
     config: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -91,9 +93,14 @@ class Summary(Judged):
         """The worst severity that was met; only `verify` can say that a store is healthy."""
         return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
 
+    @property
+    def as_of(self) -> str:
+        """The store time of the newest restored message."""
+        return time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "no time"
+
     def result(self, seconds: float) -> Result:
         """Return the result line of the run."""
-        verdict = "done, nothing missing" if self.severity is Severity.NOT_VERIFIED else ""
+        verdict = f"done, nothing missing up to {self.as_of}" if self.severity is Severity.NOT_VERIFIED else ""
         missing = sum(end - start for start, end in self.missing)
         size = max(self.to_offset - self.from_offset - missing, 0)
         return Result(self.severity, counted(self.messages, "message"), seconds, size, verdict)
@@ -103,6 +110,7 @@ class Summary(Judged):
         yield f"{self.lake} → {self.out}"
         yield f"  broker {self.broker} ({self.store_id})"
         yield f"  {counted(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
+        yield f"  as of {self.as_of}: messages that the broker stored later are not restored"
         yield f"  {counted(self.segments, 'segment')} of {self.segment_size:,} bytes ({self.segment_size_origin})"
         yield from (f"  {form}" for form in self.forms)
         if self.resumed:
@@ -155,9 +163,11 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
     summary.notes += _of_gaps(plan, summary.missing)
     _build_rest(request, Forms.of(known, request.wanted, request.lake), summary, workers)
-    checkpoint = _write_checkpoint(request.out, last_store_timestamp(request.lake, known, plan.end))
+    summary.newest_store_timestamp = last_store_timestamp(request.lake, known, plan.end)
+    checkpoint = _write_checkpoint(request.out, summary.newest_store_timestamp)
+    hashed = _hash_files(request.out, {paths[result.base_offset]: result.sha256 for result in results})
     _refuse_changes(unfinished, {**config.files, **checkpoint})
-    _write_manifest(request.out, summary, {paths[result.base_offset]: result.sha256 for result in results})
+    _write_manifest(request.out, summary, hashed)
     shutil.rmtree(unfinished)
     return summary
 
@@ -211,7 +221,8 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
         described = {"result": result._asdict(), "files": {work.path: file}}
         LocalStorage().create(f"{folder}/{work.base_offset:020d}{_NOTE}", json.dumps(described).encode())
 
-    return restore_segment(work, Path(folder), note)
+    with room_for(work.path, work.size):
+        return restore_segment(work, Path(folder), note)
 
 
 def _finished(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, RestoredSegment]:
@@ -354,13 +365,17 @@ def _write_checkpoint(out: Path, timestamp: int) -> Mapping[str, FileState]:
     return {str(path): create_or_compare(path, encode_checkpoint(checkpoint))}
 
 
-def _write_manifest(out: Path, summary: Summary, hashed: Mapping[Path, str]) -> None:
-    """Name every file with its size and hash, which is known of some: the last thing that a restore writes."""
-    listed = [
-        {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": hashed.get(path) or sha256_of(path)}
+def _hash_files(out: Path, known: Mapping[Path, str]) -> list[dict[str, object]]:
+    """Return every file with its size and hash, which is *known* of some."""
+    return [
+        {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": known.get(path) or sha256_of(path)}
         for path in sorted(out.rglob("*"))
         if path.is_file() and UNFINISHED not in path.parts
     ]
+
+
+def _write_manifest(out: Path, summary: Summary, files: Sequence[Mapping[str, object]]) -> None:
+    """Name every file: the last thing that a restore writes."""
     described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
-    manifest = json.dumps({**described, "files": listed}, indent=1, ensure_ascii=False)
+    manifest = json.dumps({**described, "files": files}, indent=1, ensure_ascii=False)
     LocalStorage().create(str(out / MANIFEST), manifest.encode("utf-8", "replace"))

@@ -16,22 +16,25 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, Table
+from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.restore.plan import Plan, PlannedSegment
-from jobs.restore.proof import JUDGED, UNIT_COLUMNS, Expected, Units, judge
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from jobs.store.held_store import FileState
-from rmq_formats.commitlog.assembly import Assembled, assemble
+from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
+from rmq_formats.commitlog.columns import record_crcs
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes
 
 ATTEMPT = ".attempt-"
+_COLUMNS = ("store_id", "segment", *COLUMNS, RECORD_CRC)
+Flags = NDArray[np.bool_]
 _HEADERS_AT_ONCE = 8192
 _BLOCK = 16 << 20
 
@@ -42,7 +45,6 @@ class SegmentWork:
 
     lake: Lake
     store_id: str
-    broker: str  # the label that all rows have
     base_offset: int
     size: int  # of the file
     path: str  # the file to make
@@ -50,23 +52,18 @@ class SegmentWork:
     is_last: bool
     files: tuple[StoredFile, ...]  # of the table `messages`
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
-    units: tuple[StoredFile, ...]  # of the table `consume_queue`
-    proven_only: bool  # leave out rows whose records something in the lake denies
-    dropped: frozenset[str]  # columns that another engine has dropped from `messages`
+    unread: tuple[Interval, ...]  # offsets that the disk returned an error for, ascending
+    proven_only: bool  # leave out rows whose records have another CRC than they state
 
     @classmethod
     def of(cls, plan: Plan, segment: PlannedSegment, path: str = "", *, proven_only: bool = False) -> Self:
         """Return the sources of one segment of a plan, to be made at *path* if anywhere."""
         return cls(
-            plan.lake, plan.known.store_id, plan.known.broker, segment.base_offset, plan.size.value, path, plan.end,
-            is_last=segment is plan.segments[-1], files=segment.files, pieces=plan.pieces, units=plan.units,
-            proven_only=proven_only, dropped=plan.dropped,
+            plan.lake, plan.known.store_id, segment.base_offset, plan.size.value, path, plan.end,
+            is_last=segment is plan.segments[-1], files=segment.files, pieces=plan.pieces,
+            unread=tuple(sorted(plan.unread)),
+            proven_only=proven_only,
         )  # fmt: skip
-
-    @property
-    def expected(self) -> Expected:
-        """The values that every row of the segment has."""
-        return Expected(self.broker, self.base_offset, self.dropped)
 
 
 class RestoredSegment(NamedTuple):
@@ -81,7 +78,7 @@ class RestoredSegment(NamedTuple):
     incomplete: tuple[int, ...]  # rows that no record can be made of
     twice: tuple[Interval, ...]
     unreadable: tuple[str, ...] = ()  # files of the lake that could not be read to their end
-    changed: tuple[int, ...] = ()  # rows that something else in the lake contradicts
+    changed: tuple[int, ...] = ()  # rows whose records have another CRC than they state
     unchecked: tuple[Interval, ...] = ()  # rows without a CRC of their record
 
 
@@ -123,16 +120,23 @@ class _Segment:
             self.flushing = end
 
     def add_pieces(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the bytes between records that the lake keeps; the others are zeros."""
+        """
+        Write the bytes between records that the lake keeps.
+
+        A row without bytes says where such bytes are: what no other row has of it is zeros. Runs of earlier versions
+        wrote that row before they read: what the disk could not read is unknown, and no zeros.
+        """
         base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.end)
-        known = [row for row in rows if row["kind"] in {END, DAMAGE, HEADER} and row["bytes"] is None]
-        starts = np.array([max(row["physical_offset"], base) for row in known], np.int64)
-        ends = np.array([min(row["physical_offset"] + row["length"], limit) for row in known], np.int64)
-        self.coverage.add(starts[ends > starts], ends[ends > starts])
+        kept = sorted((row["physical_offset"], row["physical_offset"] + row["length"]) for row in rows if row["bytes"])
+        unread = [part for place in self.work.unread for part in missing(kept, *place)]
         for row in rows:
             data, offset = row["bytes"], row["physical_offset"]
+            start, end = max(offset, base), min(offset + row["length"], limit)
             if data is not None and base <= offset and offset + len(data) <= limit:
                 self._write(memoryview(data), offset)
+            elif data is None and row["kind"] in {END, DAMAGE, HEADER} and start < end:
+                known = np.array(list(missing(unread, start, end)), np.int64).reshape(-1, 2)
+                self.coverage.add(known[:, 0], known[:, 1])
 
     def add_entries(self, rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[Integers, Sizes]]) -> None:
         """Write the headers of DLedger's entries before the records that are there."""
@@ -188,15 +192,14 @@ def restore_segment(
         unreadable: list[str] = []
         pieces = list(_pieces(work, unreadable))
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
-        units = Units.of(_units(work))
         changed: list[int] = []
         unchecked = Coverage()
         for batch in rows_of_segment(work, unreadable):
             made = assemble(batch)
-            verdict = judge(batch, made, work.expected, units)
-            changed += made.offsets[verdict.wrong if work.proven_only else verdict.changed].tolist()
-            unchecked.add(*made.only(verdict.unchecked).places)
-            made = made.only(~verdict.wrong) if work.proven_only else made
+            is_changed, is_unchecked = check_crcs(batch, made)
+            changed += made.offsets[is_changed].tolist()
+            unchecked.add(*made.only(is_unchecked).places)
+            made = made.only(~is_changed) if work.proven_only else made
             segment.add(made)
             if places is not None:
                 places.append((made.offsets, made.sizes))
@@ -222,10 +225,19 @@ def restore_segment(
     return result
 
 
+def check_crcs(batch: pa.RecordBatch, made: Assembled) -> tuple[Flags, Flags]:
+    """Return which records have another CRC than their rows state, and which rows state none."""
+    stated = batch.column(RECORD_CRC).take(pa.array(made.rows))
+    is_unchecked: Flags = stated.is_null().to_numpy(zero_copy_only=False)
+    crcs = record_crcs(made.buffer, made.positions, made.sizes)
+    is_changed: Flags = stated.fill_null(0).to_numpy() != crcs
+    return is_changed & ~is_unchecked, is_unchecked
+
+
 def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the segment's rows, with the columns by which they are judged."""
+    """Yield the segment's rows, with the columns that records are made of."""
     for file in work.files:
-        for batch in _readable(work, MESSAGES, file, unreadable, JUDGED):
+        for batch in _readable(work, MESSAGES, file, unreadable, _COLUMNS):
             wanted = _wanted(work, batch)
             yield batch if pc.all(wanted, skip_nulls=False).as_py() else batch.filter(wanted)  # no copy of all bodies
 
@@ -237,17 +249,6 @@ def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, A
             for row in batch.filter(_wanted(work, batch)).to_pylist():
                 if row["physical_offset"] is not None and row["length"] is not None:  # emptied by another engine
                     yield row
-
-
-def _units(work: SegmentWork) -> Iterator[pa.RecordBatch]:
-    """Yield the queue units of the segment's records; rows that cannot be read are left out."""
-    limit = min(work.base_offset + work.size, work.end)
-    for file in work.units:
-        if file.low("physical_offset", 0) < limit and file.high("physical_offset", limit) >= work.base_offset:
-            for batch in _readable(work, CONSUME_QUEUE, file, [], UNIT_COLUMNS):
-                offset = batch.column("physical_offset")
-                is_here = pc.and_(pc.greater_equal(offset, work.base_offset), pc.less(offset, limit))
-                yield batch.filter(pc.and_(pc.equal(batch.column("store_id"), work.store_id), is_here))
 
 
 def _readable(

@@ -23,7 +23,6 @@ class Source:
     files: tuple[StoredFile, ...] = ()  # that are there, in the order of the log
     lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → what is wrong with it
     lost_files: tuple[StoredFile, ...] = ()
-    dropped: frozenset[str] = frozenset()  # columns that another engine has dropped
 
     def rows(self, store_id: str, kind: type[Row], needed: Sequence[str]) -> Iterator[Row]:
         """
@@ -57,7 +56,6 @@ def source_of(lake: Lake, table: Table, store_id: str) -> Source:
             **{f"{table.name}, column {name}:": DROPPED for name in sorted(dropped - LATER)},
         },
         tuple(file for file in wanted if file.path in wrong),
-        dropped,
     )
 
 

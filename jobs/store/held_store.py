@@ -8,7 +8,7 @@ store wherever it touches it, and can do no more there than that user.
 import errno
 import fcntl
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -57,18 +57,30 @@ class HeldStore:
         """Note the state of every file below *folders*."""
         self._folders = folders
         self._states = self._list()
+        self.installed: set[str] = set()  # paths of files that this command has put into the store, or taken out
 
-    def refuse_changes(self, installed: Collection[str] = ()) -> None:
-        """Raise `RefusedError` if any file changed since the lock was taken, but for those that were *installed*."""
+    @contextmanager
+    def explaining_errors(self) -> Iterator[Self]:
+        """Raise `RefusedError` in place of any other error if a file has changed, which explains that error."""
+        try:
+            yield self
+        except RefusedError:
+            raise
+        except Exception as error:
+            self.refuse_changes(error)
+            raise
+
+    def refuse_changes(self, cause: Exception | None = None) -> None:
+        """Raise `RefusedError` if any file but those that were installed changed since the lock was taken."""
         before, now = self._states, self._list()
         changed = [path for path in before.keys() | now.keys() if before.get(path) != now.get(path)]
-        names = sorted({*changed} - {*installed})
+        names = sorted({*changed} - self.installed)
         if names:
             shown = ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
             raise RefusedError(
                 f"{counted(len(names), 'file')} of the store changed while this command ran: {shown}. Find out which "
                 "process writes to the store, stop it, and run this command again"
-            )
+            ) from cause
 
     def _list(self) -> Mapping[str, FileState]:
         """Return the state of each file, by the path that it has without links to directories."""

@@ -45,6 +45,11 @@ class LostStart(NamedTuple):
     files: tuple[UndeletedFile, ...]
 
     @property
+    def oldest(self) -> int:
+        """An offset that the log surely had."""
+        return min(file.newest_offset for file in self.files)
+
+    @property
     def text(self) -> str:
         """The proof in words."""
         count = len(self.files)
@@ -64,8 +69,7 @@ def lost_ends(store: Store, newest: int | None = None, log_end: int | None = Non
     queues = queues_of_files(store.queue_files, store.storage)
     started = lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
-        oldest = min(file.newest_offset for file in started.files)
-        yield LostPart(oldest, started.start, f"the log has lost its beginning: {started.text}")
+        yield LostPart(started.oldest, started.start, f"the log has lost its beginning: {started.text}")
     newest = newest_known(store, queues) if newest is None else newest
     log_end = _end_of_records(store, newest) if log_end is None else log_end
     if log_end is not None and has_lost_end(store, newest, log_end):

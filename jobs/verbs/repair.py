@@ -56,6 +56,16 @@ _CONF = ("--broker-conf", "BROKER.CONF")
     help="Write marked records over lost bytes of the log, so that the broker keeps what is after them.",
 )
 @click.option(
+    "--deliver-empty",
+    is_flag=True,
+    help="With --bridge, also where consumers receive a message of zeros in place of a lost one.",
+)
+@click.option(
+    "--older",
+    is_flag=True,
+    help="Restore also the segments of LAKE before the first one of STORE: they were lost, not deleted by retention.",
+)
+@click.option(
     "--accept",
     "accepted",
     multiple=True,
@@ -74,6 +84,8 @@ def command(  # noqa: PLR0913 - one argument an option
     broker: str | None,
     applies: bool,
     bridges: bool,
+    deliver_empty: bool,
+    older: bool,
     accepted: tuple[str, ...],
     undoes: bool,
     form: StoreForm,
@@ -86,6 +98,8 @@ def command(  # noqa: PLR0913 - one argument an option
     Without --apply STORE is only read, and the plan is printed. With --apply the files are put into STORE while the
     broker cannot start, and STORE is verified again. --undo takes everything back.
     """
+    if deliver_empty and not bridges:
+        raise click.UsageError("--deliver-empty belongs to --bridge")
     if applies and undoes:
         raise click.UsageError("--apply and --undo exclude each other")
     if applies or undoes:
@@ -112,6 +126,8 @@ def command(  # noqa: PLR0913 - one argument an option
         form.wanted(conf),
         applies,
         bridges,
+        deliver_empty,
+        older,
         frozenset(accepted),
         commitlog=place.log_directories(conf),
         care=care,
@@ -129,7 +145,11 @@ def command(  # noqa: PLR0913 - one argument an option
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
     """Yield the lines that say what to do next, each with the command."""
     if summary.withheld is not None:
-        yield from _to_safety(store, summary.found.options, has_lake=has_lake)
+        yield from (
+            _about_bridges(summary)
+            if summary.delivered
+            else _to_safety(store, summary.found.options, has_lake=has_lake)
+        )
         return
     if summary.asks_for_sizes:
         options: tuple[str, ...] = _CONF
@@ -144,9 +164,21 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         yield from Step("put it into the store, with the broker stopped", (typed("--apply"),)).lines()
     elif not summary.blanks:
         yield from _by_hand(summary.found, has_lake=has_lake)
+    yield from _about_bridges(summary)
     if summary.blanks:
         words = "if consumers shall get the messages of the log that blanks in a queue keep from them"
         yield from Step(words, (typed(*(word for name in summary.blanks for word in ("--accept", name))),)).lines()
+
+
+def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
+    if summary.delivered:
+        yield from Step("accept what consumers receive", (typed("--deliver-empty"),)).lines()
+    elif summary.at_risk:
+        messages = counted(summary.at_risk, "whole message")
+        words = (
+            f"keep {messages} that the broker deletes when it starts, by marked records over the lost bytes before them"
+        )
+        yield from Step(words, (typed("--bridge"),)).lines()
 
 
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:

@@ -1,7 +1,9 @@
 """`restore`: a broker's store, given back by the lake."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -11,6 +13,8 @@ from jobs.command.options import StoreForm, form_options
 from jobs.command.places import LAKE, NEW_STORE, refuse_used
 from jobs.command.times import LOG_PLACE, LogPlace
 from jobs.console.exit_codes import ExitCode
+from jobs.console.program import program
+from jobs.console.result import Step
 from jobs.launch.failures import shown_as_usage
 from rmq_formats.broker_conf import BrokerConf
 
@@ -114,5 +118,13 @@ def command(  # noqa: PLR0913 - one argument an option
         )
     result = summary.result(answer.seconds)
     described = {**asdict(summary), "bytes": result.size, "severity": summary.severity.value}
-    answer.give(described, summary.lines(), result)
+    answer.give(described, [*summary.lines(), *_next(out)], result)
     return summary.exit_code
+
+
+def _next(out: Path) -> Iterator[str]:
+    """Yield the lines that say what to do before a broker starts on the restored store."""
+    yield from Step("compare its log, queues and index files", (f"{program()} verify {quote(str(out))}",)).lines()
+    user = out.stat().st_uid
+    words = f"the files belong to user {user}; give them to the user of the broker, and only then start it"
+    yield from Step(words, (f"chown -R USER:GROUP {quote(str(out))}",)).lines("")

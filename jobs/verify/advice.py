@@ -10,7 +10,6 @@ from jobs.console.result import Step
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DAMAGED_RECORDS,
-    GAP,
     INDEX,
     LOG,
     LOST_START,
@@ -81,15 +80,15 @@ def _of_log(store: str, again: str, groups: Sequence[Group]) -> Iterator[Advice]
     yield _step(misnamed, words, *renamings)
     missing, before = _of(groups, LOG, MISSING_RECORDS), _of(groups, LOG, {LOST_START})
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
-    ends = [group.cause.found.rpartition(" ")[2].replace(",", "") for group in missing if group.cause.kind == GAP]
+    ends = [group.cause.log_end for group in missing if group.cause.log_end is not None]
     wanted = f">= {start}"
-    if len(ends) == len(missing) and all(map(str.isdigit, ends)):
-        wanted += f" AND physical_offset < {max(map(int, ends), default=0)}"
+    if len(ends) == len(missing):
+        wanted += f" AND physical_offset < {max(ends, default=0)}"
     words = f"Part of the log is missing. Put the segment back {copy} its messages, for repair or export:"
     yield _step(missing, words, f"{program()} repair {again} --out {_REPAIR} --lake LAKE", export.format(wanted))
-    end = "".join(group.cause.found.rpartition(" ")[2] for group in before)
-    words = f"The first segments are missing. Put them back {copy} their messages:"
-    yield _step(before, words, export.format(f"< {end}"))
+    words = f"The first segments are missing. Put them back {copy} their messages, for repair or export:"
+    end = max((group.cause.log_end or 0 for group in before), default=0)
+    yield _step(before, words, f"{program()} repair {again} --out {_REPAIR} --lake LAKE", export.format(f"< {end}"))
     yield _step(
         _of(groups, LOG, {UNREADABLE_RANGE}),
         "The disk cannot read parts of the log: copy the store to another disk before anything else.",

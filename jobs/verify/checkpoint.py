@@ -37,7 +37,7 @@ def _ahead(checkpoint: Checkpoint, newest: int) -> Iterator[Finding]:
                 LOG, CHECKPOINT_AHEAD, "checkpoint", CHECKPOINT.offset(name), name, str(time), str(newest),
                 f"{_text(time)} is after the log's latest store time, {_text(newest)}: "
                 "the checkpoint was overwritten or is of another store, or the log has lost its end; after a crash the "
-                "broker would begin to recover too late in its log",
+                "broker would begin to recover too late in its log", right_time=newest,
             )  # fmt: skip
 
 

@@ -288,7 +288,12 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
 
 
 def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Finding]:
-    """Compare the checkpoint's index time with the files: it is the end of the newest full one that has a successor."""
+    """
+    Compare the checkpoint's index time with the files: a broker writes the end of the newest full one with a successor.
+
+    A restored store's is the end of its newest file, which a broker may have continued since. Up to there it makes no
+    difference: after a crash the broker deletes the newest file alone.
+    """
     checkpoint = checkpoint_of(store)
     if checkpoint is None:
         return
@@ -301,15 +306,17 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     time = checkpoint.index_timestamp
     # The time is written a moment after the file's successor is made: a kill may come between.
     crashed = not store.is_closed
-    if time in {*full, last} or (time == 0 and len(full) <= crashed):
+    is_of_newest = (full[-1] if full else 0) <= time <= last
+    if time in full or is_of_newest or (time == 0 and len(full) <= crashed):
         return
     if crashed and time in _ends_of_index_files(list_again(store)):  # a broker filled another file meanwhile
         return
     cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
         "after a crash the broker would delete index files that are whole"
     )  # fmt: skip
+    right = full[-1] if full else 0
     yield Finding(
-        INDEX, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(full[-1] if full else 0), cause
+        INDEX, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(right), cause, right_time=right
     )
 
 

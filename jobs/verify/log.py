@@ -176,7 +176,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     """Yield the segments before the first one that retention did not delete, in a store that no broker writes to."""
     started = lost_start(store) if broker_process(store.root) is None else None
     if started is not None:
-        oldest = min(file.newest_offset for file in started.files)
+        oldest = started.oldest
         file = store.below(store.segments[0].location)
         doubt = "undecided: one file alone says so, which may be of another store, or " * (len(started.files) == 1)
         if not store.is_closed:
@@ -184,7 +184,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
         yield Finding(
             LOG, LOST_START, file, 0, "offsets", f"{oldest} or earlier to {started.start}", "records",
             f"{doubt}the first segments are missing: {started.text}; these were lost, not copied, or deleted by hand",
-            log_offset=oldest,
+            log_offset=oldest, log_end=started.start,
         )  # fmt: skip
 
 
@@ -216,7 +216,10 @@ def _damaged(piece: Piece, store: Store) -> Finding:
 def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, int | str], cause: str) -> Finding:
     """Return the finding that the log has no records from one offset to another."""
     start, end = offsets
-    return Finding(LOG, kind, *place, "offsets", f"{start} to {end}", "records", cause, log_offset=start)
+    return Finding(
+        LOG, kind, *place, "offsets", f"{start} to {end}", "records", cause, log_offset=start,
+        log_end=end if isinstance(end, int) else None,
+    )  # fmt: skip
 
 
 _CHANGES = {  # of a record: the field, what it should be, the cause

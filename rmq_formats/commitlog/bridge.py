@@ -2,11 +2,12 @@
 Bridges: records that a repair writes over lost bytes, so that a broker which starts does not end its log there.
 
 To a broker a bridge is a message: V1 magic, or V2 where its topic is too long for that, lengths that add up, a body of
-zeros with its CRC. Everything here takes it for the hole that it covers (`decode_record` refuses it): what was lost
-stays said. Its flag is `BRIDGE_FLAG`, it has no property, and its body is zeros; no client sends all three together.
+zeros with its CRC. Our own readers treat it as the hole that it covers (`decode_record` refuses it), so the lost range
+is still reported. Its flag is `BRIDGE_FLAG`, it has no property, and its body is zeros; no client sends all three
+together.
 
-Where a queue unit names the lost message, the bridge has its topic, queue and queue offset, so that consumers go on
-after it. Elsewhere it is rolled back, of which a broker makes neither unit nor key.
+A bridge is rolled back: a broker makes neither unit nor key of it, and delivers it to no consumer. Only where a unit
+of a queue leads to it all the same does it have the topic, queue and queue offset of the lost message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,8 +44,8 @@ def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: i
     """
     Return the bytes over the hole from *start* to *end*; None where it is too small for a record.
 
-    *lost* are the messages that units name in the hole, in the order of the log. Where they do not fit side by side,
-    one bridge covers all of it.
+    *lost* are the messages in the hole that units still lead to, in the order of the log. Where they do not fit side by
+    side, one bridge covers all of it.
     """
     if end - start < _SMALLEST:
         return None

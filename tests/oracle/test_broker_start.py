@@ -126,7 +126,9 @@ def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Pa
         release = broker.driver.release
         before = _said(store, release).start
         wanted = _wanted(release)._replace(conf=BrokerConf(consume_queue_size=GEOMETRY.consume_queue_file_size))
-        request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True, bridge=bridges)
+        request = RepairRequest(
+            str(store), folder / "repair", wanted=wanted, apply=True, bridge=bridges, deliver_empty=bridges
+        )
         summary = repair(request, OneByOne())
         seen = broker_starts.start(broker.driver, store)
         lost = 0 if seen.log_end is None else sum(offset >= seen.log_end for offset in whole)

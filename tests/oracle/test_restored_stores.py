@@ -11,6 +11,7 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import RestoreRequest, Summary, restore
 from jobs.store.workers import OneByOne
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.judge import records
@@ -39,6 +40,7 @@ def test_a_broker_serves_a_restored_store_and_goes_on(real_broker: BrokerFactory
     assert _Life(pulled, printed, *_going_on()) == life
     kept = [record for record in records(out) if record.physical_offset <= log[-1].physical_offset]
     assert log == kept
+    assert [] == verify(VerifyRequest(str(out), SMALL_GEOMETRY.wanted(release)), OneByOne()).findings
 
 
 @pytest.mark.since("4.5.2")  # the first one that can run with DLedger

@@ -153,6 +153,7 @@ def faults(played: Played, before: dict[str, bytes], result: dict[str, bytes], a
         possible = [before.get(name), result.get(name)]
         if name == played.victim:
             possible = [played.left] if played.change.adds else [*possible, played.left]
-        if after.get(name) not in possible:
+        is_new = played.error is not None and name not in before and name != played.victim
+        if after.get(name) not in possible and not is_new:
             wrong.append(f"{name} after {played}")
     return wrong

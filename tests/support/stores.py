@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from jobs.store.units import units_of
 from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import PieceKind, walk
+from rmq_formats.consumequeue.unit import walk_units
 from rmq_formats.store import FileKind, classify
 
 _LOG = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
@@ -79,3 +81,15 @@ def tree_state(root: Path) -> dict[str, tuple[str, int, int]]:
             digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
             state[str(path)] = (digest, status.st_mtime_ns, status.st_mode)
     return state
+
+
+def lose_first_segment_like_retention(store: Path) -> int:
+    """Delete the first segment, and the files that retention deletes with it; return where the log begins now."""
+    first, second, *_ = sorted((store / "commitlog").iterdir())
+    first.unlink()
+    for path in [path for path in (store / "consumequeue").rglob("*") if path.is_file()]:
+        units = [unit for unit in walk_units(path.read_bytes()) if unit.size]
+        if not units or units[-1].physical_offset < int(second.name):
+            path.unlink()
+    shutil.rmtree(store / "index")
+    return int(second.name)

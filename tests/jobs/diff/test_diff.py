@@ -15,7 +15,7 @@ from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, StoreOf, release_of, unpack_situation
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
-from tests.support.stores import flip, log_folders
+from tests.support.stores import flip, log_folders, lose_first_segment_like_retention
 
 RELEASE = "5.3.3"
 
@@ -56,9 +56,7 @@ def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_pat
 
 def test_what_retention_has_deleted_is_no_finding(store: Path) -> None:
     lake = taken(store)
-    first, second = segments(store)[:2]
-    end = int(second.name)
-    first.unlink()
+    end = lose_first_segment_like_retention(store)
 
     summary = compared(store)
 
@@ -66,6 +64,19 @@ def test_what_retention_has_deleted_is_no_finding(store: Path) -> None:
     assert (0, "only in the lake", 0) == (summary.exit_code, expired.what, expired.start)
     assert "expired" in expired.cause
     assert expired.records == rows_in(lake, 0, end)
+
+
+def test_segments_that_retention_did_not_delete_are_a_gap(golden: StoreOf, tmp_path: Path) -> None:
+    """Files outlived them that a broker deletes with them: `verify` says so of the same store."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    taken(store)
+    segments(store)[0].unlink()
+
+    summary = compared(store)
+
+    (lost,) = summary.differences
+    assert (3, Severity.GAP, 0) == (summary.exit_code, lost.severity, lost.start)
+    assert "a broker deletes such files with the segment" in lost.cause
 
 
 def test_what_is_new_in_the_store_is_not_ingested_yet(broker: Broker, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from deltalake import DeltaTable
 
 from jobs.console.severity import Severity
 from jobs.lake.lake import Lake
@@ -86,6 +87,20 @@ def test_what_was_never_read_is_missing_from_a_restored_log(tmp_path: Path) -> N
     broker, _ = _store_with_stale_bytes(tmp_path)
     with _reads_fail(errno.EIO, _touches(2)):
         ingest_beside(broker.root, "b")
+
+    request = RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "restored", with_queues=False, with_index=False)
+    summary = restore(request, OneByOne())
+
+    assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in summary.missing]
+    assert "no run could read these bytes" in summary.causes[0]
+
+
+def test_a_row_without_bytes_of_an_earlier_version_is_no_proof_of_zeros(tmp_path: Path) -> None:
+    """It was written before the bytes were read, and stayed when the disk returned an error."""
+    broker, _ = _store_with_stale_bytes(tmp_path)
+    with _reads_fail(errno.EIO, _touches(2)):
+        ingest_beside(broker.root, "b")
+    DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
 
     request = RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "restored", with_queues=False, with_index=False)
     summary = restore(request, OneByOne())

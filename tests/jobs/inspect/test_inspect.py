@@ -53,6 +53,17 @@ def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
     return [(problem["severity"], Path(problem["file"]).name, problem["offset"]) for problem in found]
 
 
+def test_the_list_of_restored_files_is_known(store: Path, run: Run) -> None:
+    """It was an unknown file of a store that this tool had written."""
+    before = inspected(run, store).document["state"]["unknown_files"]
+    (store / "MANIFEST.json").write_text("{}")
+
+    after = inspected(run, store).document
+
+    assert before == after["state"]["unknown_files"]
+    assert "list of the files that restore wrote" in {folder["kind"] for folder in after["state"]["folders"]}
+
+
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> None:

@@ -80,7 +80,7 @@ class World:
 
     def _install(self, store: Path, out: Path) -> None:
         shutil.rmtree(out, ignore_errors=True)
-        with hold_store(str(store), out) as held:
+        with hold_store(str(store), out) as held, held.explaining_errors():
             if self._verb == "index":
                 rebuild(RebuildIndexRequest(str(store), str(out), WANTED, lost_only=True), OneByOne())
                 plan = plan_index(str(store), str(out))

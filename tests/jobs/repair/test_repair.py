@@ -1,9 +1,12 @@
 """A damaged store is repaired: what log and lake can tell is right again, the rest is named, all can be undone."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -15,19 +18,21 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
+from jobs.store.held_store import RefusedError
 from jobs.store.workers import OneByOne
-from rmq_formats.commitlog.record import decode_record
+from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import walk_units
+from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, rules_of
 from tests.golden import StoreOf, unpack
 from tests.rmq_formats.reference import IndexWriter
 from tests.rmq_formats.stores import stored_records
 from tests.support.commands import Run, overwrite
-from tests.support.faults import SEGMENT, STORE, WANTED, Fault, Part, faults, hit_record, without_rights
-from tests.support.lakes import ingest_store
-from tests.support.stores import content_of, flip, tree_state
+from tests.support.faults import QUEUE_FILE, SEGMENT, STORE, WANTED, Fault, Part, faults, hit_record, without_rights
+from tests.support.lakes import ingest_store, rows_of
+from tests.support.stores import content_of, flip, lose_first_segment_like_retention, records_of, tree_state
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +53,16 @@ def store(healthy: Path, tmp_path: Path) -> Path:
 
 
 def repaired(
-    store: Path, lake: Path | None = None, *accepted: str, apply: bool = True, bridge: bool = False
+    store: Path,
+    lake: Path | None = None,
+    *accepted: str,
+    apply: bool = True,
+    **options: Any,  # noqa: ANN401 - further fields of the request
 ) -> RepairSummary:
     source = Lake(str(lake)) if lake is not None else None
     request = RepairRequest(
-        str(store), store.parent / "repair", source, None, WANTED, apply, bridge, frozenset(accepted)
-    )  # fmt: skip
+        str(store), store.parent / "repair", source, None, WANTED, apply, accepted=frozenset(accepted), **options
+    )
     return repair(request, OneByOne())
 
 
@@ -214,6 +223,49 @@ def test_nothing_is_written_into_the_store_before_apply(store: Path, lake: Path)
     assert before == tree_state(store)
     assert any(step.startswith("new: commitlog/") for step in summary.plan)
     assert summary.left is None
+
+
+def test_a_plan_needs_no_lock_no_space_and_no_rights(store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It only reads: a running broker, a full disk or files of another user are in the way of --apply alone."""
+    sorted((store / "index").iterdir())[3].unlink()
+    (store / "lock").write_text("lock")
+    (store / "lock").chmod(0o444)
+    monkeypatch.setattr("jobs.rebuild.install._SPARE", 1 << 60)
+    code = (
+        "import fcntl,sys;f=open(sys.argv[1],'r+b');fcntl.lockf(f,fcntl.LOCK_EX,1);print(flush=True);sys.stdin.read()"
+    )
+    broker = [sys.executable, "-c", code, str(store / "lock")]
+    with subprocess.Popen(broker, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        before = tree_state(store)
+        plan = repaired(store, lake, apply=False)
+        assert before == tree_state(store)
+        with pytest.raises(RefusedError, match="the broker runs"):
+            repaired(store, lake)
+        running.kill()
+
+    assert [line for line in plan.plan if line.startswith("new: index/")]
+    assert any(note.startswith("a broker runs on this store") for note in plan.notes)
+    assert any("must stay free for the broker" in note for note in plan.notes)
+
+
+def test_replaced_files_are_named_as_they_are_and_undo_leaves_no_empty_folder(store: Path) -> None:
+    zeroed, lost = (store / "consumequeue/T1" / number for number in "01")
+    shutil.rmtree(lost)
+    first = min(zeroed.iterdir())
+    first.write_bytes(bytes(QUEUE_FILE))
+    folders = {path for path in store.rglob("*") if path.is_dir()}
+
+    planned, done = repaired(store, apply=False), repaired(store)
+
+    (aside,) = store.glob("consumequeue.replaced-*")
+    name = str(first.relative_to(store / "consumequeue"))
+    assert f"set aside in consumequeue.replaced-TIME: {name}" in planned.plan
+    assert f"set aside in {aside.name}: {name}" in done.plan
+    assert any(f"the replaced files are in {aside}: only --undo needs them" in line for line in done.lines(5))
+    undo(str(store), store.parent / "repair")
+    assert folders == {path for path in store.rglob("*") if path.is_dir()}
 
 
 def test_a_healthy_store_needs_nothing(store: Path, lake: Path) -> None:
@@ -475,3 +527,87 @@ def test_nothing_is_taken_from_a_lake_whose_log_goes_on_otherwise(store: Path, t
     summary = repaired(store, lake)
 
     assert any("nothing is taken from the lake" in note for note in summary.notes)
+
+
+def _kill(store: Path) -> None:
+    """Leave what a killed broker leaves, and no checkpoint: the next start walks the log from its beginning."""
+    (store / "abort").touch()
+    (store / "checkpoint").unlink()
+
+
+def _lose_record(store: Path, segment: int, number: int) -> tuple[MessageRecord, Path, int]:
+    """Zero a record of a topic of clients; return it, and the file and position of its unit."""
+    path = sorted((store / "commitlog").iterdir())[segment]
+    record = [one for one, _ in records_of([path]) if one.topic.startswith("T")][number]
+    overwrite(path, record.physical_offset - int(path.name) + 4, bytes(60))
+    file, position = divmod(record.queue_offset * UNIT.size, QUEUE_FILE)
+    return record, store / f"consumequeue/{record.topic}/{record.queue_id}/{file * QUEUE_FILE:020d}", position
+
+
+def test_a_bridge_is_delivered_to_no_consumer(store: Path) -> None:
+    """Its record makes no unit, and a blank takes the place of the unit that led there; a lake undoes both later."""
+    _kill(store)
+    record, queue, position = _lose_record(store, 1, 3)
+    before = queue.read_bytes()
+
+    summary = repaired(store, bridge=True)
+
+    segment = sorted((store / "commitlog").iterdir())[1]
+    data = segment.read_bytes()[record.physical_offset - int(segment.name) :][: record.total_size]
+    sys_flag, topic = int.from_bytes(data[36:40], "big"), data[-2 - len("RMQ_LAKE_BRIDGE") : -2]
+    assert (TransactionType.ROLLBACK, b"RMQ_LAKE_BRIDGE") == (sys_flag, topic)
+    blank = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+    assert before[:position] + blank + before[position + UNIT.size :] == queue.read_bytes()
+    assert any("consumers receive nothing in their place" in note for note in summary.notes)
+    undo(str(store), store.parent / "repair")
+    assert before == queue.read_bytes()
+
+
+def test_messages_of_zeros_for_consumers_are_counted_and_need_an_option_of_their_own(store: Path) -> None:
+    """After a blank a broker passes over the messages of the log's first file: there it has to deliver something."""
+    _kill(store)
+    record, queue, position = _lose_record(store, 0, 3)
+    before = content_of(store)
+
+    refused = repaired(store, bridge=True)
+    assert (refused.delivered.partition(" of zeros")[0], before) == ("1 message", content_of(store))
+    assert f"1 of {record.topic} (groups that have not passed them:" in refused.delivered
+
+    accepted = repaired(store, bridge=True, deliver_empty=True)
+    assert any(f"consumers receive 1 message of zeros: 1 of {record.topic}" in note for note in accepted.notes)
+    unit = next(walk_units(queue.read_bytes()[position:]))
+    assert (record.physical_offset, record.total_size) == unit[:2]
+
+
+def test_what_bridges_would_save_is_said_whenever_a_start_deletes_messages(store: Path, run: Run) -> None:
+    """After a kill and a zeroed page, the plan ended with nothing that could be repaired, and no next step."""
+    _kill(store)
+    _lose_record(store, 1, 3)
+
+    summary = repaired(store, apply=False)
+    printed = run("repair", store, "--out", store.parent / "said", "--engine", "here")
+
+    assert summary.start is not None
+    assert (summary.start.deletes_messages or 0) > 0
+    assert summary.at_risk == summary.start.deletes_messages
+    assert f"keep {summary.at_risk} whole messages that the broker deletes when it starts" in " ".join(
+        printed.out.split()
+    )
+    assert "--bridge" in printed.out
+
+
+def test_older_messages_of_the_lake_are_counted_and_restored_when_they_were_lost(
+    store: Path, lake: Path, healthy: Path
+) -> None:
+    """A lost first segment reads as retention does: the lake's messages from before were not mentioned."""
+    start = lose_first_segment_like_retention(store)
+    older = sum(row["physical_offset"] < start for row in rows_of(lake))
+
+    plan = repaired(store, lake, apply=False)
+    assert not any("commitlog" in line for line in plan.plan)
+    assert any(note.startswith(f"the lake has {older} messages from before") for note in plan.notes)
+
+    summary = repaired(store, lake, older=True)
+    assert summary.exit_code is ExitCode.CLEAN
+    log = {name: data for name, data in content_of(healthy).items() if name.startswith("commitlog/")}
+    assert log == {name: data for name, data in content_of(store).items() if name.startswith("commitlog/")}

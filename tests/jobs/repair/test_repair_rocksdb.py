@@ -33,10 +33,15 @@ def copied(situation: StoreOf, name: str, tmp_path: Path) -> Path:
 
 
 def repaired(
-    store: Path, lake: Path | None = None, out: str = "repair", *, apply: bool = True, bridge: bool = False
+    store: Path,
+    lake: Path | None = None,
+    out: str = "repair",
+    *,
+    apply: bool = True,
+    **options: Any,  # noqa: ANN401 - further fields of the request
 ) -> RepairSummary:
     source = None if lake is None else Lake(str(lake))
-    request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply=apply, bridge=bridge)
+    request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply, **options)
     return repair(request, OneByOne())
 
 
@@ -55,7 +60,10 @@ def test_no_store_is_made_loadable_that_a_start_may_cut(situation: StoreOf, tmp_
     assert "it may start then, cut the log at" in (alone.withheld or "")
     assert before == content_of(store)
 
-    assert repaired(store, out="bridges", bridge=True).withheld is None
+    refused = repaired(store, out="refused", bridge=True)
+    assert refused.withheld is not None
+    assert refused.delivered
+    assert repaired(store, out="bridges", bridge=True, deliver_empty=True).withheld is None
     assert len({one.stat().st_size for one in (store / "commitlog").iterdir()}) == 1
 
 

@@ -1,10 +1,12 @@
 """The lake gives the log back, byte for byte, and says what it cannot give."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.support.commands import overwrite
+from tests.support.commands import Run, overwrite
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
 from tests.support.stores import files_in, log_folders
 
@@ -59,7 +61,7 @@ def log_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
 
 
-@pytest.mark.parametrize("change", [{"queue_offset": "queue_offset + 1"}, {"uniq_key": "'x'"}, {"body_crc": "7"}])
+@pytest.mark.parametrize("change", [{"queue_offset": "queue_offset + 1"}, {"flag": "flag + 1"}, {"body_crc": "7"}])
 def test_rows_that_another_engine_changed_are_named(copy: Path, tmp_path: Path, change: dict[str, str]) -> None:
     at = rows_of(copy)[3]["physical_offset"]
     DeltaTable(copy / "messages").update(change, predicate=f"physical_offset = {at}")
@@ -226,6 +228,27 @@ def test_the_release_that_the_runs_were_given_is_not_asked_for_again(base: Path,
     assert "rules of RocketMQ 5.3.3 (detected: runs read the store so)" in summary.forms
     index = [path.read_bytes() for path in sorted((base / "index").iterdir())]
     assert index == [path.read_bytes() for path in sorted((tmp_path / "out" / "index").iterdir())]
+
+
+def test_a_restore_says_as_of_when_and_what_to_do_next(lake: Path, tmp_path: Path, run: Run) -> None:
+    """It said that nothing was missing, whatever the broker had acknowledged since the last run."""
+    done = run("restore", lake, "--out", tmp_path / "out", "--no-queues", "--no-index", "--engine", "here")
+
+    newest = datetime.fromtimestamp(max(row["store_timestamp"] for row in rows_of(lake)) / 1000, UTC)
+    assert f"as of {newest:%Y-%m-%d %H:%M:%S}" in done.out
+    assert f"done, nothing missing up to {newest:%Y-%m-%d %H:%M:%S}" in done.out
+    assert f"verify {tmp_path / 'out'}" in done.out
+    assert f"chown -R USER:GROUP {tmp_path / 'out'}" in done.out
+
+
+def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("jobs.restore.segment.write_all", full)
+    with pytest.raises(OSError, match="bytes are free") as error:
+        restore(request(lake, tmp_path / "out"), OneByOne())
+    assert error.value.filename == str(tmp_path / "out" / "commitlog" / f"{0:020d}")
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,16 @@ def test_a_checkpoint_with_another_index_time_is_a_finding(store: Path) -> None:
     assert finding.expected == str(checkpoint.index_timestamp)
 
 
+def test_an_index_time_inside_the_newest_file_is_no_finding(store: Path) -> None:
+    """A restored store's, after a broker has gone on: after a crash it deletes that file, as with any time before."""
+    newest = max((store / "index").iterdir())
+    begin, end = (int.from_bytes(newest.read_bytes()[at : at + 8], "big") for at in (0, 8))
+    path = store / "checkpoint"
+    for time in {begin, (begin + end) // 2, end}:
+        path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=time)))
+        assert checked(store, "5.3.3").findings == []
+
+
 def test_killed_before_the_first_full_files_time_was_written_the_checkpoint_has_none(store: Path) -> None:
     """It is written a moment after the second file is made; without a kill, none is too little."""
     path = store / "checkpoint"

@@ -1,31 +1,21 @@
 """
-Whether a row still is what a run wrote: its record is made again, and compared with what else the lake says.
+Whether a row still is what a run wrote, in each of its columns.
 
 `record_crc` is of all bytes that the run read: where it is right, the record is. The other columns follow from the
-record. Rows of earlier versions have no `record_crc`: of them the body has its CRC, ids, keys and times follow from the
-record, and `consume_queue` has topic, queue and number once more; what only one column says (flag, reconsume times,
-producer's host) proves nothing there.
+record. Rows of earlier versions have no `record_crc`.
 """
-
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.console.amounts import counted
 from jobs.lake.bodies import is_to_inflate, with_inflated
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, RECORD_CRC
-from jobs.restore.coverage import Interval
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch, record_crcs
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
@@ -35,88 +25,27 @@ DERIVED = (
 )  # fmt: skip
 JUDGED = ("store_id", "broker", "segment", *COLUMNS, *DERIVED, RECORD_CRC, BODY_ERROR, BODY_INFLATED)
 """The columns of `messages` by which a row is judged."""
-UNIT_COLUMNS = ("store_id", "physical_offset", "topic", "queue_id", "queue_offset", "store_timestamp", "status")
-_OF_RECORDS = ("matched", "missing")  # units whose row says what their record says
 _SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Units:
-    """Rows of `consume_queue`, by the record that they lead to."""
+def changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> Flags:
+    """
+    Return which rows another engine has changed, also those of which a record was made once, and no more.
 
-    rows: pa.Table
-
-    @classmethod
-    def of(cls, batches: Iterable[pa.RecordBatch]) -> "Units":
-        """Keep the columns of a record's place: a light queue has another topic and number than its record."""
-        kept = []
-        for batch in batches:
-            is_said = pc.is_in(batch.column("status"), pa.array(_OF_RECORDS))
-            is_light = pc.starts_with(batch.column("topic"), LMQ_PREFIX)
-            kept.append(batch.filter(pc.and_(is_said, pc.invert(is_light))).drop_columns(["store_id", "status"]))
-        return cls(pa.Table.from_batches(kept).sort_by("physical_offset") if kept else pa.table({}))
-
-    @cached_property
-    def _offsets(self) -> Integers:
-        return np.asarray(self.rows.column("physical_offset").to_numpy(), np.int64)
-
-    def contradict(self, rows: pa.RecordBatch, offsets: Integers) -> Flags:
-        """Return for which rows there are units, none of which says the same."""
-        if not self.rows.num_rows:
-            return np.zeros(offsets.size, np.bool_)
-        first, last = (np.searchsorted(self._offsets, offsets, side) for side in ("left", "right"))
-        agrees = first == last
-        for step in range(int((last - first).max(initial=0))):
-            there = np.flatnonzero(first + step < last)
-            units, ours = self.rows.take(pa.array(first[there] + step)), rows.take(pa.array(there))
-            says = np.ones(there.size, np.bool_)
-            for name in ("topic", "queue_id", "queue_offset", "store_timestamp"):
-                says &= ~_differs(units.column(name).combine_chunks(), ours.column(name))
-            agrees[there] |= says
-        contradicted: Flags = ~agrees
-        return contradicted
+    Columns that it has *dropped* from the whole table say nothing.
+    """
+    made = assemble(batch)
+    changed = _flags(batch.column(RECORD_CRC).is_valid())
+    if made.offsets.size:
+        changed[made.rows] = _are_changed(_some(batch, made.rows), made, dropped)
+    return changed
 
 
-class Verdict(NamedTuple):
-    """The lake's own evidence about the records that rows were made into."""
-
-    changed: Flags  # something in the lake denies the row: it is not as a run wrote it
-    wrong: Flags  # and its record may be another one, too: no CRC of all its bytes stands for it
-    unchecked: Flags  # the row has no `record_crc`
-
-
-def unchecked_note(places: Sequence[Interval]) -> list[str]:
-    """Say which rows cannot be checked."""
-    if not places:
-        return []
-    start, end = places[0]
-    more = f" and in {counted(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
-    sentence = (
-        f"rows from {start:,} to {end:,}{more} have no record_crc, as earlier versions wrote them: that another engine "
-        "changed one shows only where the lake contradicts itself"
-    )
-    return [sentence]
-
-
-class Expected(NamedTuple):
-    """The values that every row has, and columns that another engine has dropped from the whole table."""
-
-    broker: str | None
-    segment: int | None
-    dropped: frozenset[str] = frozenset()
-
-
-def judge(batch: pa.RecordBatch, made: Assembled, expected: Expected, units: Units) -> Verdict:
-    """Judge the records that the rows of *batch* were made into by all else that the lake says."""
-    if not made.offsets.size:
-        return Verdict(*(np.zeros(0, np.bool_) for _ in Verdict._fields))
-    rows = _some(batch, made.rows)
-    stated = rows.column(RECORD_CRC)
+def _are_changed(rows: pa.RecordBatch, made: Assembled, dropped: frozenset[str]) -> Flags:
+    """Return which rows differ from the records that were assembled from them, one each."""
     crcs = pa.array(record_crcs(made.buffer, made.positions, made.sizes))
-    unchecked = _flags(stated.is_null())
-    wrong_crc = _differs(stated, crcs)
     numbers = np.empty(made.offsets.size, np.int64)
     count = kernels.find_no_records(made.buffer, made.positions, made.sizes, made.offsets, numbers)
     is_record = np.ones(made.offsets.size, np.bool_)
@@ -126,29 +55,8 @@ def judge(batch: pa.RecordBatch, made: Assembled, expected: Expected, units: Uni
         again = np.flatnonzero(changed & is_record)
         if again.size:
             some = made.only(changed & is_record)
-            changed[again] = _contradicts_itself(_some(rows, again), some, parser, expected.dropped)
-    changed |= unchecked & units.contradict(rows, made.offsets)
-    wrong = wrong_crc | (unchecked & changed)
-    changed |= wrong | _is_misplaced(rows, expected) | _inflates_otherwise(rows)
-    return Verdict(changed, wrong, unchecked)
-
-
-def changed_rows(batch: pa.RecordBatch, expected: Expected) -> Flags:
-    """Return which rows another engine has changed, also those of which a record was made once, and no more."""
-    made = assemble(batch)
-    changed = _flags(batch.column(RECORD_CRC).is_valid())
-    changed[made.rows] = judge(batch, made, expected, Units.of(())).changed
-    return changed
-
-
-def _is_misplaced(rows: pa.RecordBatch, expected: Expected) -> Flags:
-    wrong = np.zeros(rows.num_rows, np.bool_)
-    for name, value in (("broker", expected.broker), ("segment", expected.segment)):
-        if value is None:
-            continue
-        column = rows.column(name)
-        wrong |= _differs(column, pa.repeat(pa.scalar(value, column.type), rows.num_rows), is_null_wrong=True)
-    return wrong
+            changed[again] = _contradicts_itself(_some(rows, again), some, parser, dropped)
+    return changed | _differs(rows.column(RECORD_CRC), crcs) | _inflates_otherwise(rows)
 
 
 def _inflates_otherwise(rows: pa.RecordBatch) -> Flags:
