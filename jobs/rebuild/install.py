@@ -172,7 +172,8 @@ def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None
     *out* has the queues of a rebuild, if there was one, *changed* single queue files by their path below the store.
     """
     root = Path(local_path(store))
-    manifest = _read_manifest(out) if out is not None else {"queues": list[dict[str, Any]](), "lost_only": True}
+    nothing = dict[str, Any](queues=[], lost_only=True)
+    manifest = nothing if out is None else _read_manifest(out)
     new: dict[str, dict[str, NewFile]] = {}
     for file in (file for queue in manifest["queues"] for file in queue["files"]):
         folder, _, path = file["path"].partition("/")
