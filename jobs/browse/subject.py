@@ -9,7 +9,8 @@ from shlex import quote
 from jobs.console.program import program
 from jobs.launch.arguments import file_system_options
 from jobs.query.lake_tables import LakeTables
-from jobs.query.listing.model import Listing, listing_of
+from jobs.query.listing.model import Listing
+from jobs.query.listing.open_listing import listing_of
 from jobs.query.open_source import SourcePlace, open_place
 from rmq_formats.errors import NotAStore
 from rmq_formats.release import Release

@@ -1,22 +1,22 @@
 """The source of a query, a store or one store of a lake, and the parts of an answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
+from jobs.query.static_topics import StaticQueue
+from jobs.store.broker_config import BrokerConfig
 from jobs.store.known import ASSUMED, Known
 from jobs.store.release import Writers
+from rmq_formats.commitlog.record import Host
+from rmq_formats.consumequeue.unit import Unit
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.hashing import MAX_LONG
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
-
-if TYPE_CHECKING:
-    from jobs.query.lake_source import LakeSource
-    from jobs.query.store_source import StoreSource
 
 MIN_TIME = 0
 MAX_TIME = MAX_LONG
@@ -116,6 +116,126 @@ class Answer:
     offsets: OffsetRange | None = None  # of a pull
 
 
+class Source(Protocol):
+    """
+    One store that answers questions: the files of a broker, or the rows that a lake has of one.
+
+    Iterators are lazy: who takes few messages reads few. What an answer may lack is in `lacking` afterwards.
+    """
+
+    notes: list[str]  # what the user should know beside the answers
+
+    @property
+    def name(self) -> str:
+        """The words by which a user chooses the store."""
+
+    @property
+    def broker(self) -> str | None:
+        """The broker's name, where it is known."""
+
+    @property
+    def release(self) -> Release:
+        """The release to answer as."""
+
+    @property
+    def possible_releases(self) -> tuple[Release, ...]:
+        """The releases that may have written the store."""
+
+    @property
+    def lacking(self) -> list[str]:
+        """Why messages may be missing in the answers so far."""
+
+    @property
+    def lacks(self) -> str | None:
+        """Say that messages are missing in the store, whatever is asked."""
+
+    @property
+    def searches_all(self) -> bool:
+        """Whether every message is looked at where an index leaves a question open."""
+
+    @property
+    def knows_topics(self) -> bool:
+        """Whether a topic that is not named by `topics` is certainly none."""
+
+    @property
+    def config(self) -> BrokerConfig | None:
+        """The broker's settings of topics and groups; None where only tables have them."""
+
+    def say(self, note: str) -> None:
+        """Note something, once."""
+
+    def lack(self, reason: str) -> None:
+        """Note why an answer may not be complete, once."""
+
+    def find(
+        self, kind: KeyKind, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME
+    ) -> Iterator[Message]:
+        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+
+    def key_hits(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
+        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
+
+    def occurrences(self, text: str, /) -> Iterator[Occurrence]:
+        """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
+
+    def taken_back(self, text: str, /) -> Iterator[Message]:
+        """Yield the messages that their broker took back, with a text as an id or as a key."""
+
+    def at(self, physical_offset: int, host: Host | None) -> Message | None:
+        """Return the message that begins at an offset."""
+
+    def place(self, physical_offset: int) -> Reason:
+        """Return the reason why no message begins at an offset."""
+
+    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
+        """Return which offsets a queue holds; None when there is no such queue."""
+
+    def complete_queues(self, topic: str) -> None:
+        """Have every message of a topic's queues found, or note why it is not."""
+
+    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+        """Return a queue's message by its number."""
+
+    def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
+        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+
+    def next_number(self, topic: str, queue_id: int, number: int) -> int:
+        """Return the next number of a queue that may have a message, this one or a later one."""
+
+    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
+        """Return the unit that a queue has for a message."""
+
+    def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the queue offset that one pull does not go beyond."""
+
+    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+        """Return the part of a queue that a broker searches for a store time."""
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues."""
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether a topic is there."""
+
+    def topics(self) -> frozenset[str]:
+        """Name every topic."""
+
+    def topics_of(self, unique_key: str) -> frozenset[str]:
+        """Name the topics that may have a message with a producer's id."""
+
+    def stored_of(self, topic: str) -> tuple[Message, Message] | None:
+        """Return the first and the last message of a topic, where that takes no long search."""
+
+    def static_queues(self, topic: str) -> list[StaticQueue]:
+        """Return the queues of a static topic; none of any other."""
+
+    def hosts(self) -> list[Host]:
+        """Return the store hosts of messages."""
+
+    def coverage(self) -> Coverage:
+        """Return the part of the history that is there."""
+
+
 class AnswersAs(NamedTuple):
     """The release to answer as, those that may have written the messages, and a note where it is only assumed."""
 
@@ -138,7 +258,7 @@ def release_to_answer_as(writers: Known[Writers]) -> AnswersAs:
     )
 
 
-def only_one(sources: "Sequence[Source]") -> "Source":
+def only_one(sources: Sequence[Source]) -> Source:
     """Return the one source of several candidates; `SeveralStoresError` where there are more."""
     if len(sources) > 1:
         raise SeveralStoresError(
@@ -148,7 +268,7 @@ def only_one(sources: "Sequence[Source]") -> "Source":
     return sources[0]
 
 
-def ask_each(sources: "Sequence[Source]", ask: "Callable[[Source], Answer]") -> "tuple[Source, Answer]":
+def ask_each(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tuple[Source, Answer]:
     """
     Return the answer of the only source that has one, and this source.
 
@@ -168,7 +288,7 @@ def ask_each(sources: "Sequence[Source]", ask: "Callable[[Source], Answer]") -> 
     return source, next(answer for one, answer in found if one is source)
 
 
-def _no_answer(asked: "Sequence[tuple[Source, Answer]]") -> Answer:
+def _no_answer(asked: Sequence[tuple[Source, Answer]]) -> Answer:
     """Return the reasons of several stores as one, of the kind that a store with the topic gives."""
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
     known = [reason for _, reason in reasons if reason.kind not in _NOTHING_THERE]
@@ -183,6 +303,3 @@ def _no_answer(asked: "Sequence[tuple[Source, Answer]]") -> Answer:
 def whole_number(text: str) -> int | None:
     """Return the number that ASCII digits are, if it surely has no more than 64 bits; None of any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MAX_TIME)) else None
-
-
-Source: TypeAlias = "StoreSource | LakeSource"  # both answer the same questions

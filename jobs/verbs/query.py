@@ -367,7 +367,8 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
 ) -> ExitCode:
     """List messages, the newest first: of a store by their offsets, of a lake by their store times."""
     from jobs.query.listing.empty import why_empty
-    from jobs.query.listing.model import Deadline, Wanted, listing_of
+    from jobs.query.listing.model import Deadline, Wanted
+    from jobs.query.listing.open_listing import listing_of
 
     wanted = Wanted(topic, key, tag, words, *options.window(since, until))
 
@@ -400,7 +401,7 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
     """
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
-    from jobs.query.listing.model import listing_of
+    from jobs.query.listing.open_listing import listing_of
     from jobs.query.story import timeline
     from jobs.query.story.text import story_lines, story_object
 

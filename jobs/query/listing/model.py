@@ -1,18 +1,14 @@
 """The questions of a list to a store or a lake, and the answers."""
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME, Source, whole_number
-from jobs.query.store_source import StoreSource
+from jobs.query.story.evidence import Evidence
 from jobs.report.axes import round_duration
 from rmq_formats.errors import UnsupportedFormat
-
-if TYPE_CHECKING:
-    from jobs.query.listing.of_lake import LakeListing
-    from jobs.query.listing.of_store import StoreListing
 
 CHAIN_SHOWN = 24  # entries of a slot's chain
 
@@ -116,18 +112,49 @@ class Chain(NamedTuple):
     is_longer: bool
 
 
-Listing: TypeAlias = "StoreListing | LakeListing"  # both answer the same questions
+class Listing(Protocol):
+    """Lists of one store's messages, topics and groups."""
 
+    @property
+    def source(self) -> Source:
+        """The store."""
 
-def listing_of(source: Source) -> Listing:
-    """Return the listing of a store or a lake."""
-    if isinstance(source, StoreSource):
-        from jobs.query.listing.of_store import StoreListing
+    @property
+    def evidence(self) -> Evidence:
+        """Its facts about a message's copies."""
 
-        return StoreListing(source)
-    from jobs.query.listing.of_lake import LakeListing
+    def at(self, position: str) -> Message | None:
+        """Return the message at a position."""
 
-    return LakeListing(source)
+    def position(self, message: Message) -> str:
+        """Return the position of a message that another query found."""
+
+    def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
+        """Return at most *limit* messages that come after a position, the newest first."""
+
+    def number_of_messages(self, wanted: Wanted) -> int | None:
+        """Return the number of messages of a topic, or of all, in the times that are asked for; None: not known."""
+
+    def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
+        """Return how many messages were stored when."""
+
+    def topics(self) -> Rows:
+        """Return each topic."""
+
+    def groups(self) -> Rows:
+        """Return how far each consumer group is."""
+
+    def unfinished(self) -> Sequence[tuple[str, Rows]]:
+        """Return dead letters, open transactions and the like."""
+
+    def chains(self, message: Message) -> Iterator[Chain]:
+        """Yield for each key of a message the chain of index entries that leads to it."""
+
+    def tables(self) -> Sequence[str]:
+        """Name the tables of a lake; none of a store."""
+
+    def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
+        """Return rows of a table."""
 
 
 def number_of(position: str) -> int:

@@ -1,15 +1,14 @@
 """Facts that a store or a lake has about a message's copies, each with the place that it is known from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
+from jobs.query.message import Message
+from jobs.query.source import Source
+from jobs.store.broker_config import Progress
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
-
-if TYPE_CHECKING:
-    from jobs.query.story.lake_evidence import LakeEvidence
-    from jobs.query.story.store_evidence import StoreEvidence
 
 
 class Place(NamedTuple):
@@ -60,4 +59,33 @@ def missing_key(kind: KeyKind, releases: Sequence[Release]) -> Check:
     return Check.NOT_KNOWN if kind is KeyKind.TAG and not all(one.indexes_tags for one in releases) else Check.MISSING
 
 
-Evidence: TypeAlias = "StoreEvidence | LakeEvidence"  # both answer the same questions
+class Evidence(Protocol):
+    """What one store has about a message's copies."""
+
+    @property
+    def source(self) -> Source:
+        """The store."""
+
+    def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
+        """Yield the messages under a unique key."""
+
+    def place(self, message: Message) -> Place:
+        """Return the place where a copy is known from."""
+
+    def queues(self, message: Message) -> list[QueueFact]:
+        """Return the units of queues for a copy."""
+
+    def keys(self, message: Message) -> list[KeyFact]:
+        """Return for each key whether the index leads to a copy."""
+
+    def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
+        """Yield how far each reader of *topics* is."""
+
+    def leaves(self, message: Message) -> str | None:
+        """Say when or why a copy leaves the log."""
+
+    def is_taken_back(self, message: Message) -> bool:
+        """Return whether the broker took a copy back."""
+
+    def unknown(self) -> list[str]:
+        """Return what cannot be known from here."""

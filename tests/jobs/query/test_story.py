@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from jobs.browse.templates import Words
-from jobs.query.listing.model import listing_of
 from jobs.query.listing.of_lake import LakeListing
+from jobs.query.listing.open_listing import listing_of
 from jobs.query.open_source import SourcePlace, open_place
 from jobs.query.story import timeline
 from jobs.query.story.evidence import Check, Evidence
