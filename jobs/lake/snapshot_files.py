@@ -229,7 +229,8 @@ def select(
     dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
     found = list(dataset.get_fragments(where))
     whole = [fragment for fragment in found if stored[fragment.path].vector is None and not deleted]
-    tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
+    with named(uri):
+        tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
     asked = str(where)  # a column whose name only looks like a part of it is read in vain
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
     for fragment in found:

@@ -29,9 +29,16 @@ def room_for(location: str, size: int | None = None) -> Iterator[None]:
         with named(location):
             yield
     except Exception as error:  # libraries have errors of their own for it
+        if _is_of_rust(error) and location not in str(error) and not _is_full(error):
+            raise type(error)(f"{location}: {error}") from error
         if not _is_full(error) or _is_named(error):
             raise
         raise _named(error, location, size) from error
+
+
+def _is_of_rust(error: Exception) -> bool:
+    """Return whether `deltalake` raises an error of the file system, which names no file."""
+    return "LocalFileSystem error" in str(error)
 
 
 def _is_full(error: Exception) -> bool:

@@ -48,3 +48,12 @@ def test_an_error_of_a_server_names_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConnectionRefusedError) as caught, room_for(str(tmp_path)):
         raise error
     assert caught.value is error
+
+
+def test_an_error_of_a_library_in_rust_names_the_place(tmp_path: Path) -> None:
+    """`deltalake` says: Unable to copy data to file: Connection timed out (os error 110)."""
+    words = "Generic LocalFileSystem error: Unable to copy data to file: Connection timed out (os error 110)"
+    with pytest.raises(ValueError, match="Connection timed out") as caught, room_for(str(tmp_path)):
+        raise ValueError(words)
+
+    assert str(caught.value) == f"{tmp_path}: {words}"
