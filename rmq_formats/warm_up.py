@@ -8,7 +8,6 @@ of its own: two take about half the time of one. What is compiled already is onl
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +52,6 @@ def compile_queues_and_index() -> None:
     from rmq_formats.consumequeue.unit import QueueKind, QueueRules
     from rmq_formats.indexfile.build import FileBuilder, pack_keys
     from rmq_formats.indexfile.columns import text_array
-    from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division
     from rmq_formats.indexfile.kernels import RuleTable
     from rmq_formats.indexfile.layout import Geometry
     from rmq_formats.release import NEWEST, rules_of
@@ -76,9 +74,6 @@ def compile_queues_and_index() -> None:
     for packed in pack_keys(records, table, with_places=True):
         text_array(records.buffer, packed.places["key"], packed.places["key_end"])
         FileBuilder(Geometry(4, 4), table, None).add(packed.keys.copy())
-        keys = np.repeat(packed.keys, LEAST_DIVIDED)
-        with ThreadPoolExecutor(1) as threads:
-            FileBuilder(Geometry(4, 1 << 20), table, None, None, Division(threads, 1)).add(keys)
 
 
 _HALVES = (compile_messages, compile_queues_and_index)

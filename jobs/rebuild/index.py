@@ -19,14 +19,12 @@ from jobs.console.result import Result as Outcome
 from jobs.console.severity import Judged, Severity, worst_met
 from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogWatch
-from jobs.launch.engine import usable_cores
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import (
-    MOST_PARTS,
     BuiltFile,
-    FileWork,
     IndexRecipe,
     RealFile,
+    ToBuild,
     build_file,
     check_built,
     hash_file,
@@ -34,12 +32,11 @@ from jobs.products.index.file_builder import (
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
-from jobs.products.index.row_files import RANGE_SIZE, RowFiles
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, has_keys_of, header_before, real_files
 from jobs.storage import storage_of
 from jobs.storage.local import LocalStorage
-from jobs.storage.locations import is_local, join, local_path, normalise
+from jobs.storage.locations import join, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.epochs import takeovers
@@ -49,7 +46,7 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
-from jobs.store.workers import OneByOne, Workers
+from jobs.store.workers import Workers
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Content
 
@@ -71,17 +68,6 @@ class RebuildIndexRequest(StoreRequest):
         False  # each file by itself: what is not proven wrong stays, what is not proven right is not made
     )
     accepted: frozenset[str] = frozenset()  # names of files that a user has decided: the log is right
-
-
-class ToBuild(NamedTuple):
-    """One file to be built: its name, its kind, its recipe."""
-
-    name: str
-    kind: Kind
-    recipe: IndexRecipe
-    start: int
-    doubt: str
-    replaces: tuple[str, ...] = ()  # files in the store that must go when this one comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +170,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     store, files, settings = before = look(request, options, workers.width)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     with scratch_beside(directory, options) as scratch:
-        plan, built = _build_in_turn(request, workers, before, scratch, directory)
-        if plan is None:
-            plan = (_plan_lost if request.lost_only else _plan_all)(request, workers, before, scratch)
+        plan = (_plan_lost if request.lost_only else _plan_all)(request, workers, before, scratch)
         result = Result(
             store.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
             survivors=[_survivor(explained) for explained in plan.explained],
@@ -196,11 +180,8 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
             return result
-        left = plan.builds[len(built) :]
-        parts = _parts(request, workers, len(left))
-        work = [FileWork(build.name, build.recipe, part) for build, part in zip(left, parts, strict=True)]
         task = partial(build_file, directory=directory, scratch=scratch)
-        built += workers.map(work, task, "building index files")
+        built = workers.map(plan.builds, task, "building index files")
     check = partial(check_built, directory=directory, options=options)
     if request.proven_only:
         plan, built = _proven(plan, built, directory, store, request.accepted)
@@ -217,14 +198,6 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     manifest = json.dumps(result.describe(), indent=1).encode()
     storage_of(directory, options).create(join(directory, MANIFEST), manifest)
     return result
-
-
-def _parts(request: RebuildIndexRequest, workers: Workers, files: int) -> list[int]:
-    """Return into how many parts each file is divided: cores that have no file of their own help with another's."""
-    free = workers.width if workers.width > 1 else usable_cores(half=request.broker_runs)
-    last = files % workers.width  # files that are left when every worker has had as many as any other
-    among = [workers.width] * (files - last) + [last] * last
-    return [max(min(free // some, MOST_PARTS), 1) for some in among]
 
 
 class Before(NamedTuple):
@@ -264,35 +237,10 @@ class _Proof(NamedTuple):
     doubtful: Sequence[int]
 
 
-def _build_in_turn(
-    request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch, directory: str
-) -> tuple[_Plan | None, list[BuiltFile]]:
-    """
-    Build all files while the log is read: keys that lie in this process need no scratch files.
-
-    Return no plan where tasks have to do it, or where retention deletes what has been read: both need scratch files.
-    """
-    if request.lost_only or not isinstance(workers, OneByOne) or not is_local(directory):
-        return None, []
-    store, _, settings = before
-    geometry, rules = settings.geometry.value, settings.rules.value.rules
-    log = ListedLog(store, plan_ranges(store, range_size=min(request.range_size, RANGE_SIZE)))
-    with RowFiles(Path(local_path(directory)), geometry, rules, usable_cores(half=request.broker_runs)) as files:
-        row = files.fill(workers, log, scratch)
-        if row is None:
-            return None, []
-        plan = _planned(row, store, settings)
-        return plan, files.named([build.name for build in plan.builds])
-
-
 def _plan_all(request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch) -> _Plan:
     store, _, settings = before
     ranges = plan_ranges(store, range_size=request.range_size)
     row = collect_keys(workers, ListedLog(store, ranges), settings.rules.value.rules, scratch)
-    return _planned(row, store, settings)
-
-
-def _planned(row: KeyRow, store: Store, settings: Settings) -> _Plan:
     maker = _Maker(store, settings, row)
     planned = plan_all(_log(row), settings.geometry.value.capacity)
     names = names_between([maker.time(plan.start) for plan in planned], settings.zone.value)

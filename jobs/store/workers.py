@@ -5,13 +5,12 @@ Results are the same. Spark's are in `jobs.store.spark_workers`, so that nothing
 `WorkersOnDemand` is both: what is small is done before a task would have begun.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol, TypeVar
 
 from jobs.console.progress import Work, shown
-from jobs.store.chain import Outcome, Task, ahead, chained, in_turn, run_here, run_range
+from jobs.store.chain import Outcome, Task, ahead, chained, run_here, run_range
 from jobs.store.ranges import SMALL, Range, written_size
 from jobs.store.store import Segment
 
@@ -60,12 +59,6 @@ class OneByOne:
         """Run *task* on one range after the other."""
         return chained(ranges, lambda some: [run_range(range_, task) for range_ in some], discard)
 
-    def in_turn(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object], threads: int
-    ) -> Generator[Outcome[Result]]:
-        """Yield the outcomes that chain, each as soon as those before it; *threads* read the next ranges meanwhile."""
-        return in_turn(ranges, lambda some: ahead(partial(run_range, task=task), some, threads), discard)
-
     def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on one item after the other."""
         del label
@@ -86,12 +79,6 @@ class InProcessWorkers(OneByOne):
     ) -> list[Outcome[Result]]:
         """Run *task* on ranges, as many at once as the workers are wide."""
         return list(run_here(ranges, task, discard, self._threads))
-
-    def in_turn(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object], threads: int
-    ) -> Generator[Outcome[Result]]:
-        """Yield the outcomes that chain, each as soon as those before it; *threads* read the next ranges meanwhile."""
-        return run_here(ranges, task, discard, threads)
 
     def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on items, as many at once as the workers are wide."""

@@ -16,7 +16,6 @@ from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_times
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.flags import TRANSACTION_MASK, TransactionType
-from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division, chain_divided
 from rmq_formats.indexfile.file import MAX_INT
 from rmq_formats.indexfile.kernels import RuleTable, rule_at, seconds_since
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
@@ -169,20 +168,17 @@ class FileBuilder:
         rules: RuleTable,
         write: Callable[[int, memoryview], object] | None,
         previous: IndexHeader | None = None,
-        division: Division | None = None,
     ) -> None:
         """
         Begin after the file whose header is *previous*; what is not positive in it is not handed on.
 
-        Without *write* nothing is written: entries become what they are in the file, in place. With *division*, its
-        threads call *write*, too.
+        Without *write* nothing is written: entries become what they are in the file, in place.
         """
         offset = max(previous.end_physical_offset, 0) if previous else 0
         time = max(previous.end_timestamp, 0) if previous else 0
         self._geometry = geometry
         self._rules = rules
         self._write = write
-        self._division = division
         self._slots = np.zeros(geometry.hash_slots, np.int32)
         self._state = np.array([time, time, offset, offset, 0, 1], np.int64)
 
@@ -207,31 +203,10 @@ class FileBuilder:
             raise ValueError(f"{len(keys)} keys for {self.room} entries")
         if not len(keys):
             return
-        entries = keys.view(np.uint8)
-        if self._division is None or len(keys) <= LEAST_DIVIDED:
-            self._add(entries)
-            return
-        if int(self._state[5]) <= 1:  # from the first entry of a file the others take their seconds
-            self._add(entries[:_ENTRY_SIZE])
-            entries = entries[_ENTRY_SIZE:]
-        self._add_divided(self._division, entries)
-
-    def _add(self, entries: NDArray[np.uint8]) -> None:
-        number = int(self._state[5])
+        entries, number = keys.view(np.uint8), int(self._state[5])
         _chain(entries, self._slots, self._state, self._rules, False)  # noqa: FBT003 - compiled code has no keywords
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
-
-    def _add_divided(self, division: Division, entries: NDArray[np.uint8]) -> None:
-        number, write = int(self._state[5]), self._write
-        position = self._geometry.entry_position(number)
-        last = entries[-_ENTRY_SIZE:].view(PACKED_KEY)[0]
-        self._state[1], self._state[3] = last["store_timestamp"], last["physical_offset"]
-        self._state[4] += chain_divided(
-            division, entries, self._slots, number, int(self._state[0]), self._rules,
-            None if write is None else lambda at, block: write(position + at, block),
-        )  # fmt: skip
-        self._state[5] += entries.size // _ENTRY_SIZE
 
     def resume(self, slots: Sizes, header: IndexHeader) -> None:
         """Go on with a file whose entries are in *slots* already; they are this builder's from now on."""

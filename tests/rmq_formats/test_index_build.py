@@ -4,9 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
-from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +18,6 @@ from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch
-from rmq_formats.indexfile.divided import LEAST_DIVIDED, Division
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.keys import typed_index_keys
@@ -294,34 +290,3 @@ def test_rows_of_entries_name_slot_and_key() -> None:
     ]
     assert [row["slot"] for row in rows] == [index_key_hash(text) % 13 for text in ("T#a", "T#T#t")]
     assert {row["key"] for row in entry_batch(3, 5, GEOMETRY, entries).to_pylist()} == {None}
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 8])
-@pytest.mark.parametrize("previous", [None, IndexHeader(0, 1_000, 0, BASE - 1, 0, 12)])
-def test_a_file_that_is_chained_in_parts_has_the_same_bytes(parts: int, previous: IndexHeader | None) -> None:
-    """In blocks of many keys, across a change of rules, with slots that are crowded, rare and last."""
-    count = 2 * LEAST_DIVIDED + 5
-    geometry = Geometry(hash_slots=4_999, index_num=count + 1)
-    random = np.random.default_rng(7)
-    keys = np.zeros(count, PACKED_KEY)
-    keys["key_hash"] = np.where(np.arange(count) % 3, random.integers(0, 1 << 31, count), 4_998)
-    keys["physical_offset"] = BASE + np.arange(count) * 100
-    keys["store_timestamp"] = random.choice([-(1 << 63), -5, 0, 1, 1_700_000_000_000, (1 << 63) - 1], count)
-    keys["store_timestamp"][0] = 5_000
-    rules = rules_of((0, OLDEST), (BASE + count * 50, NEWEST))
-
-    with ThreadPoolExecutor(parts) as threads:
-        file = BytesIO(bytes(geometry.file_size))
-        lock = Lock()
-
-        def write_at(position: int, block: memoryview) -> None:
-            with lock:
-                file.seek(position)
-                file.write(block)
-
-        builder = FileBuilder(geometry, RuleTable.of(rules), write_at, previous, Division(threads, parts))
-        builder.add(keys[: count - 3].copy())
-        builder.add(keys[count - 3 :].copy())
-        header = builder.finish()
-
-    assert (file.getvalue(), header) == built(keys, rules, count, previous, geometry)

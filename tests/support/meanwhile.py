@@ -1,6 +1,6 @@
 """Something that happens to a store at a certain moment of a run."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -24,12 +24,6 @@ class Meanwhile(OneByOne):
         self.happens()
         return OneByOne.ranges(self, ranges, task, discard)
 
-    def in_turn(
-        self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object], threads: int
-    ) -> Generator[Outcome[T]]:
-        self.happens()
-        return OneByOne.in_turn(self, ranges, task, discard, threads)
-
 
 @dataclass(frozen=True, slots=True)
 class BetweenRanges(OneByOne):
@@ -39,11 +33,6 @@ class BetweenRanges(OneByOne):
 
     def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
         return OneByOne.ranges(self, ranges, self._preceded(task), discard)
-
-    def in_turn(
-        self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object], threads: int
-    ) -> Generator[Outcome[T]]:
-        return OneByOne.in_turn(self, ranges, self._preceded(task), discard, threads)
 
     def _preceded(self, task: Task[T]) -> Task[T]:
         def with_it(range_: Range, pieces: Iterator[Records | Piece]) -> T:

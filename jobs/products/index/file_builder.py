@@ -7,21 +7,21 @@ not yet), entries of the real file.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, Self
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, KeySource, RowPart
+from jobs.products.index.placement import Kind
 from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join, local_path
@@ -29,7 +29,6 @@ from jobs.storage.model import Reader, Storage
 from jobs.storage.scratch import Scratch
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
-from rmq_formats.indexfile.divided import Division
 from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
@@ -39,7 +38,6 @@ Write = Callable[[int, Buffer], object]
 # The number of the first of some entries, the entries, and the keys that they were, where the log has these.
 Note = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 HASHED_AT_ONCE = 8 << 20
-MOST_PARTS = 8  # of a file: more have little to do beside its hash, which is computed by one
 HASHED_NEAR = 1 << 18  # of a file in memory: what is larger is copied farther than the processor's cache
 
 
@@ -73,23 +71,15 @@ class IndexRecipe:
         return self.head + sum(part.keys for part in self.parts) + self.tail
 
 
-def make(recipe: IndexRecipe, write: Write, parts: int = 1) -> IndexHeader:
-    """Build the file and hand its blocks to *write*, the header last; so many *parts* are chained at once."""
-    with ThreadPoolExecutor(parts + 1) if parts > 1 else nullcontext() as threads:
-        division = None if threads is None else Division(threads, parts)
-        builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous, division)
-        fill(builder, recipe, threads=threads)
+def make(recipe: IndexRecipe, write: Write) -> IndexHeader:
+    """Build the file and hand its blocks to *write*, the header last."""
+    builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
+    fill(builder, recipe)
     return builder.finish(recipe.empty_index_count)
 
 
-def fill(
-    builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None, threads: Executor | None = None
-) -> list[RowPart]:
-    """
-    Put the file's entries into *builder*, and tell *note* of them; return parts that had fewer keys than counted.
-
-    With *threads*, one of them reads keys while those before them are chained.
-    """
+def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> list[RowPart]:
+    """Put the file's entries into *builder*, and tell *note* of them; return parts that had fewer keys than counted."""
     short = []
     _adopt(builder, recipe, 1, recipe.head, note)
     for part in recipe.parts:
@@ -97,8 +87,7 @@ def fill(
             _adopt(builder, recipe, part.first, part.keys, note)
             continue
         left = part.keys
-        blocks = recipe.source.blocks(part, with_texts=note is not None)
-        for block in blocks if threads is None else _ahead(blocks, threads):
+        for block in recipe.source.blocks(part, with_texts=note is not None):
             left -= len(block.keys)
             entries = block.keys if note is None else block.keys.copy()
             number = builder.header.index_count
@@ -109,14 +98,6 @@ def fill(
             short.append(part)
     _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail, note)
     return short
-
-
-def _ahead(blocks: Iterator[KeyBlock], threads: Executor) -> Iterator[KeyBlock]:
-    """Yield blocks that do not share memory; the next one is read meanwhile."""
-    reading = threads.submit(next, blocks, None)
-    while (block := reading.result()) is not None:
-        reading = threads.submit(next, blocks, None)
-        yield block
 
 
 def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int, note: Note | None) -> None:
@@ -147,15 +128,18 @@ class BuiltFile(NamedTuple):
     place: tuple[int, ...] | None = None  # device, node, size and time of change: the same file, seen again
 
 
-class FileWork(NamedTuple):
-    """One file to be built, and into how many parts it is divided for that."""
+class ToBuild(NamedTuple):
+    """One file to be built: its name, its kind, its recipe."""
 
     name: str
+    kind: Kind
     recipe: IndexRecipe
-    parts: int
+    start: int
+    doubt: str
+    replaces: tuple[str, ...] = ()  # files in the store that must go when this one comes
 
 
-def build_file(work: FileWork, *, directory: str, scratch: Scratch) -> BuiltFile:
+def build_file(work: ToBuild, *, directory: str, scratch: Scratch) -> BuiltFile:
     """
     Write a file into *directory*, whole or not at all; a second attempt replaces it by the same.
 
@@ -174,57 +158,27 @@ def build_file(work: FileWork, *, directory: str, scratch: Scratch) -> BuiltFile
     return built._replace(place=None)
 
 
-def _build_local(work: FileWork, directory: Path, begun_in: Path) -> BuiltFile:
-    with Attempt(begun_in, work.recipe.geometry) as attempt:
-        header = make(work.recipe, attempt.write, work.parts)
-        attempt.finish()
-        return attempt.named(directory, work.name, header)
+def _build_local(work: ToBuild, directory: Path, begun_in: Path) -> BuiltFile:
+    size, attempt = work.recipe.geometry.file_size, begun_in / f".attempt-{uuid4()}"
+    descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
 
+        def write(position: int, block: Buffer) -> None:
+            write_all(descriptor, position, block)
+            start_flush(descriptor, position, memoryview(block).nbytes)  # the disk begins to write meanwhile
 
-class Attempt:
-    """An index file without a name; its `with` block deletes it if it has none by then."""
-
-    def __init__(self, folder: Path, geometry: Geometry) -> None:
-        self._size = geometry.file_size
-        self._path = folder / f".attempt-{uuid4()}"
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._is_open = True
-        self._sha256 = ""
-        self._place: tuple[int, ...] = ()
-
-    def __enter__(self) -> Self:
-        """Do nothing: the file is there."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Leave no file without a name."""
-        self._close()
-        self._path.unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            os.close(self._descriptor)
-
-    def write(self, position: int, block: Buffer) -> None:
-        """Write a block; the disk begins to write it, too."""
-        write_all(self._descriptor, position, block)
-        start_flush(self._descriptor, position, memoryview(block).nbytes)
-
-    def finish(self) -> None:
-        """Give the file its size, read it back for its hash, and close it once the disk has it."""
-        os.ftruncate(self._descriptor, self._size)
-        self._sha256 = sha256_of(self._path)
-        os.fsync(self._descriptor)
+        header = make(work.recipe, write)
+        os.ftruncate(descriptor, size)
+        digest = sha256_of(attempt)
+        os.fsync(descriptor)
         # After the last write: whoever sees the same size and time of change later need not read the file again.
-        self._place = _place(os.fstat(self._descriptor))
-        self._close()
-
-    def named(self, directory: Path, name: str, header: IndexHeader) -> BuiltFile:
-        """Give a finished file its place and its name; one that has it is replaced."""
-        self._path.rename(directory / name)
-        flush_directory(directory)
-        return BuiltFile(name, self._size, self._sha256, header, gethostname(), self._place)
+        place = _place(os.fstat(descriptor))
+        attempt.rename(directory / work.name)
+    finally:
+        os.close(descriptor)
+        attempt.unlink(missing_ok=True)
+    flush_directory(directory)
+    return BuiltFile(work.name, size, digest, header, gethostname(), place)
 
 
 def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:

@@ -10,18 +10,16 @@ Whoever needs the keys of a run again takes them from a scratch file, or decodes
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import Outcome
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, holes
 from jobs.store.retention import ListedLog, read_from, read_what_stays
@@ -31,9 +29,6 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.indexfile.build import PACKED_KEY, pack_keys
 from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.release import Rules
-
-if TYPE_CHECKING:
-    from jobs.products.index.row_files import RowFiles
 
 KEYS_AT_ONCE = 1 << 18
 PAGE = 1 << 10  # keys read where few are asked for: a search asks for single ones, at last for near ones
@@ -67,7 +62,6 @@ class RangeKeys(NamedTuple):
     last_keyed: int | None  # of the last one with keys
     places: dict[int, KeyPlace]  # of the messages asked about; in this run's own numbers
     damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
-    held: NDArray[np.void] | None = None  # the keys, where no file has them
 
     @property
     def damage(self) -> int:
@@ -151,7 +145,7 @@ class LogKeys:
             yield from self.kept[number](start, range_.end_offset)
 
 
-KeySource: TypeAlias = "ScratchKeys | LogKeys | RowFiles"  # the files that hold the keys of runs
+KeySource: TypeAlias = "ScratchKeys | LogKeys"  # the files that hold the keys of runs
 
 
 @dataclass(frozen=True)
@@ -252,17 +246,12 @@ def _keys_of(source: KeySource, page: RowPart) -> list[Key]:
 
 def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, asked: Sequence[int] = ()) -> KeyRow:
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
-    task = partial(collect_range, rules=rules, room=KeyRoom(scratch), asked=tuple(sorted(set(asked))))
+    task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
     log = log.narrow()
     outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file))
-    return row_of(ScratchKeys(scratch), log, outcomes)
-
-
-def row_of(source: KeySource, log: ListedLog, outcomes: Sequence[Outcome[RangeKeys]]) -> KeyRow:
-    """Return the row of the ranges of a log that were read; *source* has its keys."""
     start = read_from(log, outcomes)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
-    return KeyRow(source, tuple(outcome.payload for outcome in outcomes), start, gaps)
+    return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start, gaps)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -275,51 +264,16 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-class KeyRoom(NamedTuple):
-    """The place of a range's keys: memory where there are at most as many as *held*, else a scratch file."""
-
-    scratch: Scratch
-    held: int = 0
-
-
 def collect_range(
-    range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, room: KeyRoom, asked: tuple[int, ...] = ()
+    range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...] = ()
 ) -> RangeKeys:
-    """Collect the keys of one range."""
+    """Write the keys of one range into a scratch file."""
     name = f"{range_.start_offset:020d}-{uuid4()}.keys"
-    with ExitStack() as files:
-        pile = _Pile(np.empty(room.held, PACKED_KEY), lambda: files.enter_context(room.scratch.create(name)))
-        collector = KeyCollector(rules, asked, write=pile.add)
+    with scratch.create(name) as file:
+        collector = KeyCollector(rules, asked, write=lambda keys: file.write(keys.view(np.uint8).data))
         for item in pieces:
             collector.add(item)
-    return collector.span(name)._replace(held=pile.held)
-
-
-class _Pile:
-    """Keys of one range in memory, or all of them in a file once there is no more *room*."""
-
-    def __init__(self, room: NDArray[np.void], create: Callable[[], BinaryIO]) -> None:
-        self._room = room
-        self._count = 0
-        self._create = create
-        self._file: BinaryIO | None = None
-
-    def add(self, keys: NDArray[np.void]) -> None:
-        """Take the next keys of the log."""
-        end = self._count + len(keys)
-        if self._file is None and end <= len(self._room):
-            self._room[self._count : end].view(np.uint8)[:] = keys.view(np.uint8)
-            self._count = end
-            return
-        if self._file is None:
-            self._file = self._create()
-            self._file.write(self._room[: self._count].view(np.uint8).data)
-        self._file.write(keys.view(np.uint8).data)
-
-    @property
-    def held(self) -> NDArray[np.void] | None:
-        """The keys that are in memory."""
-        return self._room[: self._count] if self._file is None else None
+    return collector.span(name)
 
 
 class KeyCollector:

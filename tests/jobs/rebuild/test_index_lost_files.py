@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.products.index.file_builder import RealFile, make
+from jobs.products.index.file_builder import RealFile, ToBuild, make
 from jobs.products.index.key_row import KeyPlace, KeyRow, collect_keys
 from jobs.products.index.placement import HISTORY, RESTART, Anchor, Kind, Planned, RowShape, plan_all, plan_lost
 from jobs.products.index.settings import Settings
 from jobs.products.index.survivors import Placing, asked_offsets, real_files
-from jobs.rebuild.index import ToBuild, lost_files
+from jobs.rebuild.index import lost_files
 from jobs.storage.scratch import scratch_beside
 from jobs.store.known import Known
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
