@@ -4,7 +4,7 @@ What an unmatched unit, or a record without a unit, is: pure functions of what i
 Nothing is read here. `unmatched` reads what these functions ask for and turns their answers into differences and rows.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -139,7 +139,7 @@ def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[D
         yield Difference(kind, queue, position, found, expected, shift=position - queue_offset)
 
 
-def follows(shifted: Difference, missing: Collection[int], bad: Collection[int]) -> bool:
+def follows(shifted: Difference, missing: Container[int], bad: Container[int]) -> bool:
     """Return whether units are out of place only because some before them are lost, or too many."""
     shift = shifted.shift
     if shift < 0:

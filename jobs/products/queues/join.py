@@ -10,13 +10,12 @@ range's one pass over the log makes other things, too.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from jobs.lake.table_file import Action
 from jobs.products.queues.differences import OF_EARLIER_QUEUE, Difference
@@ -28,6 +27,7 @@ from jobs.products.queues.range_matcher import (
     Matching,
     NewerRun,
     RangeMatches,
+    joined_runs,
     newer_runs,
 )
 from jobs.products.queues.records_at import Resolved, resolve
@@ -49,6 +49,7 @@ from rmq_formats.consumequeue.unit import QueueName, QueueRules
 
 _QUEUES_A_TASK = 64
 _AT_ONCE = 1 << 16  # units
+_NO_RUNS = np.empty((0, 2), np.int64)
 
 Rows = Iterator[pa.RecordBatch]
 Write = Callable[[str, Rows], Action | None]
@@ -219,12 +220,13 @@ def _remainders(
     for part in matches:
         for left_over in part.left_over:
             left.setdefault(left_over.name, []).append(left_over)
-    live, matched = _matched_runs(matches), _matched_runs([*before, *matches])
+    live = matched_runs(matches)
+    matched = matched_runs([*before, *matches]) if before else live
     for number, queue in enumerate(seen.queues):
-        mine = matched.get(number, [])
+        mine = matched.get(number, _NO_RUNS)
         start = seen.watermarks[number]
-        end = max(seen.ends[number], *(at + count for at, count in mine)) if mine else seen.ends[number]
-        gaps = tuple(_gaps(start, end, mine))
+        end = max(seen.ends[number], int(mine.sum(axis=1).max(initial=0)))
+        gaps = tuple(gaps_between(start, end, mine))
         last_gap = gaps[-1] if gaps and gaps[-1][1] == end else None
         open_from = None
         if last_gap and limit != EVERYTHING:
@@ -237,24 +239,26 @@ def _remainders(
             parts = left.get(queue.name, [])
             units = np.concatenate([part.units for part in parts]) if parts else EMPTY
             texts = tuple(tag for part in parts for tag in part.tags)
-            first_live = min((at for at, _ in live.get(number, ())), default=None)
-            yield Remainder(queue, gaps, first_live, units, texts, open_from)
+            lost = joined_runs(run for part in parts for run in part.lost)
+            first_live = int(live[number][0, 0]) if number in live else None
+            yield Remainder(queue, gaps, first_live, units, texts, open_from, lost)
 
 
-def _matched_runs(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, int]]]:
-    """Return the matched runs of each queue, ascending."""
+def matched_runs(matches: Sequence[RangeMatches]) -> Mapping[int, NDArray[np.int64]]:
+    """Return the matched runs of each queue, ascending: rows of position and length."""
+    # There is a run for each pair of a range and a queue. They stay in arrays: objects would take many times as much.
     rows = np.concatenate([np.empty((0, 3), np.int64), *(part.matched for part in matches)])
-    ordered = rows[np.lexsort((rows[:, 1], rows[:, 0]))].tolist()
-    return {number: [(at, count) for _, at, count in some] for number, some in groupby(ordered, itemgetter(0))}
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    numbers, starts = np.unique(rows[:, 0], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(rows[:, 1:], starts[1:]), strict=False))
 
 
-def _gaps(start: int, end: int, matched: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    for at, count in matched:
-        if at > start:
-            yield start, at
-        start = max(start, at + count)
-    if end > start:
-        yield start, end
+def gaps_between(start: int, end: int, matched: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [*start*, *end*) that no matched run covers."""
+    starts = np.append(matched[:, 0], end)
+    ends = np.maximum.accumulate(np.append(start, matched.sum(axis=1)))
+    are_gaps = starts > ends
+    yield from zip(ends[are_gaps].tolist(), starts[are_gaps].tolist(), strict=True)
 
 
 def _first_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:

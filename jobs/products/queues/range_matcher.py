@@ -6,7 +6,7 @@ have are read by address, one read a queue, and compared; neither side is sorted
 missing, is left over and goes to `unmatched`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -47,12 +47,48 @@ class Matching:
     topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple; says which topics were deleted
 
 
+class LostRun(NamedTuple):
+    """Units of a queue, one after the other, whose places are in no file: a whole file of them takes no more memory."""
+
+    first: Units  # the first of them, alone
+    last: Units
+    length: int
+    newest_ms: int  # when the newest of their records was stored
+
+    @property
+    def position(self) -> int:
+        """The place of the first."""
+        return int(self.first["queue_offset"][0])
+
+    @property
+    def end(self) -> int:
+        """The place after the last."""
+        return self.position + self.length
+
+    @property
+    def log_offset(self) -> int:
+        """The physical offset of the first."""
+        return int(self.first["physical_offset"][0])
+
+    @property
+    def last_offset(self) -> int:
+        """The physical offset of the last."""
+        return int(self.last["physical_offset"][0])
+
+    def followed_by(self, other: "LostRun") -> "LostRun | None":
+        """Return both as one, if *other* goes on where this one ends."""
+        if other.position != self.end or other.log_offset <= self.last_offset:
+            return None
+        return LostRun(self.first, other.last, self.length + other.length, max(self.newest_ms, other.newest_ms))
+
+
 class LeftOver(NamedTuple):
     """Units of a queue that were not found at their address."""
 
     name: QueueName
     units: Units
     tags: tuple[str | None, ...]  # with rows only
+    lost: tuple[LostRun, ...] = ()  # without rows only
 
 
 class NewerRun(NamedTuple):
@@ -151,12 +187,30 @@ class Matcher:
             matches.differences += differences
             matched += ((number, start, count) for start, count in runs(units["queue_offset"][at_place]))
             if not at_place.all():
-                texts = tuple(packed.tags[n] if n >= 0 else None for n in tags[~at_place]) if tags is not None else ()
-                matches.left_over.append(LeftOver(name, units[~at_place].copy(), texts))
+                matches.left_over.append(self._left_over(queue, units[~at_place], tags, ~at_place, packed.tags))
             if self._matching.with_rows and found is not None:
                 blocks += _blocks(name, units, tags, found)
         matches.matched = _table(matched)
         return MatchedRange(matches, blocks, packed.tags)
+
+    def _left_over(
+        self,
+        queue: StoredQueue,
+        units: Units,
+        tags: NDArray[np.int32] | None,
+        chosen: NDArray[np.bool_],
+        all_tags: list[str],
+    ) -> LeftOver:
+        """Return the units that are at no address; without rows those of lost files as runs."""
+        if tags is not None:
+            texts = tuple(all_tags[number] if number >= 0 else None for number in tags[chosen])
+            return LeftOver(queue.name, units.copy(), texts)
+        lost: list[LostRun] = []
+        if queue.name.kind is QueueKind.PLAIN:
+            is_lost = ~have_file(queue, units["queue_offset"])
+            lost += lost_runs(units[is_lost])
+            units = units[~is_lost]
+        return LeftOver(queue.name, units.copy(), (), tuple(lost))
 
     def _dispatched(self, name: QueueName, units: Units, place: slice) -> slice:
         """Return the place of a queue's units that its storage should have by now."""
@@ -172,6 +226,32 @@ class Matcher:
 
 def _table(matched: Sequence[tuple[int, int, int]]) -> NDArray[np.int64]:
     return np.array(matched, np.int64).reshape(-1, 3)
+
+
+def have_file(queue: StoredQueue, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which places of a queue are in one of its files."""
+    there = np.zeros(positions.size, np.bool_)
+    for file in queue.files:
+        first, last = file.base_offset // queue.unit_size, file.end // queue.unit_size
+        there |= (positions >= first) & (positions < last)
+    return there
+
+
+def lost_runs(units: Units) -> Iterator[LostRun]:
+    """Yield the runs of units whose places follow each other."""
+    for some in slices(units.size, np.diff(units["queue_offset"]) != 1):
+        own = units[some]
+        newest_ms = int(own["store_timestamp"].max())
+        yield LostRun(own[:1].copy(), own[-1:].copy(), own.size, newest_ms)
+
+
+def joined_runs(parts: Iterable[LostRun]) -> tuple[LostRun, ...]:
+    """Return runs as few as possible; *parts* come in the order of the log."""
+    joined: list[LostRun] = []
+    for run in parts:
+        both = joined[-1].followed_by(run) if joined else None
+        joined[-1:] = [both] if both else [*joined[-1:], run]
+    return tuple(joined)
 
 
 def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ each of them is, `classification` says.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from jobs.products.queues import classification
 from jobs.products.queues.classification import Answer, OddUnit
 from jobs.products.queues.differences import BAD_PLACES, OF_EARLIER_QUEUE, Difference, DifferenceKind, merged
-from jobs.products.queues.range_matcher import runs
+from jobs.products.queues.range_matcher import LostRun, runs
 from jobs.products.queues.records_at import RecordAt, Resolved
 from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
 from jobs.store.queue_files import StoredQueue, chunks
@@ -28,7 +28,7 @@ from jobs.store.tag_extensions import stored_tags_codes
 from jobs.store.topics import TopicTable
 from jobs.store.units import Units, is_gone, is_written, units_of
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind
 
 _AT_ONCE = 1 << 16
 
@@ -72,6 +72,16 @@ class Remainder:
     units: Units  # expected, in the order of the log, that were not at their address
     tags: tuple[str | None, ...] = ()
     open_from: int | None = None  # after this position a broker may write while we look
+    lost: tuple[LostRun, ...] = ()  # expected, whose places are in no file
+
+    def has_gap_at(self, position: int) -> bool:
+        """Return whether *position* is in a gap."""
+        gap = bisect_right(self.gaps, position, key=_start) - 1
+        return gap >= 0 and position < self.gaps[gap][1]
+
+    def lost_run_at(self, position: int) -> LostRun | None:
+        """Return the run of units of lost files that has one for *position*."""
+        return next((run for run in self.lost if run.position <= position < run.end), None)
 
 
 @dataclass(slots=True)
@@ -183,6 +193,24 @@ def settle(remainder: Remainder, bounds: Bounds, resolved: Resolved, *, with_row
     return _Settling(remainder, bounds, resolved, with_rows=with_rows).settle()
 
 
+class _BadPlaces:
+    """The places that hold no unit of their record, those of lost files among them."""
+
+    def __init__(self, named: Container[int], remainder: Remainder) -> None:
+        self._named, self._remainder = named, remainder
+
+    def __contains__(self, position: object) -> bool:
+        if position in self._named:
+            return True
+        if not isinstance(position, int) or self._remainder.lost_run_at(position) is None:
+            return False
+        return self._remainder.has_gap_at(position)
+
+
+def _text_of(unit: np.void) -> str:
+    return f"offset {int(unit['physical_offset'])}, size {int(unit['size'])}, tags code {int(unit['tags_code'])}"
+
+
 def _overwritten(difference: Difference, expected: str) -> Difference:
     """Return the difference at the place of a record: a unit that leads after the log is no loss of the log there."""
     if difference.kind is DifferenceKind.BEHIND_LOG:
@@ -201,6 +229,7 @@ class _Settling:
         self._units = remainder.units
         self._offsets = remainder.units["physical_offset"]
         self._claimed = np.zeros(remainder.units.size, np.bool_)
+        self._found_again: set[int] = set()  # queue offsets of units of lost files that are elsewhere
         self._displaced: dict[tuple[int, int], int] = {}  # (position, queue offset): where the record is
         self._odd_blocks: list[RowBlock] = []
         self._result = UnmatchedClasses(remainder.queue, beginning=self._find_beginning())
@@ -208,9 +237,9 @@ class _Settling:
     def settle(self) -> UnmatchedClasses:
         for part in _parts(self._remainder, self._bounds):
             self._expire(part)
-            if part.places_without_file:
-                lost = Difference(DifferenceKind.MISSING_FILE, self._name, part.start, "no file", "")
-                self._result.differences.append(replace(lost, times=part.places_without_file))
+            for start, stop in self._unclaimed(part.start, part.start + part.places_without_file):
+                lost = Difference(DifferenceKind.MISSING_FILE, self._name, start, "no file", "")
+                self._result.differences.append(replace(lost, times=stop - start))
             for odd in part.odd:
                 self._explain(odd)
         self._explain_blanks()
@@ -223,6 +252,15 @@ class _Settling:
         self._result.differences = list(merged(self._result.differences))
         self._result.blocks += self._odd_blocks
         return self._result
+
+    def _unclaimed(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of [*start*, *stop*), places in no file, that no record of a lost file claims."""
+        for run in sorted(self._remainder.lost, key=lambda run: run.position):
+            if start < min(run.position, stop):
+                yield start, min(run.position, stop)
+            start = max(start, run.end)
+        if start < stop:
+            yield start, stop
 
     def _expire(self, part: _Part) -> None:
         self._result.expired += int(part.expired.sum())
@@ -239,6 +277,8 @@ class _Settling:
         unit = odd.unit
         answer = classification.without_meaning(unit, has_file=self._queue.file_at(unit.position) is not None)
         if answer is not None:
+            if answer.kind is DifferenceKind.MISSING_FILE and self._remainder.lost_run_at(unit.position) is not None:
+                return  # named with the record that has its unit there
             self._differ(answer, unit)
             if not unit.is_zero:
                 self._row(odd, Status.DANGLING, is_pre_blank=unit.is_blank)
@@ -249,6 +289,10 @@ class _Settling:
             return
         record = self._resolved.get(unit.physical_offset)
         if isinstance(record, RecordAt):
+            own = next((one for one in record.units if one.queue == self._name), None)
+            if own is not None and self._remainder.lost_run_at(own.queue_offset) is not None:
+                self._claim_lost(odd, own, record)
+                return
             answer = classification.by_record(unit, self._name, record)
             self._differ(answer, unit, unit.physical_offset)
             self._row(odd, Status.MISMATCHED if answer.wrong else Status.MATCHED, answer.wrong, record)
@@ -264,7 +308,9 @@ class _Settling:
     def _explain_blanks(self) -> None:
         """Tell blanks that stand for lost records from those that stand before records of the log."""
         differences = self._result.differences
-        wanted = dict(zip(self._units["queue_offset"].tolist(), self._units, strict=True))
+        ends = [unit for run in self._remainder.lost for unit in (run.first, run.last)]
+        known = np.concatenate([self._units, *ends])
+        wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
         blanks = {
             one.position: number
             for number, one in enumerate(differences)
@@ -290,8 +336,7 @@ class _Settling:
             return None
         else:
             unit = units_of(self._queue, position, position + 1)[0]
-            gap = bisect_right(self._remainder.gaps, position, key=_start) - 1
-            is_matched = gap < 0 or position >= self._remainder.gaps[gap][1]
+            is_matched = not self._remainder.has_gap_at(position)
             at = int(unit["physical_offset"])
             is_lost = bool(self._bounds.lost_within(at, at + 1))
             if not (0 < unit["size"] < PRE_BLANK_SIZE and (is_matched or is_lost)):
@@ -317,6 +362,19 @@ class _Settling:
         wrong = list(self._wrong_fields(odd, expected))
         self._result.matched += not wrong
         self._row(odd, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
+
+    def _claim_lost(self, odd: _Odd, own: ExpectedUnit, record: RecordAt) -> None:
+        """Explain a unit by a record whose place is in a file that is lost."""
+        if own.queue_offset in self._found_again:
+            self._differ(Answer(DifferenceKind.DUPLICATE, odd.unit.text), odd.unit, odd.unit.physical_offset)
+            self._row(odd, Status.MISMATCHED, ("queue_offset",), record)
+            return
+        self._found_again.add(own.queue_offset)
+        expected = np.zeros(1, self._units.dtype)
+        for name in ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp"):
+            expected[name] = getattr(own, name)
+        wrong = list(self._wrong_fields(odd, expected[0]))
+        self._row(odd, Status.MISMATCHED, wrong, record)
 
     def _wrong_fields(self, odd: _Odd, expected: np.void) -> Iterator[str]:
         unit = odd.unit
@@ -346,6 +404,7 @@ class _Settling:
     def _find_beginning(self) -> int:
         """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
         firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
+        firsts += [run.log_offset for run in self._remainder.lost if run.position == 0]
         if self._remainder.first_live == 0:
             firsts.append(int(units_of(self._queue, 0, 1)["physical_offset"][0]))
         return max(firsts, default=0)
@@ -360,7 +419,7 @@ class _Settling:
         for number in np.flatnonzero(~self._claimed).tolist():
             unit = self._units[number]
             position, physical_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
-            text = f"offset {physical_offset}, size {int(unit['size'])}, tags code {int(unit['tags_code'])}"
+            text = _text_of(unit)
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
             kind = self._kind_of_missing(position, physical_offset)
             if kind is DifferenceKind.DELETED_TOPIC:
@@ -374,19 +433,39 @@ class _Settling:
             self._result.differences.append(
                 Difference(kind, self._name, position, "no unit", text, log_offset=physical_offset)
             )
+        self._result.differences += self._lost()
+        bad_places = _BadPlaces(bad, self._remainder)
         self._result.differences = [
             difference
             for difference in merged(self._result.differences)
             if difference.kind is not DifferenceKind.MISPLACED
-            or not classification.follows(difference, missing, bad.keys())
+            or not classification.follows(difference, missing, bad_places)
         ]
+
+    def _lost(self) -> Iterator[Difference]:
+        """Yield the units of lost files that are nowhere else."""
+        for run in self._remainder.lost:
+            at = run.position
+            for position in [*sorted(one for one in self._found_again if at <= one < run.end), run.end]:
+                if position > at:
+                    is_earlier = run.last_offset < self._result.beginning
+                    kind = self._kind_of_earlier if is_earlier else DifferenceKind.MISSING_FILE
+                    is_first, has_gap = at == run.position, self._remainder.has_gap_at(at)
+                    found = "no file" if has_gap else "no unit"
+                    text = _text_of(run.first[0]) if is_first else f"the unit of queue offset {at}"
+                    log_offset = run.log_offset if is_first and not has_gap else None
+                    yield Difference(kind, self._name, at, found, text, times=position - at, log_offset=log_offset)
+                if position < run.end and self._remainder.has_gap_at(position):
+                    yield Difference(DifferenceKind.MISSING_FILE, self._name, position, "no file", "")
+                at = position + 1
 
     @cached_property
     def _kind_of_earlier(self) -> DifferenceKind:
         """What messages from before the queue's beginning are of."""
-        earlier = self._units[self._offsets < self._result.beginning]
-        fate = self._bounds.topics.fate_of_earlier(self._name.topic, int(earlier["store_timestamp"].max()))
-        return OF_EARLIER_QUEUE[fate]
+        beginning = self._result.beginning
+        times = [int(self._units["store_timestamp"][self._offsets < beginning].max(initial=0))]
+        times += [run.newest_ms for run in self._remainder.lost if run.last_offset < beginning]
+        return OF_EARLIER_QUEUE[self._bounds.topics.fate_of_earlier(self._name.topic, max(times))]
 
     def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
         has_file = self._queue.file_at(position) is not None
