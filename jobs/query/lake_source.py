@@ -188,7 +188,17 @@ class LakeSource:
 
     def under_unique_key(self, unique_key: str) -> Iterator[Message]:
         """Yield the messages of every topic that have a producer's id, newest first."""
+        if len(self.tables.stores) > 1:
+            self._note_copies_elsewhere(unique_key)
         return self._newest_first(f"uniq_key = {text(unique_key)}")
+
+    def _note_copies_elsewhere(self, unique_key: str) -> None:
+        """Note that other stores have copies: a client retries on another broker where it cannot reach the first."""
+        has_key = f"uniq_key = {text(unique_key)} AND store_id <> {text(self.store.store_id)}"
+        found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE {has_key}")  # noqa: S608
+        others = sorted(str(LakeStore(row["broker"], row["store_id"])) for row in found)
+        if others:
+            self.say(f"other stores of the lake have copies of this message: {', '.join(others)}; --broker asks them")
 
     def superseded(self, condition: str) -> Iterator[Message]:
         """Yield the messages that their broker took back, of those that a condition holds for."""

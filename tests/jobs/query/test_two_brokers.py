@@ -177,3 +177,14 @@ def test_an_id_of_a_broker_elsewhere_names_that_broker(ask: Run, topic: tuple[st
 
     assert code == ExitCode.NOT_FOUND
     assert "the id belongs to the broker 10.9.8.7:10911 (offset 0)" in err
+
+
+def test_the_story_of_one_store_names_the_others_that_have_copies(run: Run, tmp_path: Path) -> None:
+    """A client that cannot reach a message's broker sends its retry to another one."""
+    for label, sent in (("a", Sent(unique_key="ID")), ("b", Sent("%RETRY%group", unique_key="ID"))):
+        store = write_store(tmp_path / label, stored([sent]))
+        ingest_store(store, tmp_path / "lake", label, release="5.5.1", hash_slots=7, index_num=9)
+    told = run("query", "story", "ID", "--lake", tmp_path / "lake", "--broker", "a")
+
+    assert told.code is ExitCode.CLEAN
+    assert "other stores of the lake have copies of this message: b (" in told.err
