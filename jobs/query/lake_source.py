@@ -180,7 +180,7 @@ class LakeSource:
         return self._message(rows[0]) if rows else None
 
     def _message(self, row: Mapping[str, Any]) -> Message:
-        if row["body"] is None and row["body_length"] > 0:
+        if row.get("body", b"") is None and row["body_length"] > 0:
             self.say("this lake was made without bodies")
         return Message(_record(row), self.release, row["store_id"])
 

@@ -165,7 +165,11 @@ class _Maker:
         begin, end = opened.begin_physical_offset, opened.end_physical_offset
         if begin < self._store.start_offset:
             return ()
-        ranges = plan_ranges(self._store, piece_start(self._store, begin), range_size=WHOLE_SEGMENTS)
+        try:
+            start = piece_start(self._store, begin)
+        except FileNotFoundError:  # retention has deleted it since it was listed
+            return ()
+        ranges = plan_ranges(self._store, start, range_size=WHOLE_SEGMENTS)
         return tuple(range_ for range_ in ranges if range_.start_offset <= end)
 
     def anchored(self, survivors: Sequence[Survivor]) -> Iterator[EntryWork]:
