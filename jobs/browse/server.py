@@ -6,14 +6,17 @@ import secrets
 import socket
 import sys
 import webbrowser
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import uvicorn
 
-from jobs.browse.application import application
-from jobs.browse.asking import Asker
+from jobs.browse.application import Application
 from jobs.browse.safety import Door
-from jobs.browse.subject import Place
+from jobs.browse.subject import Place, opened
+from jobs.browse.workers import Workers
 from jobs.console.exit_codes import ExitCode
 from jobs.launch.errors import SetupError
 
@@ -24,13 +27,15 @@ _LINES = 128  # of waiting connections
 
 def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
     """Serve the pages of a place until Ctrl-C or SIGTERM."""
-    asker = Asker(place)
-    asker.check()
-    with _listening(port) as listener:
+    with opened(place):  # errors of the place are raised before an address is printed
+        pass
+    with _listening(port) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(32)
         address = f"http://{HOST}:{port}/?token={token}"
-        app = Door(application(asker), token, port)
+        workers = Workers(place)
+        stack.callback(workers.close)
+        app = Door(Application(workers), token, port)
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -46,15 +51,26 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
         if opens and _has_display():
+            folder = stack.enter_context(TemporaryDirectory(prefix="rmq-lake-browse-"))
             with suppress(webbrowser.Error):  # no browser starts: the address is printed
-                webbrowser.open(address)
+                webbrowser.open(redirect_file(Path(folder), address).as_uri())
         with suppress(KeyboardInterrupt):  # the way in which these pages end
             uvicorn.Server(config).run(sockets=[listener])
-    if not asker.close(_PATIENCE):
-        # A query of a lake cannot be interrupted, and the interpreter would wait for it. Nothing is ever written.
-        sys.stdout.flush()
-        os._exit(ExitCode.CLEAN)
     return ExitCode.CLEAN
+
+
+def redirect_file(folder: Path, address: str) -> Path:
+    """
+    Write a page that leads a browser to an address, readable by its owner alone.
+
+    Every user of this machine can read the arguments of a process. So the browser gets the name of this file, and not
+    the address with the token.
+    """
+    path = folder / "open.html"
+    path.touch(mode=0o600, exist_ok=False)
+    leads = f'<meta http-equiv="refresh" content="0;url={escape(address)}">'
+    path.write_text(f"<!doctype html><title>rmq-lake</title>{leads}\n", encoding="utf-8")
+    return path
 
 
 def _listening(port: int) -> socket.socket:

@@ -340,6 +340,7 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
 
 @command.command("list", short_help="Messages page by page, the newest first.")
 @click.option("-t", "--topic", metavar="TOPIC")
+@click.option("--queue", "queue_id", type=click.IntRange(0), metavar="N", help="With -t: only this queue of the topic.")
 @click.option(
     "-k", "--key", callback=_not_empty, metavar="KEY", help="One of the message's KEYS, or its producer's id."
 )
@@ -356,6 +357,7 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
 def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     options: QueryOptions,
     topic: str | None,
+    queue_id: int | None,
     key: str | None,
     tag: str | None,
     words: str | None,
@@ -370,7 +372,9 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     from jobs.query.listing.model import Deadline, Wanted
     from jobs.query.listing.open_listing import listing_of
 
-    wanted = Wanted(topic, key, tag, words, *options.window(since, until))
+    if queue_id is not None and topic is None:
+        raise click.UsageError("--queue goes with -t TOPIC")
+    wanted = Wanted(topic, key, tag, words, *options.window(since, until), queue_id)
 
     def ask(source: Source) -> Answer:
         listing = listing_of(source)

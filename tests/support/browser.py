@@ -70,7 +70,6 @@ class Browser:
         self._events.clear()
         self.call("Page.navigate", url=address)
         self.wait_for_load()
-        self._wait_for_answer()
 
     def wait_for_load(self) -> None:
         self._loop.run_until_complete(self._loaded())
@@ -91,7 +90,6 @@ class Browser:
         click = "dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true, view: window}))"
         self.value(f"document.querySelector({json.dumps(selector)}).{click}")
         self.wait_for_load()
-        self._wait_for_answer()
 
     def drag(self, *points: tuple[float, float]) -> None:
         for number, (x, y) in enumerate(points):
@@ -105,18 +103,6 @@ class Browser:
         self._events.clear()
         self.release(x, y)
         self.wait_for_load()
-        self._wait_for_answer()
-
-    def _wait_for_answer(self) -> None:
-        """Wait until a page is there that does not ask again by itself."""
-        wait_until(self._has_answer, lambda: "the page asks again without end")
-
-    def _has_answer(self) -> bool:
-        asks = "document.querySelector('meta[http-equiv=refresh][content^=\"0\"]')"
-        try:
-            return bool(self.value(f"document.readyState === 'complete' && !{asks}"))
-        except AssertionError:  # the page goes just now
-            return False
 
     def look(self, width: int, *, height: int = 1200, dark: bool = False) -> bytes:
         self.resize(width, height, dark=dark)

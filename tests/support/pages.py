@@ -49,8 +49,7 @@ class Pages:
         answer = connection.getresponse()
         reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         connection.close()
-        # What takes long is asked for again, as the page itself does.
-        return self.get(path, method, **headers) if reply.status == 202 else reply
+        return reply
 
 
 @contextmanager

@@ -1,10 +1,7 @@
 """The templates of the pages, and the words in them in two languages."""
 
 import json
-import re
-from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -13,39 +10,19 @@ from starlette.requests import Request
 from jobs.console.severity import Severity
 from jobs.console.terminal import printable
 from jobs.query.mqadmin.text import host_text, time_text
+from jobs.query.story.evidence import Sentence
 from jobs.report.charts import number
 
 LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__)
 _CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="utf-8"))
-_PLACES = re.compile(r"\\{(=?)\\}")  # in an escaped sentence: `{}` a value, `{=}` a sentence in the sentence
-_LONGEST = 1_000  # letters: a producer chooses some values, and a long one could match a sentence in very many ways
+# By their English templates; both have the same values.
+_SENTENCES: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
 SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
 # One style for the pages and for the reports.
 STYLE = "".join(
     path.read_text(encoding="utf-8") for path in (files("jobs.report") / "page.css", _FOLDER / "browse.css")
 )
-
-
-class _Sentence(NamedTuple):
-    """A sentence of a story in two languages."""
-
-    english: re.Pattern[str]
-    chinese: str
-    is_said: tuple[bool, ...]  # of each value: it is a sentence itself
-
-
-@cache
-def _sentences() -> list[_Sentence]:
-    pairs: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
-    return [
-        _Sentence(
-            re.compile(_PLACES.sub("(.+?)", re.escape(english)), re.DOTALL),
-            chinese,
-            tuple(bool(mark) for mark in _PLACES.findall(re.escape(english))),
-        )
-        for english, chinese in pairs.items()
-    ]
 
 
 class Words:
@@ -59,16 +36,13 @@ class Words:
         """Return a text in this language; one that has no translation stays English."""
         return english if self.language == "en" else _CHINESE.get(english, english)
 
-    def said(self, english: str) -> str:
-        """Return a sentence of a story, with its values, in this language; an unknown one stays English."""
-        if self.language == "en" or len(english) > _LONGEST:
-            return english
-        for sentence in _sentences():
-            found = sentence.english.fullmatch(english)
-            if found:
-                values = zip(found.groups(), sentence.is_said, strict=True)
-                return sentence.chinese.format(*(self.said(value) if is_said else value for value, is_said in values))
-        return english
+    def said(self, sentence: str) -> str:
+        """Return a sentence of a story in this language; one without a template stays English."""
+        if self.language == "en" or not isinstance(sentence, Sentence) or sentence.template not in _SENTENCES:
+            return sentence
+        values = sentence.values.items()
+        translated = {name: self.said(value) if isinstance(value, str) else value for name, value in values}
+        return _SENTENCES[sentence.template].format(**translated)
 
 
 def words_of(request: Request) -> Words:

@@ -36,6 +36,7 @@ class Wanted(NamedTuple):
     words: str | None = None  # that the body holds, byte by byte
     begin: int = MIN_TIME  # ms, both included
     end: int = MAX_TIME
+    queue_id: int | None = None  # of the topic
 
     @property
     def is_search(self) -> bool:
@@ -45,6 +46,8 @@ class Wanted(NamedTuple):
     def takes(self, message: Message) -> bool:
         """Return whether a message is wanted, whatever its topic."""
         if not self.begin <= message.record.store_timestamp <= self.end:
+            return False
+        if self.queue_id not in {None, message.record.queue_id}:
             return False
         if self.tag is not None and message.tags != self.tag:
             return False

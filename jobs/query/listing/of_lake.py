@@ -162,6 +162,7 @@ class LakeListing:
     def number_of_messages(self, wanted: Wanted) -> int | None:
         """Return the number of messages of a topic, or of all, that were stored in the times that are asked for."""
         of_topic = [] if wanted.topic is None else [f"topic = {text(wanted.topic)}"]
+        of_topic += [] if wanted.queue_id is None else [f"queue_id = {wanted.queue_id}"]
         times = (f"store_timestamp >= {wanted.begin}", f"store_timestamp <= {wanted.end}")
         rows = self.source.select("count(*) AS messages", MESSAGES, "total_size IS NOT NULL", *of_topic, *times)
         return int(rows[0]["messages"])
@@ -207,6 +208,8 @@ class LakeListing:
     def _conditions(self, wanted: Wanted) -> Iterator[str]:
         if wanted.topic is not None:
             yield f"topic = {text(wanted.topic)}"
+        if wanted.queue_id is not None:
+            yield f"queue_id = {wanted.queue_id}"
         if wanted.tag is not None:
             yield f"tags = {text(wanted.tag)}"
         if wanted.key is not None:
@@ -279,6 +282,7 @@ class LakeListing:
                     counts[slot] += (file.rows or 0) // (last - first + 1)
             return Histogram(start, step, counts, "of all topics, estimated by the sizes of files")
         of_topic = "" if wanted.topic is None else f" AND topic = {text(wanted.topic)}"
+        of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
         for row in self.source.select(
             f"(store_timestamp - {start}) / {step} AS slot, count(*) AS messages",

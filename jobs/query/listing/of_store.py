@@ -14,6 +14,7 @@ from itertools import islice, pairwise, product
 
 from jobs.query.listing.model import (
     CHAIN_SHOWN,
+    Cell,
     Chain,
     Deadline,
     Found,
@@ -34,7 +35,8 @@ from jobs.query.story.store_evidence import StoreEvidence
 from jobs.query.transactions import OpenHalves, open_halves
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
-from rmq_formats.consumequeue.unit import DLQ_PREFIX, LMQ_PREFIX, QueueRules, expected_units
+from jobs.store.timers import timer_state
+from rmq_formats.consumequeue.unit import DLQ_PREFIX, LMQ_PREFIX, SCHEDULE_TOPIC, QueueRules, expected_units
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
@@ -44,6 +46,7 @@ from rmq_formats.properties import REAL_TOPIC
 
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below what the compiled scan is loaded for
 _MOST_QUEUES = 64  # of which a histogram of all topics counts messages
+_MOST_LISTED = 200  # delayed messages that are shown one by one
 _MOST_READ = 1000  # messages of a queue of dead letters, or of half messages
 _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a histogram: of all queues, of one
 _LONGEST_CHAIN = 4096  # entries that are followed
@@ -90,7 +93,7 @@ class StoreListing:
         """
         if self._reader.log_size > COMPILED_FROM:
             return None
-        times = Wanted(wanted.topic, begin=wanted.begin, end=wanted.end)
+        times = Wanted(wanted.topic, begin=wanted.begin, end=wanted.end, queue_id=wanted.queue_id)
         return sum(self._is_listed(message, times) for message in self.source.search(holding(wanted.topic or "")))
 
     def _candidates(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
@@ -102,7 +105,7 @@ class StoreListing:
         source = self.source
         if wanted.key is not None and (wanted.topic is not None or not source.searches_all):
             yield from ((offset, source.at(offset)) for offset in self._under_key(wanted, before, limit))
-        elif not source.searches_all and wanted.topic is not None and self._queues(wanted.topic):
+        elif not source.searches_all and wanted.topic is not None and self._queues(wanted.topic, wanted.queue_id):
             yield from self._queued(wanted.topic, wanted, before)
         else:
             yield from self._logged(wanted, before, limit)
@@ -119,14 +122,15 @@ class StoreListing:
                     kept = set(nlargest(limit + 1, kept))
         yield from sorted(kept, reverse=True)
 
-    def _queues(self, topic: str) -> list[StoredQueue]:
-        return [queue for (name, _), queue in self._reader.queues.items() if name == topic]
+    def _queues(self, topic: str, queue_id: int | None = None) -> list[StoredQueue]:
+        queues = self._reader.queues.items()
+        return [queue for (name, number), queue in queues if name == topic and queue_id in {None, number}]
 
     def _queued(self, topic: str, wanted: Wanted, before: int) -> Iterator[tuple[int, Message | None]]:
         """Yield the messages that the queues of a topic lead to, the newest first."""
         self.source.complete_queues(topic)
         for part in self._parts(wanted, before):
-            units = (reversed(list(self._units_within(queue, part))) for queue in self._queues(topic))
+            units = (reversed(list(self._units_within(queue, part))) for queue in self._queues(topic, wanted.queue_id))
             for offset in merge(*units, reverse=True):
                 yield offset, self.source.pointed_at(offset, f"a unit of {topic}")
 
@@ -245,7 +249,7 @@ class StoreListing:
 
     def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
         """Return how many messages the queues of a topic, or of all, have in each slot of time."""
-        queues = self._largest() if wanted.topic is None else self._queues(wanted.topic)
+        queues = self._largest() if wanted.topic is None else self._queues(wanted.topic, wanted.queue_id)
         ranges = [(queue, *self._reader.unit_range(queue)) for queue in queues]
         filled = [(queue, first, end) for queue, first, end in ranges if first < end]
         ends = self._times((queue, number) for queue, first, end in filled for number in (first, end - 1))
@@ -308,8 +312,41 @@ class StoreListing:
         return Rows(("consumer group", "topic", "queues", "behind", "most in one queue"), rows, note=note)
 
     def unfinished(self) -> Sequence[tuple[str, Rows]]:
-        """Return the dead letters and the half messages of the newest messages in their queues."""
-        return (("dead letters", self._dead_letters()), ("transactions without an end", self._open_transactions()))
+        """Return the dead letters and the half messages of the newest messages in their queues, and what waits."""
+        return (
+            ("dead letters", self._dead_letters()),
+            ("transactions without an end", self._open_transactions()),
+            ("delayed messages that wait", self._delayed()),
+            ("timers pending", self._timers()),
+        )
+
+    def _delayed(self) -> Rows:
+        """Return the messages of delay levels that the broker has not delivered yet, by its own table of offsets."""
+        progress = {
+            one.queue_id: one.next_offset for one in self.source.config.progress if one.kind is ReaderKind.DELAY
+        }
+        rows: list[tuple[Cell, ...]] = []
+        left_out = 0
+        for queue in self._queues(SCHEDULE_TOPIC):
+            first, end = self._reader.unit_range(queue)
+            waiting = range(max(progress.get(queue.name.queue_id, first), first), end)
+            shown = waiting[: _MOST_LISTED - len(rows)]
+            left_out += len(waiting) - len(shown)
+            for number in shown:
+                unit = queue.unit(number)
+                message = None if unit is None else self.source.at(unit.physical_offset)
+                if unit is not None and message is not None:
+                    topic = message.properties.get(REAL_TOPIC, message.topic)
+                    rows.append((unit.tags_code, topic, queue.name.queue_id + 1, message.message_id))
+        note = f"and {left_out:,} more" if left_out else ""
+        return Rows(("due", "topic", "level", "id"), sorted(rows, key=lambda row: str(row[0])), note=note)
+
+    def _timers(self) -> Rows:
+        """Return how many timers of the timer's files wait, and when the first and the last of them are due."""
+        state = timer_state(self._reader.store)
+        if state is None or not state.waiting:
+            return Rows((), ())
+        return Rows(("messages", "first_due", "last_due"), [(state.waiting, *state.due)])
 
     def _dead_letters(self) -> Rows:
         counts: Counter[tuple[str, str, str]] = Counter()

@@ -1,14 +1,32 @@
 """Facts that a store or a lake has about a message's copies, each with the place that it is known from."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum, unique
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from jobs.query.message import Message
 from jobs.query.source import Source
 from jobs.store.broker_config import Progress
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
+
+
+class Sentence(str):
+    """
+    A sentence for people that keeps its template and its values.
+
+    The English template is the key of its translations, which have the same values. A value may be a sentence itself.
+    """
+
+    __slots__ = ("template", "values")
+    template: str
+    values: Mapping[str, object]
+
+    def __new__(cls, template: str, **values: object) -> Self:
+        """Return the sentence in English."""
+        sentence = super().__new__(cls, template.format(**values))
+        sentence.template, sentence.values = template, values
+        return sentence
 
 
 class Place(NamedTuple):
@@ -81,11 +99,11 @@ class Evidence(Protocol):
     def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
         """Yield how far each reader of *topics* is."""
 
-    def leaves(self, message: Message) -> str | None:
+    def leaves(self, message: Message) -> Sentence | None:
         """Say when or why a copy leaves the log."""
 
     def is_taken_back(self, message: Message) -> bool:
         """Return whether the broker took a copy back."""
 
-    def unknown(self) -> list[str]:
+    def unknown(self) -> list[Sentence]:
         """Return what cannot be known from here."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, SUPERSEDED, one_of, text
 from jobs.query.message import Message
-from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact, missing_key
+from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact, Sentence, missing_key
 from jobs.store.broker_config import Progress, ReaderKind
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import typed_index_keys
@@ -22,7 +22,7 @@ class LakeEvidence:
     def __init__(self, source: LakeSource) -> None:
         self.source = source
         self._tables = source.tables
-        self._taken_back: dict[str, str | None] = {}  # by the condition that names a copy
+        self._taken_back: dict[str, Sentence | None] = {}  # by the condition that names a copy
 
     def _place(self, table: str) -> Place:
         return Place(table, version=self._tables.version(table))
@@ -87,7 +87,7 @@ class LakeEvidence:
             if next_offset is not None:
                 yield Progress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), place
 
-    def leaves(self, message: Message) -> str | None:
+    def leaves(self, message: Message) -> Sentence | None:
         """Say that a record was taken back by its broker, where a later run found other bytes in its place."""
         if not self._tables.has(SUPERSEDED):
             return None
@@ -96,7 +96,7 @@ class LakeEvidence:
         there = f"physical_offset = {record.physical_offset} AND {same}"
         if there not in self._taken_back:  # asked once of each copy, though three facts rest on it
             run = self.source.select("max(superseded_by_run) AS run", SUPERSEDED, there)[0]["run"]
-            found = f"run {run} found that the broker had taken this record back"
+            found = Sentence("run {run} found that the broker had taken this record back", run=run)
             self._taken_back[there] = None if run is None else found
         return self._taken_back[there]
 
@@ -104,11 +104,11 @@ class LakeEvidence:
         """Return whether a later run found other bytes in a record's place."""
         return self.leaves(message) is not None
 
-    def unknown(self) -> list[str]:
+    def unknown(self) -> list[Sentence]:
         """Return the tables and columns that the lake lacks for a story."""
         lacking = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self._tables.has(name)]
-        lacks = [f"the lake has no table {name}" for name in lacking]
-        return [*lacks, "when retention deletes a record from its broker's store, a lake does not know"]
+        lacks = [Sentence("the lake has no table {name}", name=name) for name in lacking]
+        return [*lacks, Sentence("when retention deletes a record from its broker's store, a lake does not know")]
 
 
 _CHECKS = {"missing": Check.MISSING, _MISMATCHED: Check.ELSEWHERE, "expired": Check.NOT_KNOWN}

@@ -11,7 +11,7 @@ from jobs.query.source import MAX_TIME, MIN_TIME
 from jobs.query.store_queues import batch_position
 from jobs.query.store_source import StoreSource
 from jobs.query.store_view import LOG_SEARCHED_UNASKED
-from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact, missing_key
+from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact, Sentence, missing_key
 from jobs.store.broker_config import Progress
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue
@@ -133,7 +133,7 @@ class StoreEvidence:
             if reader.topic in topics:
                 yield reader, Place(reader.place)
 
-    def leaves(self, message: Message) -> str | None:
+    def leaves(self, message: Message) -> Sentence | None:
         """Say when retention may delete the segment of a copy: its last change and the hours that files are kept."""
         offset = message.record.physical_offset
         following = next((one for one in self._reader.store.segments if one.base_offset > offset), None)
@@ -142,14 +142,16 @@ class StoreEvidence:
             return None
         # A broker goes by the time of the file's last change, which is about when the next segment began.
         due = first.store_timestamp + RESERVED_HOURS * _HOUR_MS
-        return f"retention deletes its segment after {second_text(due, UTC)} UTC ({RESERVED_HOURS} hours are assumed)"
+        template = "retention deletes its segment after {time} UTC ({hours} hours are assumed)"
+        return Sentence(template, time=second_text(due, UTC), hours=RESERVED_HOURS)
 
     def is_taken_back(self, message: Message) -> bool:
         """Return False: what a store has is in its log."""
         del message
         return False
 
-    def unknown(self) -> list[str]:
+    def unknown(self) -> list[Sentence]:
         """Return the questions that a store's files cannot answer."""
         config = self.source.config
-        return [f"not all of the broker's configuration can be read: {config.unread}"] if config.unread else []
+        template = "not all of the broker's configuration can be read: {reason}"
+        return [Sentence(template, reason=config.unread)] if config.unread else []

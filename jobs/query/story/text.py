@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from jobs.query.json_text import iso_time
 from jobs.query.mqadmin.text import time_text
-from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
+from jobs.query.story.evidence import Check, KeyFact, Place, Sentence
 from jobs.query.story.timeline import Consumed, Copy, Story, report_text
 
 _STATES = {
-    Consumed.CONSUMED: "consumed",
-    Consumed.FAILED: "taken, and sent back for a retry",
-    Consumed.IN_FLIGHT: "taken, not yet consumed",
-    Consumed.NOT_YET: "not yet",
+    Consumed.CONSUMED: Sentence("consumed"),
+    Consumed.FAILED: Sentence("taken, and sent back for a retry"),
+    Consumed.IN_FLIGHT: Sentence("taken, not yet consumed"),
+    Consumed.NOT_YET: Sentence("not yet"),
 }
 
 
@@ -21,9 +21,9 @@ class TimelineLine(NamedTuple):
     """A line of the timeline, and the lines below it."""
 
     time: int | None
-    text: str
+    text: Sentence
     place: Place
-    below: Sequence[str]
+    below: Sequence[Sentence]
     physical_offset: int | None = None  # of a copy; None of a client's report
 
 
@@ -65,46 +65,52 @@ def _groups_of_requests(story: Story) -> dict[str, str]:
     return {request: group for request, group in named if request and group}
 
 
-def _below(copy: Copy, zone: tzinfo | None) -> Iterator[str]:
-    yield f"offset {copy.message.record.physical_offset:,}, offset id {copy.message.offset_id}"
+def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
+    offset = copy.message.record.physical_offset
+    yield Sentence("offset {offset:,}, offset id {id}", offset=offset, id=copy.message.offset_id)
     if copy.due is not None:
-        yield f"due {time_text(copy.due, zone)}"
+        yield Sentence("due {time}", time=time_text(copy.due, zone))
     if copy.ended is not None:
-        yield f"ended by the op message at offset {copy.ended.record.physical_offset:,}"
-    yield from (_queue_text(fact) for fact in copy.queues)
+        yield Sentence("ended by the op message at offset {offset:,}", offset=copy.ended.record.physical_offset)
+    for unit in copy.queues:
+        template = _QUEUES[unit.check]
+        yield Sentence(template, topic=unit.topic, queue=unit.queue_id, number=unit.queue_offset, place=str(unit.place))
     if copy.keys:
         yield from _key_texts(copy.keys)
-    yield from (
-        f"group {fact.group}: {_STATES[fact.state]}, its next offset is {fact.next_offset:,} ({fact.place})"
-        for fact in copy.groups
-    )
+    for group in copy.groups:
+        yield Sentence(
+            "group {group}: {state}, its next offset is {offset:,} ({place})",
+            group=group.group,
+            state=_STATES[group.state],
+            offset=group.next_offset,
+            place=str(group.place),
+        )
     if copy.leaves is not None:
         yield copy.leaves
 
 
-def _queue_text(fact: QueueFact) -> str:
-    return f"queue {fact.topic}/{fact.queue_id}: unit {fact.queue_offset:,} {_CHECKS[fact.check]} ({fact.place})"
-
-
-_CHECKS = {
-    Check.LEADS_THERE: "leads here",
-    Check.ELSEWHERE: "LEADS ELSEWHERE",
-    Check.MISSING: "IS MISSING",
-    Check.NOT_KNOWN: "cannot be read",
+_QUEUES = {
+    Check.LEADS_THERE: "queue {topic}/{queue}: unit {number:,} leads here ({place})",
+    Check.ELSEWHERE: "queue {topic}/{queue}: unit {number:,} LEADS ELSEWHERE ({place})",
+    Check.MISSING: "queue {topic}/{queue}: unit {number:,} IS MISSING ({place})",
+    Check.NOT_KNOWN: "queue {topic}/{queue}: unit {number:,} cannot be read ({place})",
 }
 
 
-def _key_texts(facts: Sequence[KeyFact]) -> Iterator[str]:
+def _key_texts(facts: Sequence[KeyFact]) -> Iterator[Sentence]:
     found = [fact for fact in facts if fact.check is Check.LEADS_THERE]
     if found:
         places = ", ".join(dict.fromkeys(str(fact.place) for fact in found))
-        yield f"index: found under {', '.join(dict.fromkeys(fact.key for fact in found))} ({places})"
+        keys = ", ".join(dict.fromkeys(fact.key for fact in found))
+        yield Sentence("index: found under {keys} ({places})", keys=keys, places=places)
     for fact in facts:
-        if fact.check is Check.MISSING:
-            place = f" in {fact.place}" if fact.place is not None else ""
-            yield f"index: NOT FOUND under the {fact.kind} {fact.key}{place}"
+        if fact.check is Check.MISSING and fact.place is not None:
+            template = "index: NOT FOUND under the {kind} {key} in {place}"
+            yield Sentence(template, kind=fact.kind, key=fact.key, place=str(fact.place))
+        elif fact.check is Check.MISSING:
+            yield Sentence("index: NOT FOUND under the {kind} {key}", kind=fact.kind, key=fact.key)
     if any(fact.check is Check.NOT_KNOWN for fact in facts):
-        yield "index: cannot be asked"
+        yield Sentence("index: cannot be asked")
 
 
 def story_object(story: Story) -> dict[str, object]:

@@ -9,14 +9,14 @@ topic, and after the last try it is a dead letter. So a story is the list of the
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from jobs.query import lookups
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text
 from jobs.query.reasons import TIMER_TOPIC
 from jobs.query.source import Answer, Source, whole_number
-from jobs.query.story.evidence import Evidence, KeyFact, Place, QueueFact
+from jobs.query.story.evidence import Evidence, KeyFact, Place, QueueFact, Sentence
 from jobs.query.transactions import HalfEnd, half_end
 from jobs.store.broker_config import ReaderKind
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -80,14 +80,14 @@ class Copy:
 
     message: Message
     role: Role
-    text: str
+    text: Sentence
     place: Place
     queues: list[QueueFact] = field(default_factory=list)
     keys: list[KeyFact] = field(default_factory=list)
     groups: list[GroupFact] = field(default_factory=list)
     due: int | None = None  # ms: when a waiting copy is delivered
     ended: Message | None = None  # of a half message: the op message that ends it
-    leaves: str | None = None
+    leaves: Sentence | None = None
     is_taken_back: bool = False
 
     @property
@@ -111,8 +111,8 @@ class Story:
     unique_key: str | None
     copies: list[Copy]
     reports: list[Report] = field(default_factory=list)
-    state: str = ""
-    unknown: list[str] = field(default_factory=list)
+    state: Sentence = Sentence("")  # noqa: RUF009 - never changed
+    unknown: list[Sentence] = field(default_factory=list)
 
 
 def by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
@@ -163,19 +163,19 @@ def _story(evidence: Evidence, seed: Message) -> Story:
     return story
 
 
-def _copies(evidence: Evidence, seed: Message, unknown: list[str]) -> dict[tuple[str, int], Message]:
+def _copies(evidence: Evidence, seed: Message, unknown: list[Sentence]) -> dict[tuple[str, int], Message]:
     """Return the copies of a message by their places; note what is *unknown* of them."""
     found = {seed.origin: seed}
     if seed.unique_key:
         for other in evidence.copies(seed.unique_key, _topics(evidence, seed)):
             if len(found) >= _MOST_COPIES:
-                unknown.append(f"only {_MOST_COPIES:,} messages with this id are shown")
+                unknown.append(Sentence("only {count:,} messages with this id are shown", count=_MOST_COPIES))
                 break
             found[other.origin] = other
         if any(map(_own_key, found.values())):
             found = {origin: other for origin, other in found.items() if _is_copy(seed, other)}
     else:
-        unknown.append("the message has no unique key: other copies of it cannot be found")
+        unknown.append(Sentence("the message has no unique key: other copies of it cannot be found"))
     last = found[max(found)]
     half = last.record.prepared_transaction_offset
     if half and (last.origin[0], half) not in found:
@@ -234,60 +234,84 @@ def _delivers(waiting: Copy, message: Message) -> bool:
     return waiting.message.topic in _WAITING_TOPICS and waiting.message.properties.get(REAL_TOPIC) == message.topic
 
 
-def _where(message: Message) -> str:
+def _moved(template: str, message: Message, **values: object) -> Sentence:
+    """Return a sentence about a message in a queue: {topic}, {queue} and {number} are those that it has."""
     record = message.record
-    return f"{message.topic} queue {record.queue_id}, number {record.queue_offset:,}"
+    where = {"topic": message.topic, "queue": record.queue_id, "number": record.queue_offset}
+    return Sentence(template, **where, **values)
 
 
-def _target(message: Message) -> str:
+def _waits(template: str, message: Message, **values: object) -> Sentence:
+    """Return a sentence about a message that waits: {topic} and {queue} are those to which it will be moved."""
     about, record = message.properties, message.record
-    return f"{about.get(REAL_TOPIC, message.topic)} queue {about.get(REAL_QID, record.queue_id)}"
+    target = {"topic": about.get(REAL_TOPIC, message.topic), "queue": about.get(REAL_QID, record.queue_id)}
+    return Sentence(template, **target, **values)
 
 
-def _half(message: Message) -> str:
-    checks = message.properties.get("TRANSACTION_CHECK_TIMES")
-    asked = f", put back after check {checks} with the producer" if checks else ""
-    return f"half message of the producer group {message.properties.get('PGROUP', '?')} for {_target(message)}{asked}"
+def _half(message: Message) -> Sentence:
+    about = message.properties
+    checks, group = about.get("TRANSACTION_CHECK_TIMES"), about.get("PGROUP", "?")
+    template = "half message of the producer group {group} for {topic} queue {queue}"
+    if not checks:
+        return _waits(template, message, group=group)
+    return _waits(f"{template}, put back after check {{checks}} with the producer", message, group=group, checks=checks)
 
 
-def _timed(message: Message) -> str:
+def _timed(message: Message) -> Sentence:
     rolls = message.properties.get("TIMER_ROLL_TIMES")
-    return f"timed: waits for {_target(message)}{f', rolled {rolls} times' if rolls else ''}"
+    if not rolls:
+        return _waits("timed: waits for {topic} queue {queue}", message)
+    return _waits("timed: waits for {topic} queue {queue}, rolled {rolls} times", message, rolls=rolls)
 
 
-def _retry_waiting(message: Message) -> str:
+def _retry_waiting(message: Message) -> Sentence:
     target, tries = message.properties[REAL_TOPIC], message.record.reconsume_times
     if target.startswith(DLQ_PREFIX):  # older brokers delay dead letters like retries
-        return f"not consumed by {target.removeprefix(DLQ_PREFIX)} after {tries} tries: waits to become a dead letter"
-    return f"not consumed by {target.removeprefix(RETRY_PREFIX)}: retry {tries} waits"
+        group = target.removeprefix(DLQ_PREFIX)
+        template = "not consumed by {group} after {tries} tries: waits to become a dead letter"
+        return Sentence(template, group=group, tries=tries)
+    return Sentence(
+        "not consumed by {group}: retry {tries} waits", group=target.removeprefix(RETRY_PREFIX), tries=tries
+    )
 
 
-def _dead_letter(message: Message) -> str:
+def _dead_letter(message: Message) -> Sentence:
     about, tries = message.properties, message.record.reconsume_times
     origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", "?"))
-    group = message.topic.removeprefix(DLQ_PREFIX)
-    return f"dead letter of {group} after {tries} tries, from {origin}, in {_where(message)}"
+    template = "dead letter of {group} after {tries} tries, from {origin}, in {topic} queue {queue}, number {number:,}"
+    return _moved(template, message, group=message.topic.removeprefix(DLQ_PREFIX), tries=tries, origin=origin)
 
 
-_TEXTS: Mapping[Role, Callable[[Message], str]] = {
-    Role.SENT: lambda one: f"sent by {host_text(one.record.born_host)} to {_where(one)}",
-    Role.SENT_AGAIN: lambda one: f"sent again by {host_text(one.record.born_host)} to {_where(one)}",
+_TEXTS: Mapping[Role, Callable[[Message], Sentence]] = {
+    Role.SENT: lambda one: _moved(
+        "sent by {host} to {topic} queue {queue}, number {number:,}", one, host=host_text(one.record.born_host)
+    ),
+    Role.SENT_AGAIN: lambda one: _moved(
+        "sent again by {host} to {topic} queue {queue}, number {number:,}", one, host=host_text(one.record.born_host)
+    ),
     Role.HALF: _half,
-    Role.COMMITTED: lambda one: f"committed to {_where(one)}",
-    Role.ROLLED_BACK: lambda one: f"rolled back, in {_where(one)}",
-    Role.ABANDONED: lambda one: f"abandoned: no check got a decision of the producer, moved to {_where(one)}",
-    Role.DELAYED: lambda one: f"delayed: waits at level {one.properties.get(DELAY, '?')} for {_target(one)}",
+    Role.COMMITTED: lambda one: _moved("committed to {topic} queue {queue}, number {number:,}", one),
+    Role.ROLLED_BACK: lambda one: _moved("rolled back, in {topic} queue {queue}, number {number:,}", one),
+    Role.ABANDONED: lambda one: _moved(
+        "abandoned: no check got a decision of the producer, moved to {topic} queue {queue}, number {number:,}", one
+    ),
+    Role.DELAYED: lambda one: _waits(
+        "delayed: waits at level {level} for {topic} queue {queue}", one, level=one.properties.get(DELAY, "?")
+    ),
     Role.TIMED: _timed,
-    Role.DELIVERED: lambda one: f"delivered to {_where(one)}",
+    Role.DELIVERED: lambda one: _moved("delivered to {topic} queue {queue}, number {number:,}", one),
     Role.RETRY_WAITING: _retry_waiting,
-    Role.RETRIED: lambda one: (
-        f"retry {one.record.reconsume_times} for {one.topic.removeprefix(RETRY_PREFIX)}, in {_where(one)}"
+    Role.RETRIED: lambda one: _moved(
+        "retry {tries} for {group}, in {topic} queue {queue}, number {number:,}",
+        one,
+        tries=one.record.reconsume_times,
+        group=one.topic.removeprefix(RETRY_PREFIX),
     ),
     Role.DEAD_LETTER: _dead_letter,
 }
 
 
-def _look_around(evidence: Evidence, copy: Copy, copies: Sequence[Copy], unknown: list[str]) -> None:
+def _look_around(evidence: Evidence, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
     message = copy.message
     copy.leaves, copy.is_taken_back = evidence.leaves(message), evidence.is_taken_back(message)
     if not copy.is_taken_back:  # its units and index entries went with it, other messages have its place in the queue
@@ -295,29 +319,33 @@ def _look_around(evidence: Evidence, copy: Copy, copies: Sequence[Copy], unknown
     if copy.role is Role.HALF:
         end = half_end(evidence.source, message) if message.topic in HALF_TOPICS else HalfEnd(None)
         copy.ended = end.message
-        copy.text += _half_text(copy, copies, end)
+        copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies, end))
         if end.was_cut_short:
-            unknown.append("only the newest 4,096 op messages were read: an older one may end the transaction")
+            unknown.append(
+                Sentence("only the newest 4,096 op messages were read: an older one may end the transaction")
+            )
     elif message.topic in _WAITING_TOPICS:
         copy.due = _due(copy)
         delivered = next((one for one in copies if one.time >= copy.time and _delivers(copy, one.message)), None)
         if delivered is None:
-            copy.text += "; its delivery is not found"
+            copy.text = Sentence("{waiting}; its delivery is not found", waiting=copy.text)
 
 
-def _half_text(copy: Copy, copies: Sequence[Copy], end: HalfEnd) -> str:
+def _half_state(copy: Copy, copies: Sequence[Copy], end: HalfEnd) -> Sentence:
     offset = copy.message.record.physical_offset
     ends = [one.role for one in copies if one.message.record.prepared_transaction_offset == offset]
     if Role.COMMITTED in ends:
-        return ": committed"
+        return Sentence("committed")
     later = [one for one in copies if one.role is Role.HALF and one.message.record.physical_offset > offset]
     if later:
-        return f": put back for another check at offset {later[0].message.record.physical_offset:,}"
+        return Sentence(
+            "put back for another check at offset {offset:,}", offset=later[0].message.record.physical_offset
+        )
     if end.message is not None or Role.ROLLED_BACK in ends:
-        return ": rolled back"
+        return Sentence("rolled back")
     if any(one.role is Role.ABANDONED for one in copies):
-        return ": abandoned"
-    return ": neither committed nor rolled back yet"
+        return Sentence("abandoned")
+    return Sentence("neither committed nor rolled back yet")
 
 
 def _due(copy: Copy) -> int | None:
@@ -343,24 +371,31 @@ def _reports(evidence: Evidence, unique_key: str) -> Iterator[Report]:
                     yield Report(trace, message, place)
 
 
-def report_text(report: Report, taken: Mapping[str, str]) -> str:
+def report_text(report: Report, taken: Mapping[str, str]) -> Sentence:
     """Return a line of a trace in words; *taken* has the group of each request that took messages."""
     trace = report.trace
     host = address_text(report.message.record.born_host)
     group = trace.client_group or taken.get(trace.request_id or "", "?")
-    result = "" if trace.is_success is None else ", success" if trace.is_success else ", failed"
-    cost = f" in {trace.cost_ms} ms" if trace.cost_ms is not None else ""
     match trace.kind:
         case TraceKind.SENT:
-            return f"trace: sent by the group {group} on {host}{cost}{result}"
+            event = Sentence("sent by the group {group} on {host}", group=group, host=host)
         case TraceKind.TAKEN:
-            return f"trace: taken by the group {group} on {host}, try {(trace.retry_times or 0) + 1}"
+            tries = (trace.retry_times or 0) + 1
+            event = Sentence("taken by the group {group} on {host}, try {tries}", group=group, host=host, tries=tries)
         case TraceKind.CONSUMED:
-            return f"trace: consumed by the group {group}{cost}{result}"
+            event = Sentence("consumed by the group {group}", group=group)
         case TraceKind.TRANSACTION_ENDED:
-            return f"trace: transaction ended by the group {group}: {trace.transaction_state}"
+            template = "transaction ended by the group {group}: {state}"
+            event = Sentence(template, group=group, state=trace.transaction_state)
         case TraceKind.RECALLED:
-            return f"trace: recalled by the group {group}{result}"
+            event = Sentence("recalled by the group {group}", group=group)
+        case _:
+            assert_never(trace.kind)
+    if trace.cost_ms is not None and trace.kind in {TraceKind.SENT, TraceKind.CONSUMED}:
+        event = Sentence("{event} in {cost} ms", event=event, cost=trace.cost_ms)
+    if trace.is_success is not None and trace.kind not in {TraceKind.TAKEN, TraceKind.TRANSACTION_ENDED}:
+        event = Sentence("{event}, success" if trace.is_success else "{event}, failed", event=event)
+    return Sentence("trace: {event}", event=event)
 
 
 def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
@@ -396,27 +431,40 @@ def _retried_by(copy: Copy) -> str | None:
     return None if prefix is None else target.removeprefix(prefix)
 
 
-def _state(copies: Sequence[Copy]) -> str:
+_WAYS = {
+    Role.SENT: Sentence("sent"),
+    Role.SENT_AGAIN: Sentence("sent again"),
+    Role.COMMITTED: Sentence("committed"),
+    Role.DELIVERED: Sentence("delivered"),
+    Role.RETRIED: Sentence("retried"),
+    Role.ROLLED_BACK: Sentence("rolled back"),
+    Role.ABANDONED: Sentence("abandoned"),
+    Role.DELAYED: Sentence("waits for its time"),
+    Role.TIMED: Sentence("waits for its time"),
+    Role.RETRY_WAITING: Sentence("waits for its time"),
+}
+
+
+def _state(copies: Sequence[Copy]) -> Sentence:
     """Return the message's state in a few words, by its newest copies."""
     if all(copy.is_taken_back for copy in copies):
-        return "taken back by its broker"
+        return Sentence("taken back by its broker")
     last = copies[-1]
     dead = [copy for copy in copies if copy.role is Role.DEAD_LETTER]
     if dead:
         groups = sorted({copy.message.topic.removeprefix(DLQ_PREFIX) for copy in dead})
-        return f"dead letter of {', '.join(groups)}"
-    if last.role is Role.HALF:
-        return last.text.rpartition(": ")[2]
-    if last.role in {Role.DELAYED, Role.TIMED, Role.RETRY_WAITING}:
-        return "waits for its time"
-    if last.role in {Role.ROLLED_BACK, Role.ABANDONED}:
-        return last.role.value.replace("_", " ")
+        return Sentence("dead letter of {groups}", groups=", ".join(groups))
+    state = last.text.values["state"] if last.role is Role.HALF else _WAYS[last.role]
+    assert isinstance(state, Sentence)
+    if last.role not in _READ_BY_CONSUMERS:
+        return state
     facts = [fact for copy in copies if copy.role in _READ_BY_CONSUMERS for fact in copy.groups]
     done = sorted({fact.group for fact in facts if fact.state is Consumed.CONSUMED})
     others = sorted({fact.group for fact in facts if fact.state is not Consumed.CONSUMED} - {*done})
-    parts = [last.role.value.replace("_", " ")]
     if not facts:
-        parts.append("no consumer group has a position in its queue")
-    parts += [f"consumed by {', '.join(done)}"] if done else []
-    parts += [f"not yet by {', '.join(others)}"] if others else []
-    return ", ".join(parts)
+        return Sentence("{state}, no consumer group has a position in its queue", state=state)
+    if done:
+        state = Sentence("{state}, consumed by {groups}", state=state, groups=", ".join(done))
+    if others:
+        state = Sentence("{state}, not yet by {groups}", state=state, groups=", ".join(others))
+    return state

@@ -6,21 +6,35 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import webbrowser
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from html import unescape
 from pathlib import Path
 from random import Random
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
+import uvicorn
 
+from jobs.browse.server import serve
+from jobs.browse.subject import Place
 from jobs.console.severity import Severity
+from jobs.diagnosis.broker_start import start_lines
+from jobs.inspect.inspection import inspect_store
+from jobs.inspect.report import StoreReport
+from jobs.query.log_search import silent
+from jobs.query.message import Message
+from jobs.store.store import read_broker_conf
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.flags import COMPRESSED
+from rmq_formats.release import NEWEST
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
+from tests.support.broker import Broker
 from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, ROOT, Pages, served
 from tests.support.stores import records_of, segments_of, tree_state
@@ -65,6 +79,10 @@ def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
         path = next(iter(links(page, path.partition("?")[0] + "?")[-1:]), "") if 'rel="next"' in page else ""
         path = path if "before=" in path else ""
     return found
+
+
+def inspected(store: Path) -> StoreReport:
+    return inspect_store(str(store), (), read_broker_conf(None), deep=False, progress=silent)
 
 
 # who is let in
@@ -223,7 +241,109 @@ def test_an_id_leads_to_its_message_or_to_the_reason(of_store: Pages, of_lake: P
         assert (303, True) == (found.status, found.headers["location"].startswith("/message?at="))
         assert unique in pages.get(found.headers["location"]).text
         missing = pages.get("/find?id=nothing")
-        assert (404, True) == (missing.status, "is no offset id" in missing.text)
+        assert (404, True) == (missing.status, "No message has &#39;nothing&#39; as an id or a key" in missing.text)
+
+
+def test_a_key_or_an_offset_leads_to_its_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
+    """A key of several messages leads to the list of these."""
+    records = [record for record, _ in records_of(segments_of(store))]
+    one = next(record for record in records if record.topic == "T1" and record.queue_offset == 3)
+    keys = Counter(key for record in records for key in Message(record, NEWEST).keys)
+    single, several = (next(key for key in keys if (keys[key] == 1) is is_single) for is_single in (True, False))
+    for pages in (of_store, of_lake):
+        for text in (str(one.physical_offset), f"T1/{one.queue_id}/3"):
+            found = pages.get(f"/find?{urlencode({'id': text})}")
+            assert 303 == found.status
+            assert f"bytes from offset {one.physical_offset:,}" in pages.get(found.headers["location"]).text
+        led = pages.get(f"/find?{urlencode({'id': single})}").headers["location"]
+        assert f">{single}</a>" in pages.get(led).text
+        led = pages.get(f"/find?{urlencode({'id': several})}").headers["location"]
+        assert led == f"/messages?{urlencode({'key': several})}"
+        assert keys[several] == len(messages_of(pages, led))
+
+
+def test_a_topic_that_is_misspelled_is_answered_with_those_like_it(of_store: Pages, of_lake: Pages) -> None:
+    for pages in (of_store, of_lake):
+        page = pages.get("/messages?topic=T11").text
+        assert "There is no such topic. Did you mean" in page
+        assert "/messages?topic=T1" in links(page, "/messages?")
+
+
+def test_one_queue_of_a_topic_is_shown(store: Path, of_store: Pages, of_lake: Pages) -> None:
+    records = [record for record, _ in records_of(segments_of(store))]
+    for pages in (of_store, of_lake):
+        queues = {one for one in links(pages.get("/messages?topic=T1").text, "/messages?") if "queue=" in one}
+        assert {f"/messages?topic=T1&queue={one.queue_id}" for one in records if one.topic == "T1"} == queues
+        for queue in queues:
+            number = int(queue.rpartition("=")[2])
+            expected = sum((one.topic, one.queue_id) == ("T1", number) for one in records)
+            assert expected == len(messages_of(pages, queue)) > 0
+
+
+def test_system_topics_are_shown_on_request(of_store: Pages) -> None:
+    hidden, shown = of_store.get("/topics").text, of_store.get("/topics?system=1").text
+
+    assert ["/topics?system=1"] == links(hidden, "/topics?")
+    assert ("SCHEDULE_TOPIC_XXXX" in hidden, "SCHEDULE_TOPIC_XXXX" in shown) == (False, True)
+    assert "SCHEDULE_TOPIC_XXXX" not in of_store.get("/messages").text.partition("<datalist")[2].partition("</data")[0]
+
+
+def test_a_page_of_a_live_store_looks_again_by_itself_where_it_is_told_to(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.append([a_record(b"1")])
+    with served(tmp_path) as pages:
+        page = pages.get("/messages").text
+        every = next("/messages" + one for one in links(page, "?") if "every=" in one)
+        broker.append([a_record(b"2")])
+        again = pages.get(every).text
+        assert 2 == len(set(links(again, "/message?")))
+        assert '<meta http-equiv="refresh" content="5">' in again
+        assert "http-equiv" not in page
+
+
+def test_a_store_that_must_not_be_started_says_so_first(golden: StoreOf, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    segment = segments_of(damaged)[1]
+    content = bytearray(segment.read_bytes())
+    content[5000:5050] = bytes(50)
+    segment.write_bytes(content)
+    (damaged / "abort").touch()
+    (damaged / "checkpoint").unlink()
+    expected = [one for one in start_lines(inspected(damaged).start) if one.startswith("do not start")]
+    with served(damaged) as pages:
+        page = unescape(pages.get("/").text)
+
+    assert 1 == len(expected)
+    assert expected[0] in page
+    assert page.index(expected[0]) < page.index("The store to scale")
+
+
+def test_the_token_is_in_no_argument_of_the_browser(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every user of the machine can read these; the file that leads on can be read by its owner alone."""
+    opened: list[tuple[str, int, str]] = []
+
+    def open_(address: str) -> bool:
+        path = Path(urlsplit(address).path)
+        opened.append((address, path.stat().st_mode & 0o777, path.read_text()))
+        return True
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    monkeypatch.setattr(webbrowser, "open", open_)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda _server, **_given: None)
+
+    serve(Place(str(store)), 0, opens=True)
+
+    printed = capsys.readouterr().out.strip()
+    token = printed.partition("token=")[2]
+    [(address, mode, content)] = opened
+    assert (0o600, "file://", False) == (mode, address[:7], token in address)
+    assert printed in unescape(content)
+    assert [] == list(tmp_path.iterdir())
 
 
 # whatever is asked
@@ -270,7 +390,7 @@ def test_whatever_is_asked_gives_nothing_and_runs_nothing(lake: Path, of_store: 
                     assert "Traceback" not in reply.text
                     is_in_bodies = (name, value) == ("words", "\0")
                     if name in _CHOOSING and not is_in_bodies:
-                        assert not re.search(r'<tbody>|^{"', reply.text), (path, name, value)
+                        assert not re.search(r'<tbody>|class="cards"|^{"', reply.text), (path, name, value)
         for value in VALUES:
             for path in (
                 f"/tables/{quote(value, safe='')}",

@@ -1,0 +1,338 @@
+"""The pages: one method each, which asks a store or a lake and renders a template. They run in the workers."""
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from difflib import get_close_matches
+from http import HTTPStatus
+from urllib.parse import quote, urlencode
+
+from jobs.browse.bodies import hex_lines, shown_body
+from jobs.browse.pictures import histogram_marks, store_picture
+from jobs.browse.subject import Place, opened
+from jobs.browse.templates import Words, rendered
+from jobs.browse.workers import Question, Reply
+from jobs.console.moments import GivenTime
+from jobs.diagnosis.broker_start import start_lines
+from jobs.dump.commitlog import record_fields
+from jobs.inspect.inspection import inspect_store
+from jobs.inspect.report import StoreReport
+from jobs.inspect.text import verdict
+from jobs.launch.failures import failures, one_line
+from jobs.query import lookups
+from jobs.query.json_text import line, message_object
+from jobs.query.listing.model import Deadline, Listing, Page, Rows, Wanted
+from jobs.query.listing.of_lake import LakeListing
+from jobs.query.log_search import silent
+from jobs.query.message import Message
+from jobs.query.source import MAX_TIME, MIN_TIME, whole_number
+from jobs.query.story import timeline
+from jobs.query.story.text import timeline_lines
+from jobs.store.store import log_directories, read_broker_conf
+from rmq_formats.commitlog.record import encode_record
+from rmq_formats.consumequeue.unit import is_system_topic
+from rmq_formats.errors import UnsupportedFormat
+
+_PAGE = 100  # messages or rows
+_DOWNLOADED = 500  # messages that are read in one batch for a download
+_SECONDS = 4.0  # for the search of a page of messages
+_SLOTS = 60
+_LARGEST_DOWNLOAD = 64 << 20  # bytes of an inflated body
+_RAW = 1 << 12  # bytes of a field that are shown
+_SHORT = 8  # bytes that need no second form
+_MESSAGE_FIELDS = ("topic", "queue", "key", "tag", "words", "since", "until")
+_SHOW_SYSTEM = "system"  # the field of a page that also shows system topics
+_QUEUE_PLACE = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
+_SUGGESTED = 5
+_MOST_FOR_TOPICS = 20_000_000  # messages of a lake whose topics are read for a list to pick from
+
+
+class Pages:
+    """The pages of one place, as it was when it was opened last."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._stack = ExitStack()
+        self._listing: Listing | None = None
+        self._snapshot = -1
+        self._overview: StoreReport | None = None
+        self._words = Words("en")
+
+    def answer(self, snapshot: int, question: Question) -> Reply:
+        """Return the answer to a question about the place as of a snapshot, which never decreases."""
+        self._words = Words(question.language)
+        try:
+            if snapshot != self._snapshot or self._listing is None:
+                self._stack.close()
+                self._listing = self._overview = None
+                self._listing = self._stack.enter_context(opened(self._place))
+                self._snapshot = snapshot
+            return self._view(question)(self._listing, question)
+        except (UnsupportedFormat, ValueError) as error:
+            return self._problem(HTTPStatus.BAD_REQUEST, one_line(error))
+        except failures() as error:
+            return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, one_line(error))
+        except Exception as error:  # noqa: BLE001 - a bug of one page must not end the others; it is printed as a whole
+            traceback.print_exc(file=sys.stderr)
+            return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line(error)}")
+
+    def _view(self, question: Question) -> Callable[[Listing, Question], Reply]:
+        views: Mapping[str, Callable[[Listing, Question], Reply]] = {
+            "/": self._front,
+            "/messages": self._messages,
+            "/messages.ndjson": self._download,
+            "/find": self._find,
+            "/message": self._message,
+            "/body": self._body,
+            "/topics": self._topics,
+            "/groups": self._groups,
+            "/unfinished": self._unfinished,
+        }
+        is_table = question.path.startswith("/tables/")
+        return self._table if is_table else views.get(question.path, self._no_such_page)
+
+    def _page(self, name: str, **shown: object) -> Reply:
+        common = {"words": self._words, "place": self._place}
+        return Reply(rendered(name, self._words, {**common, **shown}).encode())
+
+    def _problem(self, status: int, problem: str, command: str = "") -> Reply:
+        return self._page("problem.html", problem=problem, command=command)._replace(status=status)
+
+    def _no_such_page(self, _listing: Listing, _question: Question) -> Reply:
+        return self._problem(HTTPStatus.NOT_FOUND, self._words("There is no such page."))
+
+    # the front
+
+    def _front(self, listing: Listing, _question: Question) -> Reply:
+        """Show the store to scale, or the lake's stores, runs and growth."""
+        if isinstance(listing, LakeListing):
+            return self._page("front_lake.html", **_lake_overview(listing))
+        if self._overview is None:
+            conf = read_broker_conf(self._place.broker_conf)
+            folders = log_directories(self._place.commitlog, conf)
+            self._overview = inspect_store(self._place.location, folders, conf, deep=False, progress=silent)
+        report = self._overview
+        return self._page(
+            "front_store.html",
+            report=report,
+            warnings=list(start_lines(report.start)),
+            verdict=verdict(report),
+            picture=store_picture(report),
+            command=self._place.command("inspect", "{}"),
+        )
+
+    # messages
+
+    def _messages(self, listing: Listing, question: Question) -> Reply:
+        """Show messages, newest first, and how many were stored when."""
+        wanted, before = _wanted(question), question.query.get("before")
+        asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
+        histogram = listing.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
+        page = listing.page(wanted, before, _PAGE, Deadline(_SECONDS))
+        topics = _topics_to_pick(listing)
+        has_topic = page.messages or wanted.topic is None or listing.source.has_topic(wanted.topic)
+        similar = [] if has_topic else get_close_matches(str(wanted.topic), topics, _SUGGESTED)
+        return self._page(
+            "messages.html",
+            asked=asked,
+            page=page,
+            topics=topics,
+            similar=similar,
+            has_topic=has_topic,
+            lacking=listing.source.lacking,
+            rows=[(f"/message?{urlencode({'at': one.position})}", one.message) for one in page.messages],
+            following="" if page.next is None else f"/messages?{urlencode({**asked, 'before': page.next})}",
+            histogram=histogram,
+            marks=histogram_marks(histogram, "/messages", asked.items()) if histogram else (),
+            download=f"/messages.ndjson?{urlencode(asked)}",
+            command=self._place.query("list", *_options(asked), *(("--before", before) if before else ())),
+        )
+
+    def _download(self, listing: Listing, question: Question) -> Reply:
+        """Send messages of a list, one JSON object a line, as `query list --json` prints it."""
+        page: Page = listing.page(_wanted(question), question.before, _DOWNLOADED, Deadline(_SECONDS))
+        lines = "".join(line("message", message_object(found.message)) for found in page.messages)
+        return Reply(lines.encode(), next=page.next)
+
+    def _find(self, listing: Listing, question: Question) -> Reply:
+        """Lead to the message that an id, a key or an offset names, or say why there is none."""
+        text = question.query.get("id", "").strip()
+        found = _at_offset(listing, text)
+        reason = ""
+        if found is None:
+            answer = timeline.by_id(listing.source, text, question.query.get("topic") or None)
+            reason = answer.reason.text if answer.reason is not None else ""
+            if len({message.origin for message in answer.messages}) > 1:
+                return Reply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
+            found = next(iter(answer.messages), None)
+        if found is not None:
+            position = urlencode({"at": listing.position(found)})
+            return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?{position}")
+        problem = f"No message has {text[:60]!r} as an id or a key, and none begins at such an offset: {reason}"
+        return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query("message", "-i", text))
+
+    def _message(self, listing: Listing, question: Question) -> Reply:
+        """Show one message: its story, body, bytes and the index that leads to it."""
+        at = question.query.get("at", "")
+        message = _message_at(listing, at)
+        story = next(timeline.stories(listing.evidence, [message]))
+        raw = encode_record(message.record)
+        # In a lake a chain is looked for among all entries, so only on request.
+        has_chains = "chains" in question.query or not self._place.is_lake
+        return self._page(
+            "message.html",
+            message=message,
+            story=story,
+            lines=list(timeline_lines(story, None)),
+            positions={copy.message.record.physical_offset: listing.position(copy.message) for copy in story.copies},
+            chains=list(listing.chains(message)) if has_chains else (),
+            shown=shown_body(message, question.query.get("body")),
+            fields=_fields(message, raw),
+            size=len(raw),
+            at=at,
+            command=self._place.query("story", message.message_id),
+        )
+
+    def _body(self, listing: Listing, question: Question) -> Reply:
+        """Send a body as its producer sent it, as a file; as it is stored where it cannot be inflated within limits."""
+        message = _message_at(listing, question.query.get("at", ""))
+        inflated = message.body_within(_LARGEST_DOWNLOAD)
+        return Reply(bytes(message.record.body if inflated is None else inflated))
+
+    # tables
+
+    def _topics(self, listing: Listing, question: Question) -> Reply:
+        """Show the topics; those of the broker itself on request."""
+        rows = listing.topics()
+        shown = (
+            rows.rows
+            if _SHOW_SYSTEM in question.query
+            else [one for one in rows.rows if not is_system_topic(str(one[0]))]
+        )
+        hidden = len(rows.rows) - len(shown)
+        return self._page(
+            "rows.html",
+            title="topics",
+            table=rows._replace(rows=shown),
+            hidden=hidden,
+            command="" if rows.sql else self._place.command("inspect", "{}"),
+        )
+
+    def _groups(self, listing: Listing, _question: Question) -> Reply:
+        """Show how far the consumer groups are."""
+        rows = listing.groups()
+        command = "" if rows.sql else self._place.query("mqadmin", "consumerProgress")
+        return self._page("rows.html", title="consumer groups", table=rows, command=command)
+
+    def _unfinished(self, listing: Listing, _question: Question) -> Reply:
+        """Show what waits or has failed: dead letters, transactions without an end, timers."""
+        tables: Sequence[tuple[str, Rows]] = listing.unfinished()
+        return self._page("unfinished.html", shown=tables)
+
+    def _table(self, listing: Listing, question: Question) -> Reply:
+        """Show the rows of a table of a lake."""
+        name = question.path.removeprefix("/tables/")
+        column, part = (question.query.get(one, "") for one in ("column", "holds"))
+        own = {"skip", "lang", "every", "column", "holds"}
+        filters = {one: value for one, value in question.query.items() if value and one not in own}
+        path = f"/tables/{quote(name, safe='')}"
+        if column and part:
+            return Reply(b"", HTTPStatus.SEE_OTHER, f"{path}?{urlencode({**filters, column: part})}")
+        skip = whole_number(question.query.get("skip", "0"))
+        if skip is None:
+            raise UnsupportedFormat(f"{question.query['skip'][:40]!r} is not a row number")
+        tables, rows = listing.tables(), listing.table(name, filters, skip, _PAGE + 1)
+        more = f"{path}?{urlencode({**filters, 'skip': skip + _PAGE})}" if len(rows.rows) > _PAGE else ""
+        return self._page(
+            "rows.html",
+            title=name,
+            path=path,
+            table=rows._replace(rows=rows.rows[:_PAGE]),
+            tables=tables,
+            filters=filters,
+            following=more,
+        )
+
+
+def _topics_to_pick(listing: Listing) -> list[str]:
+    """Return the topics that users made; none of a lake that would be read for too long."""
+    if isinstance(listing, LakeListing) and listing.messages > _MOST_FOR_TOPICS:
+        return []
+    return sorted(topic for topic in listing.source.topics() if not is_system_topic(topic))
+
+
+def _lake_overview(listing: LakeListing) -> dict[str, object]:
+    histogram = listing.histogram(Wanted(), _SLOTS, Deadline(1))
+    return {
+        "stores": listing.stores(),
+        "gaps": listing.gaps(),
+        "losses": listing.losses(),
+        "messages": listing.messages,
+        "growth": listing.growth(_SLOTS),
+        "histogram": histogram,
+        "marks": histogram_marks(histogram, "/messages", ()) if histogram else (),
+        "tables": listing.tables(),
+    }
+
+
+def _wanted(question: Question) -> Wanted:
+    given = [question.query.get(name) or None for name in _MESSAGE_FIELDS]
+    topic, queue, key, tag, words, since, until = given
+    number = None if queue is None else whole_number(queue)
+    if queue is not None and (number is None or topic is None):
+        raise UnsupportedFormat(f"{queue[:40]!r} is not the number of a queue of a topic")
+    return Wanted(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME), number)
+
+
+def _time(text: str | None, otherwise: int) -> int:
+    if text is None:
+        return otherwise
+    try:
+        return min(max(GivenTime(text).milliseconds(), MIN_TIME), MAX_TIME)
+    except (ValueError, OverflowError):
+        reason = f"{text[:60]!r} is not a time (examples: 2026-11-20 07:42, 2026-11-20T07:42:00+08:00, 2h)"
+        raise UnsupportedFormat(reason) from None
+
+
+def _options(asked: Mapping[str, str]) -> Iterator[str]:
+    names = {"topic": "-t", "key": "-k"}
+    for name, value in asked.items():
+        yield from (names.get(name, f"--{name}"), value)
+
+
+def _at_offset(listing: Listing, text: str) -> Message | None:
+    """Return the message at a physical offset, or at TOPIC/QUEUE/OFFSET; None where the text is neither."""
+    number, place = whole_number(text), _QUEUE_PLACE.fullmatch(text)
+    if number is not None:
+        return listing.source.at(number, None)
+    if place is None:
+        return None
+    found = lookups.by_offset(listing.source, place[1], int(place[2]), int(place[3]))
+    return next(iter(found.messages), None)
+
+
+def _message_at(listing: Listing, position: str) -> Message:
+    message = listing.at(position)
+    if message is None:
+        raise UnsupportedFormat(f"no message begins at {position}")
+    return message
+
+
+def _fields(message: Message, raw: bytes) -> list[tuple[int, str, str, str]]:
+    """Return each field's offset, name, text and bytes, as `dump --fields` names them."""
+    fields = record_fields(message.record)
+    base = message.record.physical_offset
+    ends = [*(field.offset - base for field in fields[1:]), len(raw)]
+    return [
+        (field.offset, field.name, field.text, "\n".join(_digits(raw[field.offset - base : end][:_RAW])))
+        for field, end in zip(fields, ends, strict=True)
+    ]
+
+
+def _digits(data: bytes) -> Iterator[str]:
+    if len(data) <= _SHORT:
+        yield data.hex(" ")
+    else:
+        yield from hex_lines(data)

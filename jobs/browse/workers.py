@@ -1,0 +1,128 @@
+"""
+Processes that answer the questions of pages, one question each at a time.
+
+A query of a lake runs in compiled code that only the end of its process interrupts. A question that has no answer
+within its deadline, or that no browser waits for any more, therefore ends its process; the next one starts another.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from jobs.browse.subject import Place
+
+_MOST = 8  # questions that are answered at the same time; others wait for their turn
+_KEPT = 2  # processes that wait for the next question
+
+# A process of its own, not a fork of this one: a fork would copy locks that threads of libraries hold.
+_PROCESSES = get_context("spawn")
+
+
+class Question(NamedTuple):
+    """A page that a browser asks for."""
+
+    path: str
+    query: Mapping[str, str]
+    language: str
+    before: str | None = None  # of a download: the position where the previous part ended
+
+
+class Reply(NamedTuple):
+    """The answer to a question: the part of a page below its head, or a file."""
+
+    content: bytes
+    status: int = HTTPStatus.OK
+    location: str = ""  # of a redirect
+    next: str | None = None  # of a download: the position where the next part begins
+
+
+class LateError(Exception):
+    """A question had no answer within its deadline."""
+
+
+class WorkerError(Exception):
+    """A process ended without an answer."""
+
+
+class Workers:
+    """The processes that answer questions about one place."""
+
+    def __init__(self, place: Place, work: Callable[[Connection, Place], None] | None = None) -> None:
+        """Start the first process, so that the first page finds it ready; *work* is what each process does."""
+        self.place = place
+        self._work = work or answer_questions
+        self._idle = [_Worker(place, self._work)]
+        self._turns = asyncio.Semaphore(_MOST)
+        # Each waits for one process; the event loop's own threads are fewer.
+        self._threads = ThreadPoolExecutor(_MOST, thread_name_prefix="browse")
+        self._snapshot = 0
+
+    def look_again(self) -> None:
+        """Answer every later question from the place as it is then."""
+        self._snapshot += 1
+
+    async def answer(self, question: Question, seconds: float) -> Reply:
+        """
+        Return the answer to a question; `LateError` where there is none after so many seconds.
+
+        A caller that is cancelled ends the process that works for it.
+        """
+        try:
+            async with asyncio.timeout(seconds), self._turns:
+                worker = self._idle.pop() if self._idle else _Worker(self.place, self._work)
+                try:
+                    worker.connection.send((self._snapshot, question))
+                    reply = await asyncio.get_running_loop().run_in_executor(self._threads, worker.connection.recv)
+                except BaseException:
+                    worker.stop()
+                    raise
+        except TimeoutError:
+            raise LateError from None
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            raise WorkerError from error
+        if len(self._idle) < _KEPT:
+            self._idle.append(worker)
+        else:
+            worker.stop()
+        assert isinstance(reply, Reply)
+        return reply
+
+    def close(self) -> None:
+        """End all processes; those at work have been ended with the requests that they worked for."""
+        for worker in self._idle:
+            worker.stop()
+        self._threads.shutdown(wait=False)
+
+
+class _Worker:
+    """A process, and the connection to it."""
+
+    def __init__(self, place: Place, work: Callable[[Connection, Place], None]) -> None:
+        self.connection, theirs = _PROCESSES.Pipe()
+        self._process = _PROCESSES.Process(target=work, args=(theirs, place), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def stop(self) -> None:
+        """End the process, which only reads, whatever it does. A thread that waits for its answer gets `EOFError`."""
+        self._process.kill()
+        self._process.join()
+
+
+def answer_questions(connection: Connection, place: Place) -> None:
+    """Answer questions until the server ends."""
+    from jobs.browse.pages import Pages
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this process
+    pages = Pages(place)
+    while True:
+        try:
+            snapshot, question = connection.recv()
+        except EOFError:
+            return
+        connection.send(pages.answer(snapshot, question))
