@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from jobs.console.exit_codes import ExitCode
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import queue_run
@@ -28,6 +29,7 @@ from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
 from tests.jobs.repair.test_killed_repairs import plant
 from tests.support.changing_world import effects, faults, play
+from tests.support.commands import Run, overwrite
 from tests.support.faults import STORE, WANTED
 from tests.support.killed_repairs import Scene, scene_of
 from tests.support.stores import content_of
@@ -161,3 +163,25 @@ def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene
         with pytest.raises(RefusedError, match="changed"), effects(store.parent, number, accept):
             repair(scene.request, OneByOne())
         assert b"accepted" in segment.read_bytes()
+
+
+@pytest.mark.parametrize("verb", ["rebuild-index", "rebuild-consumequeue"])
+def test_a_rebuild_installs_nothing_into_a_store_that_changed_meanwhile(scene: Scene, run: Run, verb: str) -> None:
+    out = scene.store.parent / "installed"
+    sizes = ("--hash-slots", "100", "--index-num", "20") if verb == "rebuild-index" else ()
+    asked = (verb, scene.store, "--out", out, "--lost-only", "--install", "--release", "5.3.3", *sizes)
+    shutil.rmtree(out, ignore_errors=True)
+    scene.again()
+    with effects(scene.store.parent) as seen:
+        run(*asked)
+    # The first effect in the output comes after the lock was taken.
+    middle = (next(n for n, effect in enumerate(seen) if str(out) in effect) + len(seen)) // 2
+    shutil.rmtree(out)
+    segment = max((scene.again() / "commitlog").iterdir())
+    with effects(scene.store.parent, middle, lambda: overwrite(segment, 0, b"accepted")):
+        done = run(*asked)
+
+    assert done.code is ExitCode.USAGE
+    assert "not installed: 1 file of the store changed while this command ran" in " ".join(done.err.split())
+    assert segment.read_bytes().startswith(b"accepted")
+    assert not list(scene.store.glob("*.replaced-*"))
