@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,10 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
     if not chosen:
         DeltaTable(lake / "messages").delete("topic = 'T1'")
     expected = real_entries(golden("b533-base"))
+    options |= {"tables": frozenset({"index"}), "selection": Selection()}
     for _ in segments:
-        run(tmp_path / "growing", lake, "b533-base")
+        request = request_of("b533-base", tmp_path / "growing", lake, **options)
+        ingest(replace(request, change_topics=True), OneByOne())
     there = set(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
     entries = lake_entries(lake)
 
