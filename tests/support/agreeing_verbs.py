@@ -128,9 +128,16 @@ def _of_parts(places: list[Any], known: Mapping[int, Mapping[str, Any]], random:
             row = known[offset]
             number = ("-t", row["topic"], "-i", str(row["queue_id"]), "-o", str(row["queue_offset"]))
             if offset in in_queues[row["topic"]]:
-                yield from _left_out(f"by-offset {place[0]}", run("query", "by-offset", *number, *asked), {offset})
+                given = run("query", "by-offset", *number, *asked)
+                # A foreign segment may bring a second message of this number: a queue has one of them.
+                has_another = any(_number(other) == _number(row) for other in given.messages.values())
+                yield from _left_out(f"by-offset {place[0]}", given, set() if has_another else {offset})
             given = run("query", "by-id", "-i", row["offset_id"], *asked)
             yield from _left_out(f"by-id {place[0]}", given, {offset})
+
+
+def _number(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["topic"], row["queue_id"], row["queue_offset"]
 
 
 AGREEMENTS = Campaign("tests.support.agreeing_verbs", drawn, Draw.parsed, judged)
