@@ -80,7 +80,9 @@ class Application:
             self._workers.look_again()
         head = self._head(request, words, every)
         answer = asyncio.ensure_future(self._answer(_question(request, words), words))
-        is_soon = await _unless_gone(request.receive, answer, _SOON)
+        # A page that may lead to another one is never begun before its answer: only a redirect leads on.
+        may_lead_on = request.url.path == "/find" or "holds" in request.query_params
+        is_soon = await _unless_gone(request.receive, answer, None if may_lead_on else _SOON)
         response = HTMLResponse(b"", HTTPStatus.OK)
         if "lang" in request.query_params:
             response.set_cookie("rmq_lake_lang", words.language, samesite="strict", path="/")
@@ -97,10 +99,7 @@ class Application:
             response.status_code = reply.status
             await _begin(send, response)
             await send({"type": "http.response.body", "body": head.encode(), "more_body": True})
-        content = (
-            rendered("found.html", words, {"location": reply.location}).encode() if reply.location else reply.content
-        )
-        await send({"type": "http.response.body", "body": content, "more_body": False})
+        await send({"type": "http.response.body", "body": reply.content, "more_body": False})
 
     def _head(self, request: Request, words: Words, every: str | None) -> str:
         query = [pair for pair in request.query_params.multi_items() if pair[0] not in {"lang", "every"}]
@@ -127,7 +126,7 @@ class Application:
         except WorkerError:
             problem = words("The process that looked for this answer has ended: there may not be enough memory.")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
-        shown = {"words": words, "place": self._workers.place, "problem": problem, "command": ""}
+        shown = {"words": words, "place": self._workers.place, "problem": problem, "status": int(status), "command": ""}
         return Reply(rendered("problem.html", words, shown).encode(), status)
 
     async def _download(self, request: Request, send: Send) -> None:

@@ -98,7 +98,7 @@ class Pages:
         return Reply(rendered(name, self._words, {**common, **shown}).encode())
 
     def _problem(self, status: int, problem: str, command: str = "") -> Reply:
-        return self._page("problem.html", problem=problem, command=command)._replace(status=status)
+        return self._page("problem.html", problem=problem, status=int(status), command=command)._replace(status=status)
 
     def _no_such_page(self, _listing: Listing, _question: Question) -> Reply:
         return self._problem(HTTPStatus.NOT_FOUND, self._words("There is no such page."))

@@ -1,5 +1,6 @@
 """The pages of `browse`, served by a process of its own, and plain requests to them."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -49,7 +50,11 @@ class Pages:
         answer = connection.getresponse()
         reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         connection.close()
-        return reply
+        # A page that was begun before its answer says there what its status would have been.
+        late = (
+            re.search(rb'<main id="main" data-status="(\d+)"', reply.body) if b'class="waiting"' in reply.body else None
+        )
+        return reply if late is None else reply._replace(status=int(late[1]))
 
 
 @contextmanager
