@@ -41,6 +41,7 @@ class Door:
         self._app = app
         self._token = token
         self._cookie = f"rmq_lake_{port}"
+        self._own = f"http://127.0.0.1:{port}"
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +67,7 @@ class Door:
         """Return the answer in place of a page; None where the page may be given."""
         headers = request.headers
         if headers.getlist("host") not in ([host] for host in self._hosts):
-            return _refused(HTTPStatus.MISDIRECTED_REQUEST, "This server has another name.")
+            return _refused(HTTPStatus.MISDIRECTED_REQUEST, f"Wrong Host. Tunnels need the same port: {self._own}")
         if request.method not in {"GET", "HEAD"}:
             return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "These pages are only read: GET and HEAD.")
         given = _token_of(request)

@@ -136,6 +136,7 @@ def test_nobody_else_is_given_anything(of_store: Pages, case: str) -> None:
         assert status == reply.status
         assert len(reply.body) < 100
         assert "T1" not in reply.text
+        assert (status == 421) is (f"Tunnels need the same port: {of_store.base}" in reply.text)
 
 
 @pytest.mark.parametrize(
