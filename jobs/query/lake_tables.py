@@ -104,7 +104,10 @@ class LakeTables:
         """The stores that have messages, by their labels."""
         found = {_store_of(row) for row in self._actions(MESSAGES)}
         if None in found:  # a file of several stores, or one without statistics
-            rows = self.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE total_size IS NOT NULL")  # noqa: S608 - a name of ours
+            rows = self.rows(
+                f"SELECT DISTINCT coalesce(broker, '') AS broker, store_id FROM {MESSAGES} "  # noqa: S608 - a name of ours
+                "WHERE total_size IS NOT NULL AND store_id IS NOT NULL"  # a row without it belongs to no store
+            )
             found = {LakeStore(row["broker"], row["store_id"]) for row in rows}
         by_id = {store.store_id: store for store in sorted(filter(None, found))}  # another engine may change a label
         return sorted(by_id.values())

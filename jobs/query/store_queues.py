@@ -120,18 +120,20 @@ class StoreQueues(StoreView):
             return self._log.message(topic, queue_id, queue_offset) if self._is_in_log(topic) else None
         index = self._unit_holding(queue, queue_offset) if queue.is_batch else queue_offset
         unit = queue.unit(index) if index >= 0 else None
+        pointed_at = None
         if unit is not None:
-            message = self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
-            if message is None or self._is_in_queue(message, topic, queue_id, queue_offset):
-                return message
+            pointed_at = self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
+            if pointed_at is None or self._is_in_queue(pointed_at, topic, queue_id, queue_offset):
+                return pointed_at
             self.lack(f"unit {queue_offset} of {topic}/{queue_id} points at another message, at {unit.physical_offset}")
         if queue.is_batch or not self.searches_all:
-            self.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
-            return None
+            if pointed_at is None:
+                self.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
+            return pointed_at
         message = self._log.message(topic, queue_id, queue_offset)
         if message is not None:
             self.say(f"units of {topic}/{queue_id} are missing in its files: the log itself is searched")
-        return message
+        return message or pointed_at  # a broker answers with the message that the unit points at
 
     def _is_in_queue(self, message: Message, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Return whether a message belongs where a unit has it; batches have units of several numbers."""

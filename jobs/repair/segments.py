@@ -179,6 +179,7 @@ def _is_as_stored(mended: MendedSegment) -> bool:
 
 def mend_segment(work: MendWork, *, begun_in: Path) -> RestoredSegment:
     """Write a segment from the lake's rows, then from the store's file what is sound there, or what the lake lacks."""
+    Path(work.lake.path).unlink(missing_ok=True)  # of an earlier attempt of this task that died at its end
     result = restore_segment(work.lake, begun_in)
     if work.segment is not None:
         base, limit = work.lake.base_offset, work.lake.base_offset + work.lake.size

@@ -215,11 +215,20 @@ def _sweep(out: Path) -> None:
 
 
 def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
-    """Write a segment; before it gets its name, note the result and the state of the file for `--resume`."""
+    """
+    Write a segment; before it gets its name, note the result and the state of the file for `--resume`.
+
+    An earlier attempt of this task may have died after its note: the segment is kept if it got its name.
+    """
+    path, place = Path(folder) / f"{work.base_offset:020d}{_NOTE}", Path(work.path)
+    if path.exists():
+        finished = _finished(Path(folder), {work.base_offset: place})
+        if finished:
+            return finished[work.base_offset]
 
     def note(result: RestoredSegment, file: FileState) -> None:
         described = {"result": result._asdict(), "files": {work.path: file}}
-        LocalStorage().create(f"{folder}/{work.base_offset:020d}{_NOTE}", json.dumps(described).encode())
+        LocalStorage().create(str(path), json.dumps(described).encode())
 
     with room_for(work.path, work.size):
         return restore_segment(work, Path(folder), note)
@@ -228,9 +237,11 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
 def _finished(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, RestoredSegment]:
     """Return the noted segments that are there; delete the note of one that never got its name, or was deleted."""
     results = {}
-    for path in sorted(unfinished.glob(f"[0-9]*{_NOTE}")):
+    for base_offset, place in sorted(paths.items()):
+        path = unfinished / f"{base_offset:020d}{_NOTE}"
+        if not path.exists():
+            continue
         note = json.loads(read_file(path))
-        place = paths[int(path.name.removesuffix(_NOTE))]
         file = FileState.of(place)
         if file is None:
             path.unlink()
