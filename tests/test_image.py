@@ -55,7 +55,8 @@ def test_what_the_image_runs_while_it_is_made_runs_here() -> None:
     commands = [json.loads(value) for name, value in instructions() if name == "RUN" and value.startswith("[")]
     (fetch,) = [command for command in commands if "-c" in command]
 
-    assert [["./spark-submit.sh", "--version"], fetch] == commands
+    compile_once = [".venv/bin/python", "-m", "rmq_formats.warm_up"]
+    assert [["./spark-submit.sh", "--version"], fetch, compile_once] == commands
     program = fetch[-1].replace("'delta', 's3'", "'delta',")
     assert 0 == subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode
 

@@ -66,7 +66,7 @@ def test_an_export_of_nothing_says_why(places: dict[str, Path], tmp_path: Path, 
         assert early.document["reason"]["text"].startswith(
             "no message of T1 in these times: the messages there were stored"
         )
-        assert "needs a name" in stdout.err
+        assert "else name a FILE" in stdout.err
 
 
 def test_an_export_of_nothing_leaves_no_file_in_the_way_of_the_corrected_command(
