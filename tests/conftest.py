@@ -73,6 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="every case of every matrix, not a sample")
+    parser.addoption("--record", action="store_true", help="write what the commands of transcripts print now")
     parser.addoption("--sample-seed", type=int, default=SEED, help="another sample of each matrix")
 
 
