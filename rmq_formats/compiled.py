@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
 from numba import config as _config
 from numba import njit
@@ -153,7 +154,7 @@ def _copy_from(read_only: Sequence[Path], directory: Path) -> None:
     for path in sorted(source.rglob("*.nb[ci]"), key=lambda path: path.suffix) if source is not None else ():
         target = directory / path.relative_to(source or path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        attempt = target.with_name(f".{target.name}.{os.getpid()}")
+        attempt = target.with_name(f".{target.name}.{uuid4()}")
         shutil.copyfile(path, attempt)
         attempt.replace(target)
 

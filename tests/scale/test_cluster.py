@@ -140,7 +140,7 @@ def test_workers_without_a_home_get_our_code(cluster: Cluster, store: Path, tmp_
     python = tmp_path / "python"
     packages = sysconfig.get_path("purelib")
     python.write_text(
-        f'#!/bin/sh\nPYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}} exec {cluster.folder / "bare"} "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}} exec {cluster.folder / "bare" / "bin" / "python"} "$@"\n'
     )
     python.chmod(0o755)
     temporary = cluster.folder / "temporary"

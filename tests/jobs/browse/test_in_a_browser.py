@@ -14,6 +14,7 @@ from tests.support.browser import Browser, browser, needs_chromium
 from tests.support.lakes import ingest_store
 from tests.support.pages import Pages, served
 from tests.support.published import axe
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, needs_chromium]
 VIEWS = ("/", "/messages", "/messages?topic=T1", "/topics", "/topics?system=1", "/groups", "/unfinished")
@@ -42,7 +43,9 @@ def opened(request: pytest.FixtureRequest, places: dict[str, Path]) -> Iterator[
 def test_the_address_opens_the_pages_and_each_leads_on(opened: tuple[Pages, Browser]) -> None:
     pages, page = opened
     page.open(pages.address)
-    assert f"{pages.base}/" == page.value("location.href")
+    # The address leads on by a refresh: its load event comes before that of the page.
+    place = "location.href + document.readyState"
+    wait_until(lambda: page.value(place) == f"{pages.base}/complete", lambda: page.value(place))
     gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
     assert [True] * len(gaps) == ["no index file has the keys" in one for one in gaps]
     assert (len(gaps) > 0) is ("to scale" in page.value("document.body.innerText"))
