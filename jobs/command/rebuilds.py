@@ -100,8 +100,10 @@ def put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, h
             return False
         for one in plans:
             held.refuse_changes()
-            install(one)
-            held.installed |= one.changed
+            try:
+                install(one)
+            finally:  # an error after the exchange must not be explained by the files that this command has put there
+                held.installed |= one.changed
     return True
 
 

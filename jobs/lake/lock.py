@@ -21,6 +21,7 @@ from pathlib import Path
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.space import named
 
 _LOCKS = "_locks"
 _LONGEST_NOTE = 1024
@@ -71,8 +72,9 @@ def _file_held(location: str) -> Iterator[bool]:
         _lock(descriptor)
         was_cut_off = os.fstat(descriptor).st_size > 0
         note = _note()
-        os.pwrite(descriptor, note, 0)  # before the old one is cut: killed in between, the file must not be empty
-        os.ftruncate(descriptor, len(note))
+        with named(str(path)):
+            os.pwrite(descriptor, note, 0)  # before the old one is cut: killed in between, the file must not be empty
+            os.ftruncate(descriptor, len(note))
         yield was_cut_off
         os.ftruncate(descriptor, 0)  # an error or a kill leaves the note: the next run then looks for leftovers
     finally:

@@ -588,7 +588,8 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: HeldStor
                 raise
             done = f"{number} of {counted(len(plans), 'step')} are in place; --undo reverts them"
             raise RefusedError(f"{error}. {done}") from error
-        held.installed |= plan.changed
+        finally:  # an error after the exchange must not be explained by the files that this command has put there
+            held.installed |= plan.changed
 
 
 __all__ = ["NotRepairableError", "RefusedError", "RepairRequest", "RepairSummary", "repair", "undo"]

@@ -138,10 +138,8 @@ def test_an_executor_that_dies_costs_its_tasks_once_more_and_nothing_is_compiled
 
 def test_workers_without_a_home_get_our_code(cluster: Cluster, store: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
-    packages = sysconfig.get_path("purelib")
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}} exec {cluster.folder / "bare" / "bin" / "python"} "$@"\n'
-    )
+    packages, bare = sysconfig.get_path("purelib"), cluster.folder / "bare" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}} exec {bare} "$@"\n')
     python.chmod(0o755)
     temporary = cluster.folder / "temporary"
     temporary.mkdir()

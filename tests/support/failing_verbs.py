@@ -222,7 +222,8 @@ def _wrong(expected: Try, found: Try) -> list[str]:
         return [f"traceback, exit code {found.code}: {found.said[-1500:]}"]
     if found.code == expected.code and _text(found.said) == _text(expected.said):
         return []
-    parts = Path(found.hit.partition(" ")[2]).parts
+    # A file is written as `.NAME.attempt-UUID` first: NAME is what a user knows.
+    parts = [re.sub(r"^\.(.+)\.attempt-.*", r"\1", part) for part in Path(found.hit.partition(" ")[2]).parts]
     # Of a full disk, and of a temporary file of ours, the directory says enough.
     is_enough = "No space left on device" in found.said or any(part.startswith(".") for part in parts)
     is_named = any(part in found.said for part in (parts if is_enough else parts[1:] or parts))
