@@ -196,10 +196,8 @@ def shown(work: Work, done: Callable[[], int] = int, messages: Callable[[], int]
 
 
 @contextmanager
-def of_spark_job(
-    spark: "SparkSession", work: Work, done: Callable[[], int] = int, messages: Callable[[], int] = int
-) -> Iterator[None]:
-    """Show the progress of the Spark jobs that the block starts: *done*, but at least the share of ended tasks."""
+def of_spark_job(spark: "SparkSession", work: Work, messages: Callable[[], int] = int) -> Iterator[None]:
+    """Show the progress of the Spark jobs that the block starts, by the share of ended tasks."""
     context = spark.sparkContext
     group = f"rmq-lake {work.label} {id(object())}"
     context.setJobGroup(group, work.label, interruptOnCancel=True)
@@ -212,7 +210,7 @@ def of_spark_job(
             info = tracker.getJobInfo(job)
             stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
             ended += sum(stage.numCompletedTasks for stage in stages if stage)
-        return max(min(ended, tasks) * work.total // max(tasks, 1), min(done(), work.total))
+        return min(ended, tasks) * work.total // max(tasks, 1)
 
     with shown(work, so_far, messages):
         yield

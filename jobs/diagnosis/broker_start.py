@@ -18,7 +18,7 @@ from jobs.store.index_files import header_of
 from jobs.store.log_ends import last_units
 from jobs.store.queue_evidence import QueueEvidence
 from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unwritten, queues_of_files, undecided_sizes
-from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_size
+from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_sizes
 from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.release import Writers
 from jobs.store.segment_walk import walk
@@ -232,7 +232,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
     """Walk over the part of the log that a start reads; None if that part is too large."""
     starts = [gathered(store, release).walks_from for release in releases_of(writers)]
     begin = min((start for start in starts if start is not None), default=None)
-    if begin is None or not (deep or written_size(plan_ranges(store, begin)) < _WALKED):
+    if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None
     newest = newest_written(store)
     places: list[BadPlace] = []

@@ -1,28 +1,24 @@
 """
 The records of a log as one pass sees them: which are damaged, and which a checksum or their own bytes contradict.
 
-`LogWatch` looks at the records on their way to the part that reads the log anyway, so the log is not read once more.
+`LogCheck` is a collector: it looks at the records on their way to the task that reads the log anyway.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from jobs.diagnosis.broker_start import BadPlace, WalkedLog
 from jobs.diagnosis.store_times import StoreTimes, StrayTime, stray_times
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
-from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Range
-from jobs.store.workers import DelegatingWorkers, Workers
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, INNER_MULTI_DISPATCH
 
-Result = TypeVar("Result")
 _KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.ZEROS: ZEROED_PROPERTIES}
 
 
@@ -97,47 +93,31 @@ class RangeCheck:
         self.places.append(BadPlace(offset, end, self.messages + records_before))
 
 
-class _Watched(NamedTuple, Generic[Result]):
-    """The result of a task over a range, and the damage in that range."""
-
-    payload: Result
-    check: RangeCheck
-
-
-def _checked(range_: Range, pieces: Iterator[Records | Piece], *, task: Task[Result]) -> _Watched[Result]:
-    check = RangeCheck()
-    return _Watched(task(range_, check.watch(pieces)), check)
-
-
 def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:
-    """Read a range for nobody but the watch."""
+    """Consume the range; only collectors use it."""
     for _ in pieces:
         pass
 
 
-class LogWatch(DelegatingWorkers):
-    """Workers that check every range of the log that they are given; the first pass over it is the one that counts."""
+class LogCheck:
+    """Collects the damage of the log during the first pass over it."""
 
-    def __init__(self, workers: Workers) -> None:
-        super().__init__(workers)
-        self.checks: list[RangeCheck] | None = None
+    of_range = RangeCheck
+
+    def __init__(self) -> None:
+        self.checks: list[RangeCheck] = []
+        self.is_complete = False
 
     @property
     def doubtful(self) -> list[tuple[int, int]]:
         """Begin and end of records that a broker accepts although they are not as it wrote them."""
-        return [(one.offset, one.offset + one.size) for check in self.checks or () for one in check.doubtful]
+        return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
-    ) -> list[Outcome[Result]]:
-        """Run *task* on ranges of the log, and check them the first time."""
-        if self.checks is not None:
-            return self.workers.ranges(ranges, task, discard)
-        watched = self.workers.ranges(ranges, partial(_checked, task=task), lambda one: discard(one.payload))
-        self.checks = [outcome.payload.check for outcome in watched]
+    def take(self, collected: Sequence[RangeCheck]) -> None:
+        """Take the checks of all ranges, and compare store times across them."""
+        self.checks, self.is_complete = list(collected), True
         for check, stray in zip(self.checks, stray_times([one.times for one in self.checks]), strict=True):
             check.add_stray_times(stray)
-        return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
 
 
 def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:

@@ -22,7 +22,7 @@ from jobs.lake.open_damage import OpenDamage
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
-from jobs.store.ranges import plan_ranges, written_size
+from jobs.store.ranges import plan_ranges, written_sizes
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection, TopicChoices, TopicsError
 from jobs.store.store import Segment, Store
@@ -86,7 +86,7 @@ class Look:
             return None
         try:
             read_to = self._manifests[0]["to_offset"] if self._manifests else 0
-            return written_size(plan_ranges(store, read_to))
+            return sum(written_sizes(plan_ranges(store, read_to)))
         except _DOUBTS:  # what nobody can read ends the run wherever it works
             return store.log_size
 

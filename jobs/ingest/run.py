@@ -37,7 +37,7 @@ from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.locations import normalise
 from jobs.storage.space import room_for
 from jobs.store.beside_broker import check_room
-from jobs.store.chain import Outcome, watermark
+from jobs.store.chain import Outcome, read_chained, watermark
 from jobs.store.ranges import Newest, Range, Settling, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
 from jobs.store.selection import Selection, TopicsError
@@ -139,7 +139,7 @@ class _Run(NextRun):
             return
         work = RangePass(self.output, tuple(one.collector for one in started))
         with followed_by(self.summary.bytes_left):
-            outcomes = self.workers.ranges(ranges, work, work.discard)
+            outcomes = read_chained(self.workers, ranges, work, work.discard)
         self.clock.lap("reading and writing")
         self._note_read(outcomes)
         for number, (product, one) in enumerate(zip(products, started, strict=True)):

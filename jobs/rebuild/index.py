@@ -18,7 +18,7 @@ from jobs.console.amounts import counted
 from jobs.console.result import Result as Outcome
 from jobs.console.severity import Judged, Severity, worst_met
 from jobs.diagnosis.file_faults import FileFault, file_fault
-from jobs.diagnosis.log_check import LogWatch
+from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import (
     BuiltFile,
@@ -255,15 +255,15 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
     store, files, settings = before
     geometry = settings.geometry.value
     ranges = plan_ranges(store, range_size=request.range_size)
-    watch = LogWatch(workers)
+    check = LogCheck()
     log, rules = ListedLog(store, ranges), settings.rules.value.rules
-    explanation = explain(watch, log, files, geometry, rules, scratch, lambda: watch.doubtful)
+    explanation = explain(workers, log, files, geometry, rules, scratch, lambda: check.doubtful, check)
     row, found = explanation.row, explanation.files
     held: set[str] = set()
     proof = None
     if request.proven_only:
         held = {one.real.name for one in found if _may_be_right(one, found, row, store, geometry)} - request.accepted
-        proof = _Proof(held, [row.find(start) for start, _ in watch.doubtful])
+        proof = _Proof(held, [row.find(start) for start, _ in check.doubtful])
     kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.real.name in held)]
     damaged = [
         one.real.name

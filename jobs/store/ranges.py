@@ -7,6 +7,7 @@ never changes the result, and no byte is read twice to plan.
 """
 
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -80,6 +81,11 @@ class Range:
         """The physical offset after the last byte."""
         return self.base_offset + self.end
 
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self.end - self.start
+
     def open(self) -> AbstractContextManager[Reader]:
         """Open the segment."""
         return self.storage.open(self.location)
@@ -139,22 +145,23 @@ def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def written_size(ranges: Sequence[Range]) -> int:
-    """Return how many bytes of log ranges hold, at most twice as many in the last file: it is mostly unwritten."""
-    size = 0
-    for range_ in ranges:
-        length = range_.end - range_.start
-        size += length if range_.final else _written_in(range_, length)
-    return size
+def written_sizes(ranges: Sequence[Range]) -> list[int]:
+    """Return the bytes that each range holds, at most twice as many in the last file: it is mostly unwritten."""
+    return [range_.size if range_.final else _written_in(range_) for range_ in ranges]
 
 
-def _written_in(range_: Range, length: int) -> int:
-    """Return the least doubled step in a range after which zeros follow; its length where none do."""
-    step = _STEP
-    with range_.open() as file:
-        while step < length and any(file.read(range_.start + step, min(_UNWRITTEN, length - step))):
-            step *= 2
-    return min(step, length)
+def _written_in(range_: Range) -> int:
+    """Return the least doubled step in a range after which zeros follow; its size where none do."""
+    steps = [_STEP << doubling for doubling in range(max((range_.size - 1) // _STEP, 0).bit_length())]
+    try:
+        with range_.open() as file:
+
+            def is_unwritten(step: int) -> int:
+                return not any(file.read(range_.start + step, min(_UNWRITTEN, range_.size - step)))
+
+            return [*steps, range_.size][bisect_left(steps, 1, key=is_unwritten)]
+    except OSError:  # this is an estimate; the task that reads the range reports the error
+        return range_.size
 
 
 class Newest(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from jobs.store.chain import Outcome, Task
+from jobs.store.chain import C, LogCollector, Outcome, Task, read_chained
 from jobs.store.ranges import Newest, Range, beginning_of
 from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
@@ -101,10 +101,14 @@ def _still_begins(newest: Newest, store: Store) -> bool:
 
 
 def read_what_stays(
-    workers: Workers, log: ListedLog, task: Task[T], discard: Callable[[T], object]
+    workers: Workers,
+    log: ListedLog,
+    task: Task[T],
+    discard: Callable[[T], object],
+    collector: LogCollector[C] | None = None,
 ) -> list[Outcome[T]]:
     """Run *task* on the ranges of a log; return those after the last segment that was deleted meanwhile."""
-    outcomes = workers.ranges(log.ranges, task, discard)
+    outcomes = read_chained(workers, log.ranges, task, discard, collector)
     confirm_deleted(log.store, outcomes)
     deleted = {outcome.range.location for outcome in outcomes if outcome.seen.was_deleted}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +15,8 @@ from pyspark.sql import SparkSession
 from jobs.console.progress import Work, of_spark_job
 from jobs.launch.session import await_workers, hadoop_options
 from jobs.storage.locations import is_local
-from jobs.store.chain import Outcome, Task, chained, compile_first, run_range
-from jobs.store.ranges import Range
 from jobs.store.store import Segment
-from jobs.store.tally import Tally
-from jobs.store.workers import Item, Result
+from jobs.store.workers import Item, Result, compile_first, record_count
 from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.errors import FormatError
 
@@ -32,7 +28,7 @@ class Counts(NamedTuple):
     ranges: int = 0  # of the log, each read by a task
 
 
-_counts = [Counts()]  # since somebody has taken them
+_counts = [Counts()]  # since the last call of `taken_counts`
 
 
 def taken_counts() -> Counts:
@@ -58,38 +54,31 @@ class SparkWorkers:
         """The cores of the session."""
         return self.spark.sparkContext.defaultParallelism
 
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
-    ) -> list[Outcome[Result]]:
-        """Run *task* on ranges side by side; progress is in bytes, of tasks that are at work, too."""
-        await_workers()
-        size = sum(range_.end - range_.start for range_ in ranges)
-        if IS_FIRST_USE and (self.spark.sparkContext.master or "").startswith("local"):
-            compile_first()
-        records = self.spark.sparkContext.accumulator(0)
-        with Tally.of(len(ranges)) as tally:
-
-            def run(some: Sequence[Range]) -> list[Outcome[Result]]:
-                def work(numbered: tuple[int, Range]) -> Outcome[Result]:
-                    number, range_ = numbered
-                    outcome = run_range(range_, task, partial(tally.noted, number, range_) if is_first else iter)
-                    records.add(outcome.seen.records)
-                    return outcome
-
-                is_first = some is ranges  # what is read again is counted already
-                return self._run(list(enumerate(some)), work)
-
-            _counts[0] = _counts[0]._replace(ranges=_counts[0].ranges + len(ranges))
-            work = Work("reading", size, tasks=len(ranges))
-            with of_spark_job(self.spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
-                return chained(ranges, run, discard)
-
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
-        """Run *task* on items side by side."""
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        """Run *task* on items side by side, one Spark task an item."""
         if not items:
             return []
-        with of_spark_job(self.spark, Work(label, len(items), "parts")):
-            return self._run(items, task)
+        records = self.spark.sparkContext.accumulator(0)
+        if sizes:
+            await_workers()
+            if IS_FIRST_USE and (self.spark.sparkContext.master or "").startswith("local"):
+                compile_first()
+            _counts[0] = _counts[0]._replace(ranges=_counts[0].ranges + len(items))
+
+        def counted(item: Item) -> Result:
+            result = task(item)
+            records.add(record_count(result))
+            return result
+
+        work = Work(label, sum(sizes), tasks=len(items)) if sizes else Work(label, len(items), "parts")
+        with of_spark_job(self.spark, work, lambda: records.value):
+            return self._run(items, counted if sizes else task)
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
         """Return the segments that the executors do not see: Spark is asked for each, if they are elsewhere."""
@@ -98,9 +87,7 @@ class SparkWorkers:
         return unseen(segments, seen_by_executors(self.spark, segments))
 
     def _run(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
-        """Run *task* on each item, one Spark task an item; what fails twice is raised as it was there."""
-        if not items:
-            return []
+        """Run *task* on each item; an error of the second attempt is raised as it was there."""
 
         def work(part: Iterable[Item]) -> Iterator[tuple[bool, Result | FormatError | OSError]]:
             context = TaskContext.get()

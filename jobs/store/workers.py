@@ -1,25 +1,31 @@
 """
-Workers: this process, one item after the other, or Spark's tasks; both give the same results.
+Workers: this process, or Spark's tasks; both give the same results.
 
-Results are the same. Spark's are in `jobs.store.spark_workers`, so that nothing here imports pyspark.
-`WorkersOnDemand` is both: what is small is done before a task would have begun.
+Spark's are in `jobs.store.spark_workers`, so that nothing here imports pyspark. `WorkersOnDemand` is both: little work
+is done in this process before a Spark task would have begun.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import accumulate
 from typing import Protocol, TypeVar
 
-from jobs.console.progress import Work, shown
-from jobs.store.chain import Outcome, Task, ahead, chained, run_here, run_range
-from jobs.store.ranges import SMALL, Range, written_size
+from jobs.console.progress import Work, made_once, shown
+from jobs.store.ranges import SMALL
 from jobs.store.store import Segment
+from rmq_formats.compiled import IS_FIRST_USE
+from rmq_formats.warm_up import warm_up
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_COMPILING = "rmq-lake: compiling what reads the log, once …"
 
 
 class Workers(Protocol):
-    """Runs tasks and returns what they return, in order."""
+    """Runs tasks and returns their results, in order."""
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -27,123 +33,138 @@ class Workers(Protocol):
 
     @property
     def width(self) -> int:
-        """How many tasks run at once."""
+        """The number of tasks that run side by side."""
 
     @property
     def has_repeated(self) -> bool:
-        """Whether a task took more than one attempt: what another one wrote before it died is there still."""
+        """Whether a task took more than one attempt, so that files of a failed attempt may remain."""
 
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object]
-    ) -> list[Outcome[Result]]:
-        """Run *task* on ranges of the log, and give those that chain."""
-
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
-        """Run *task* on each item; *label* says what that does."""
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        """Run *task* on each item. Progress shows *label*; it counts bytes if *sizes* gives those of each item."""
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that the driver sees and those who work do not."""
+        """Return the segments that the driver sees and the tasks do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
-    """This process, without Spark."""
+    """This process, one item after the other, without progress."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     width: int = 1
     has_repeated: bool = False
 
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
-    ) -> list[Outcome[Result]]:
-        """Run *task* on one range after the other."""
-        return chained(ranges, lambda some: [run_range(range_, task) for range_ in some], discard)
-
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
         """Run *task* on one item after the other."""
-        del label
+        del label, sizes
         return [task(item) for item in items]
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return none: what the driver sees, this process sees."""
+        """Return none: this process sees every segment that the driver sees."""
         del segments
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class InProcessWorkers(OneByOne):
-    """This process, too, which shows how far it is; where tasks are mostly machine code, in as many threads."""
+    """This process, with progress, in as many threads as the workers are wide."""
 
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
-    ) -> list[Outcome[Result]]:
-        """Run *task* on ranges, as many at once as the workers are wide."""
-        return list(run_here(ranges, task, discard, self._threads))
-
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
-        """Run *task* on items, as many at once as the workers are wide."""
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        """Run *task* on items side by side."""
+        if sizes and IS_FIRST_USE:
+            compile_first()
+        done = [0, *(accumulate(sizes) if sizes else range(1, len(items) + 1))]
+        work = Work(label, done[-1]) if sizes else Work(label, done[-1], "parts")
         results: list[Result] = []
-        with shown(Work(label, len(items), "parts"), lambda: len(results)):
-            results.extend(ahead(task, items, self._threads) if self._threads else map(task, items))
+        with shown(work, lambda: done[len(results)], lambda: sum(map(record_count, results))):
+            results.extend(_in_threads(task, items, self.width) if self.width > 1 else map(task, items))
         return results
 
-    @property
-    def _threads(self) -> int:
-        return self.width if self.width > 1 else 0
 
+class WorkersOnDemand:
+    """This process for little work, and Spark from the first large plan on until plans are small again."""
 
-class DelegatingWorkers:
-    """Workers that pass each task to others."""
-
-    def __init__(self, workers: Workers) -> None:
-        self.workers = workers
+    def __init__(self, spark: Callable[[], Workers], here: OneByOne | None = None, small: int = SMALL) -> None:
+        """Call *spark* when the first plan of at least *small* bytes comes; *here* does the others."""
+        self._here = here or OneByOne()
+        self._workers: Workers = self._here
+        self._spark = spark
+        self.small = small
 
     @property
     def options(self) -> Mapping[str, str]:
         """Settings of the file systems that they read and write."""
-        return self.workers.options
+        return self._workers.options
 
     @property
     def width(self) -> int:
-        """How many tasks run at once."""
-        return self.workers.width
+        """The number of tasks that run side by side."""
+        return self._workers.width
 
     @property
     def has_repeated(self) -> bool:
         """Whether a task took more than one attempt."""
-        return self.workers.has_repeated
+        return self._workers.has_repeated
 
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
-    ) -> list[Outcome[Result]]:
-        """Run *task* on ranges of the log."""
-        return self.workers.ranges(ranges, task, discard)
-
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
-        """Run *task* on each item."""
-        return self.workers.map(items, task, label)
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        """Run *task* on each item, here or on Spark, as the last items with *sizes* demanded."""
+        if sizes and sum(sizes) < self.small:
+            self._workers = self._here
+        elif sizes and self._workers is self._here:
+            self._workers = self._spark()
+        return self._workers.map(items, task, label, sizes)
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that the driver sees and those who work do not."""
-        return self.workers.unseen(segments)
+        """Return the segments that the driver sees and the tasks do not."""
+        return self._workers.unseen(segments)
 
 
-class WorkersOnDemand(DelegatingWorkers):
-    """This process while there is little to read, and from the first large plan on a session, until plans are small."""
+def record_count(result: object) -> int:
+    """Return the number of records that were read for a result of a task, if it is that of a range of the log."""
+    return int(getattr(getattr(result, "seen", None), "records", 0))
 
-    def __init__(self, spark: Callable[[], Workers], here: OneByOne | None = None, small: int = SMALL) -> None:
-        """Start no session before *spark* is called for one; *here* does small tasks."""
-        self._here = here or OneByOne()
-        super().__init__(self._here)
-        self._spark = spark
-        self.small = small
 
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
-    ) -> list[Outcome[Result]]:
-        """Run *task* on ranges of the log: here where less than `small` bytes are written in them."""
-        if written_size(ranges) < self.small:
-            self.workers = self._here
-        elif self.workers is self._here:
-            self.workers = self._spark()
-        return super().ranges(ranges, task, discard)
+@cache
+def compile_first() -> None:
+    """Compile the scan of a log at its first use on this machine, once a process."""
+    with made_once(_COMPILING):
+        warm_up()
+
+
+def _in_threads(task: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """Yield the result for each item, in order, while so many *threads* work on the next ones."""
+    pool = ThreadPoolExecutor(threads)
+    working: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            working.append(pool.submit(task, item))
+            if len(working) > threads:
+                yield working.popleft().result()
+        while working:
+            yield working.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

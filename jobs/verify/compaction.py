@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.console.amounts import counted
-from jobs.diagnosis.log_check import LogWatch, RangeCheck
+from jobs.diagnosis.log_check import LogCheck, RangeCheck
 from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
+from jobs.store.chain import read_chained
 from jobs.store.queue_files import QueueFile, StoredQueue, stored_queues
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
 from jobs.store.store import Segment, Store, StoredFile, list_again
@@ -177,9 +178,10 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
     most = file.log.size // MIN_RECORD_SIZE + 1
     units = _units(file.queue(store), most)  # before the log: what it has more is behind
     log = file.store(store)
-    watch = LogWatch(OneByOne())
-    outcomes = watch.ranges(plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE), partial(_collect, work=work))
-    checks = watch.checks or []
+    check = LogCheck()
+    ranges = plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE)
+    outcomes = read_chained(OneByOne(), ranges, partial(_collect, work=work), collector=check)
+    checks = check.checks
     made = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload for outcome in outcomes)])
     findings = list(_of_records(work.file, log, checks, made))
     behind = 0

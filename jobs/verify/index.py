@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from jobs.console.moments import time_text
 from jobs.diagnosis.checkpoint import checkpoint_of
-from jobs.diagnosis.log_check import LogWatch
+from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
     INDEX,
@@ -35,6 +35,7 @@ from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.release import eras_of, given_rules
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store, list_again
+from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.compare import Part
@@ -67,33 +68,35 @@ _CAUSES = {
 }
 
 
-def verify_index(
-    watch: LogWatch,
+def verify_index(  # noqa: PLR0913, PLR0917 - the log, what is wanted, and what is known of it
+    workers: Workers,
     store: Store,
     wanted: Wanted,
     range_size: int = DEFAULT_RANGE_SIZE,
     scratch_location: str | None = None,
+    check: LogCheck | None = None,
 ) -> PartReport:
-    """Return the findings on the index files of a store, after a first pass over its log."""
+    """Return the findings on the index files of a store; *check* has seen its log, or sees it now."""
     files = real_files(store)
     if not files:
-        in_rocksdb = verify_rocksdb_index(watch, store, wanted.release, range_size, scratch_location)
+        in_rocksdb = verify_rocksdb_index(workers, store, wanted.release, range_size, scratch_location)
         if in_rocksdb:
             return in_rocksdb
     log = ListedLog(store, plan_ranges(store, range_size=range_size))
     if not files:
-        with scratch_for(scratch_location, watch.options) as scratch:
-            return _without_files(watch, log, wanted, scratch)
+        with scratch_for(scratch_location, workers.options) as scratch:
+            return _without_files(workers, log, wanted, scratch)
     try:
         settings = settle(store, files, wanted)
     except UndecidedError as error:
-        with scratch_for(scratch_location, watch.options) as scratch:
-            missing = _missing_before(watch, log, files, wanted, scratch)
+        with scratch_for(scratch_location, workers.options) as scratch:
+            missing = _missing_before(workers, log, files, wanted, scratch)
         return PartReport([missing] if missing else [], {"files": len(files)}, unverified=str(error))
-    with scratch_for(scratch_location, watch.options) as scratch:
+    with scratch_for(scratch_location, workers.options) as scratch:
         rules = settings.rules.value.rules
         geometry = settings.geometry.value
-        explanation = explain(watch, log, files, geometry, rules, scratch, lambda: watch.doubtful)
+        check = check or LogCheck()
+        explanation = explain(workers, log, files, geometry, rules, scratch, lambda: check.doubtful, check)
         behind = list(_behind(explanation, store))
         findings = [
             *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
@@ -116,7 +119,7 @@ def verify_index(
     return PartReport(findings, numbers, notes)
 
 
-def _without_files(watch: LogWatch, log: ListedLog, wanted: Wanted, scratch: Scratch) -> PartReport:
+def _without_files(workers: Workers, log: ListedLog, wanted: Wanted, scratch: Scratch) -> PartReport:
     """Explain missing index files: the checkpoint shows whether there were full ones, the configuration whether any."""
     conf, checkpoint = wanted.conf, checkpoint_of(log.store)
     time = 0 if checkpoint is None else checkpoint.index_timestamp
@@ -125,7 +128,7 @@ def _without_files(watch: LogWatch, log: ListedLog, wanted: Wanted, scratch: Scr
     elif not conf.makes_index_files:
         note = "the broker's configuration switches index files off"
         return PartReport(numbers={"files": 0}, notes=[note])
-    elif conf.is_given and not _sure_keys(watch, log, wanted, scratch):
+    elif conf.is_given and not _sure_keys(workers, log, wanted, scratch):
         return PartReport(numbers={"files": 0}, notes=["there are no index files, and no message has a key"])
     elif conf.is_given:
         expected = "files, which the broker's configuration switches on"
@@ -139,7 +142,7 @@ def _without_files(watch: LogWatch, log: ListedLog, wanted: Wanted, scratch: Scr
 
 
 def _missing_before(
-    watch: LogWatch, log: ListedLog, files: Sequence[RealFile], wanted: Wanted, scratch: Scratch
+    workers: Workers, log: ListedLog, files: Sequence[RealFile], wanted: Wanted, scratch: Scratch
 ) -> Finding | None:
     """Return the finding that keys come before the first index file; its header shows that under any geometry."""
     first = next((file for file in files if file.header.entry_count), None)
@@ -147,7 +150,7 @@ def _missing_before(
     ranges = [range_ for range_ in log.ranges if range_.start_offset < begin]
     if first is None or not ranges:
         return None
-    row = _sure_keys(watch, log._replace(ranges=ranges), wanted, scratch)
+    row = _sure_keys(workers, log._replace(ranges=ranges), wanted, scratch)
     keys = row.find(begin)
     if not keys:
         return None
@@ -157,10 +160,10 @@ def _missing_before(
     return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {keys} keys", "", cause, keys, offset)
 
 
-def _sure_keys(watch: LogWatch, log: ListedLog, wanted: Wanted, scratch: Scratch) -> KeyRow:
+def _sure_keys(workers: Workers, log: ListedLog, wanted: Wanted, scratch: Scratch) -> KeyRow:
     """Return the keys that the broker has put: where its release is not given, those that every release puts."""
     rules = given_rules(wanted.release) if wanted.release else rules_of((0, eras_of(log.store)[0].lowest))
-    return collect_keys(watch, log, rules, scratch)
+    return collect_keys(workers, log, rules, scratch)
 
 
 def _is_finding(explained: Explained) -> bool:

@@ -13,7 +13,7 @@ from jobs.console.amounts import counted
 from jobs.console.moments import time_text
 from jobs.diagnosis.broker_start import QueueStop
 from jobs.diagnosis.checkpoint import checkpoint_of
-from jobs.diagnosis.log_check import check_range
+from jobs.diagnosis.log_check import LogCheck, check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
@@ -26,7 +26,7 @@ from jobs.lake.findings import (
 from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
 from jobs.store.broker_config import CONSUMERS_FILE, Progress, ReaderKind, broker_config
-from jobs.store.chain import watermark
+from jobs.store.chain import read_chained, watermark
 from jobs.store.config_files import TOPICS_FILE, read_config
 from jobs.store.features import features_of
 from jobs.store.queue_files import (
@@ -112,18 +112,22 @@ class QueueFindings(NamedTuple):
 
 
 def compare_queues(
-    workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE
+    workers: Workers,
+    store: Store,
+    rules: QueueRules,
+    range_size: int = DEFAULT_RANGE_SIZE,
+    check: LogCheck | None = None,
 ) -> QueueFindings:
-    """Compare the queues of a store with its log, which is read once."""
+    """Compare the queues of a store with its log, which is read once; *check* sees each record."""
     try:
         stored = rocksdb_queues(store)
         if stored is not None:
             stored.rows.check()
     except FormatError as error:
-        return QueueFindings(_unreadable(error, store), _read_log(workers, store, range_size))
+        return QueueFindings(_unreadable(error, store), _read_log(workers, store, range_size, check))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = broker_config(store).progress  # read now, yielded later
-    joined = join(workers, store, rules, range_size)
+    joined = join(workers, store, rules, range_size, check)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
@@ -180,9 +184,10 @@ def _unreadable(error: FormatError, store: Store) -> PartReport:
     return PartReport([unreadable_database(QUEUES, error, store, ", or lack these queues")])
 
 
-def _read_log(workers: Workers, store: Store, range_size: int) -> int:
-    """Read the log once for all watchers, and return its end."""
-    outcomes = workers.ranges(plan_ranges(store, store.start_offset, range_size), check_range, id)
+def _read_log(workers: Workers, store: Store, range_size: int, check: LogCheck | None) -> int:
+    """Read the log for the check alone, and return its end."""
+    ranges = plan_ranges(store, store.start_offset, range_size)
+    outcomes = read_chained(workers, ranges, check_range, collector=check)
     confirm_deleted(store, outcomes)
     return watermark(outcomes, store.start_offset)
 

@@ -13,7 +13,7 @@ from jobs.console.amounts import counted
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, keeps_half_record, start_outcome
-from jobs.diagnosis.log_check import LogWatch, walked_log
+from jobs.diagnosis.log_check import LogCheck, walked_log
 from jobs.lake.findings import AHEAD_OF_LOG, INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
@@ -116,13 +116,13 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
     check_room(store.root, request.scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
     read = begun_again(store, partial(_log_and_queues, request, workers))
-    index = begun_again(store, partial(_index, request, read.watch))
+    index = begun_again(store, partial(_index, request, workers, read.check))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
     ahead = max([offset for offset in (*known_ahead, read.queues.ahead) if offset is not None], default=None)
     promotion = promotion_of(read.store, read.queues.log_end)
     if promotion is not None and promotion.explains(ahead):
         ahead = None
-    checks = read.watch.checks or []
+    checks = read.check.checks
     log = log_findings(read.store, checks, read.queues.log_end, ahead, request.wanted.conf)
     if promotion is not None:
         set_apart(promotion, log.report, [read.queues.report, index], read.store)
@@ -159,24 +159,24 @@ class _Read:
     """The result of one pass over the log."""
 
     store: Store
-    watch: LogWatch
+    check: LogCheck
     queues: QueueFindings
     releases: Writers
 
 
 def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _Read:
-    watch = LogWatch(workers)
+    check = LogCheck()
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
-    queues = compare_queues(watch, store, rules, request.range_size)
+    queues = compare_queues(workers, store, rules, request.range_size, check)
     add_what_waits(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
-    return _Read(store, watch, queues, releases.value)
+    return _Read(store, check, queues, releases.value)
 
 
-def _index(request: VerifyRequest, watch: LogWatch, store: Store) -> PartReport:
+def _index(request: VerifyRequest, workers: Workers, check: LogCheck, store: Store) -> PartReport:
     try:
-        return verify_index(watch, store, request.wanted, request.range_size, request.scratch)
+        return verify_index(workers, store, request.wanted, request.range_size, request.scratch, check)
     except UndecidedError as error:
         return PartReport(unverified=str(error), numbers={"files": len(store.index_files)})

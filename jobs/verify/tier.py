@@ -14,9 +14,10 @@ import numpy as np
 
 from jobs.console.amounts import counted
 from jobs.console.result import Step
-from jobs.diagnosis.log_check import LogWatch
+from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
 from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.store.chain import read_chained
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import Store
@@ -91,11 +92,14 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
 def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     store = queue.store
     rules = replace(queue_rules(store, known_releases(store, None).value.rules, BrokerConf()), multi_dispatch=False)
-    watch = LogWatch(OneByOne())
-    outcomes = watch.ranges(
-        plan_ranges(store, store.start_offset, range_size), partial(_collect, rules=rules, queue=queue)
+    check = LogCheck()
+    outcomes = read_chained(
+        OneByOne(),
+        plan_ranges(store, store.start_offset, range_size),
+        partial(_collect, rules=rules, queue=queue),
+        collector=check,
     )
-    checks = watch.checks or []
+    checks = check.checks
     findings, lost = record_findings(store, checks)
     end = outcomes[-1].seen.next if outcomes else 0
     expected = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload.units for outcome in outcomes)])

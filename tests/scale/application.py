@@ -10,7 +10,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,11 +22,8 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.launch.session import close, spark_session
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Range
 from jobs.store.spark_workers import SparkWorkers
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
 
 T = TypeVar("T")
 
@@ -59,9 +56,10 @@ class _Counting(SparkWorkers):
 
     asked: list[int] = field(default_factory=list)
 
-    def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
-        self.asked.append(len(ranges))
-        return super().ranges(ranges, task, discard)
+    def map(self, items: Sequence[Any], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Any]:  # noqa: ANN401
+        if sizes:
+            self.asked.append(len(items))
+        return super().map(items, task, label, sizes)
 
 
 @dataclass
@@ -70,17 +68,17 @@ class _Troubled(SparkWorkers):
 
     trouble: Callable[[int, int], object] = max
 
-    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
+    def map(self, items: Sequence[Any], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Any]:  # noqa: ANN401
         trouble = self.trouble
 
-        def troubled(range_: Range, pieces: Iterator[Records | Piece]) -> T:
-            result = task(range_, pieces)
+        def troubled(range_: Range) -> Any:  # noqa: ANN401
+            result = task(range_)
             context = TaskContext.get()
             if context is not None:
                 trouble(range_.start_offset, context.attemptNumber())
             return result
 
-        return super().ranges(ranges, troubled, discard)
+        return super().map(items, troubled if sizes else task, label, sizes)
 
 
 def _failing(lake: str) -> Callable[[int, int], None]:

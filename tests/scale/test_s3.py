@@ -132,11 +132,11 @@ def test_a_sound_store_on_s3_verifies(uploaded: Uploaded) -> None:
 class OvertakenBy(OneByOne):
     """Workers that let another run of the same store come to its end while theirs is reading."""
 
-    def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
-        outcomes = super().ranges(ranges, task, discard)
-        if ranges:
+    def map(self, items: Sequence[Any], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Any]:  # noqa: ANN401
+        results = super().map(items, task, label, sizes)
+        if sizes:
             OVERTAKING.pop()()
-        return outcomes
+        return results
 
 
 OVERTAKING: list[Callable[[], object]] = []
@@ -165,11 +165,11 @@ def test_of_two_runs_at_once_one_wins_and_the_other_says_so(uploaded: Uploaded, 
 class Together(OneByOne):
     """Workers that wait until as many other runs have read their log: what follows, all do at once."""
 
-    def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
-        outcomes = super().ranges(ranges, task, discard)
-        if ranges:
+    def map(self, items: Sequence[Any], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Any]:  # noqa: ANN401
+        results = super().map(items, task, label, sizes)
+        if sizes:
             ALL_HAVE_READ[-1].wait(_SECONDS)
-        return outcomes
+        return results
 
 
 _SECONDS = 240  # of a busy machine

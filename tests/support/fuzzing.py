@@ -17,9 +17,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from jobs.store.chain import chained, run_range, watermark
+from jobs.store.chain import read_chained, watermark
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
@@ -175,9 +176,7 @@ def _log(content: bytes, base: int) -> SegmentBytes:
 def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
     store = list_store(str(root))
     ranges = plan_ranges(store, store.start_offset, range_size)
-    outcomes = chained(
-        ranges, lambda some: [run_range(range_, partial(_collected, _rows if columns else _raw)) for range_ in some]
-    )
+    outcomes = read_chained(OneByOne(), ranges, partial(_collected, _rows if columns else _raw))
     rows = [row for outcome in outcomes for row in outcome.payload[0]]
     damage = [place for outcome in outcomes for place in outcome.payload[1]]
     return Result(rows, sorted(damage), watermark(outcomes, store.start_offset))

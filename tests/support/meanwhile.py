@@ -1,14 +1,11 @@
 """Something that happens to a store at a certain moment of a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Range
-from jobs.store.workers import OneByOne
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
+from jobs.store.workers import Item, OneByOne, Result
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,9 +17,16 @@ class Meanwhile(OneByOne):
 
     happens: Callable[[], object] = lambda: None
 
-    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        self.happens()
-        return OneByOne.ranges(self, ranges, task, discard)
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        if sizes:
+            self.happens()
+        return OneByOne.map(self, items, task, label, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +35,19 @@ class BetweenRanges(OneByOne):
 
     happens: Callable[[Range], object] = id
 
-    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        return OneByOne.ranges(self, ranges, self._preceded(task), discard)
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        def with_it(item: Item) -> Result:
+            if isinstance(item, Range):
+                self.happens(item)
+            return task(item)
 
-    def _preceded(self, task: Task[T]) -> Task[T]:
-        def with_it(range_: Range, pieces: Iterator[Records | Piece]) -> T:
-            self.happens(range_)
-            return task(range_, pieces)
-
-        return with_it
+        return OneByOne.map(self, items, with_it, label, sizes)
 
 
 def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:

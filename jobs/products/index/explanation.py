@@ -20,6 +20,7 @@ from jobs.products.index.placement import is_covered
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
+from jobs.store.chain import C, LogCollector
 from jobs.store.epochs import takeovers
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
@@ -134,12 +135,13 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     rules: Rules,
     scratch: Scratch,
     doubtful: Callable[[], Iterable[tuple[int, int]]] = tuple,
+    collector: LogCollector[C] | None = None,
 ) -> Explanation:
     """Recompute every file and say what it is; *doubtful* ranges of the log, known once it is read, prove nothing."""
     store = log.store
     refused = {file.name: refusal(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
-    row = collect_keys(workers, log, rules, scratch, asked_offsets(sane))
+    row = collect_keys(workers, log, rules, scratch, asked_offsets(sane), collector)
     # Retention deletes index files after the segments that they lead to.
     files = [file for file in files if is_there(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]

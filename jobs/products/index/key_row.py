@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
+from jobs.store.chain import C, LogCollector
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, holes
 from jobs.store.retention import ListedLog, read_from, read_what_stays
@@ -244,11 +245,18 @@ def _keys_of(source: KeySource, page: RowPart) -> list[Key]:
     return [Key(*key) for block in source.blocks(page) for key in block.keys.tolist()]
 
 
-def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, asked: Sequence[int] = ()) -> KeyRow:
+def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and what is asked of the pass
+    workers: Workers,
+    log: ListedLog,
+    rules: Rules,
+    scratch: Scratch,
+    asked: Sequence[int] = (),
+    collector: LogCollector[C] | None = None,
+) -> KeyRow:
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
     log = log.narrow()
-    outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file))
+    outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file), collector)
     start = read_from(log, outcomes)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
     return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start, gaps)

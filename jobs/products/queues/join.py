@@ -33,7 +33,7 @@ from jobs.products.queues.range_matcher import (
 from jobs.products.queues.records_at import Resolved, resolve
 from jobs.products.queues.rows import batches_of
 from jobs.products.queues.unmatched import Bounds, Remainder, UnmatchedClasses, settle, unresolved
-from jobs.store.chain import Outcome, watermark
+from jobs.store.chain import C, LogCollector, read_chained, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, holes, plan_ranges
@@ -135,13 +135,19 @@ def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Pi
     return matches
 
 
-def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE) -> JoinResult:
+def join(
+    workers: Workers,
+    store: Store,
+    rules: QueueRules,
+    range_size: int = DEFAULT_RANGE_SIZE,
+    collector: LogCollector[C] | None = None,
+) -> JoinResult:
     """Join all of a store, for its differences."""
     seen = look(workers, store)
     topics = topics_of(store, seen.queues)
     matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched, seen.light_dispatched, topics=topics)
     ranges = ListedLog(store, plan_ranges(store, store.start_offset, range_size)).narrow().ranges
-    outcomes: list[Outcome[RangeMatches]] = workers.ranges(ranges, partial(match_range, matching), id)
+    outcomes = read_chained(workers, ranges, partial(match_range, matching), collector=collector)
     confirm_deleted(store, outcomes)
     log_end = next(
         (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, store.start_offset)

@@ -32,6 +32,7 @@ from jobs.lake.commit import FILES_KEPT, LOG_KEPT
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError
 from jobs.products.index.entries import EntriesSoFar
+from jobs.store.chain import read_chained
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne, Workers, WorkersOnDemand
@@ -250,10 +251,10 @@ def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
     workers = WorkersOnDemand(asked, small=SEGMENT_SIZE)
     ranges = plan_ranges(list_store(str(broker.root)))
     assert sum(range_.end - range_.start for range_ in ranges) > workers.small
-    assert [len(outcome.payload) for outcome in workers.ranges(ranges, lambda _, pieces: list(pieces))] == [2]
+    assert [len(outcome.payload) for outcome in read_chained(workers, ranges, lambda _, pieces: list(pieces))] == [2]
     broker.append(some_records(400))
     with pytest.raises(InterruptedError, match="a session"):
-        workers.ranges(plan_ranges(list_store(str(broker.root))), lambda _, pieces: list(pieces))
+        read_chained(workers, plan_ranges(list_store(str(broker.root))), lambda _, pieces: list(pieces))
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])

@@ -2,14 +2,15 @@
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jobs.store.chain import Outcome, chained, run_range, watermark
+from jobs.store.chain import read_chained, watermark
 from jobs.store.ranges import Range, cut_short, holes, newest_written, plan_ranges, usual_size
 from jobs.store.store import Segment, list_store
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind, walk
@@ -29,13 +30,9 @@ def _offsets(_range: Range, pieces: Iterator[Records | Piece]) -> list[int]:
     return found
 
 
-def _run(ranges: Sequence[Range]) -> list[Outcome[list[int]]]:
-    return [run_range(range_, _offsets) for range_ in ranges]
-
-
 def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int], int]:
     store = list_store(str(root), commitlog=log_folders(root))
-    outcomes = chained(plan_ranges(store, from_offset, range_size), _run)
+    outcomes = read_chained(OneByOne(), plan_ranges(store, from_offset, range_size), _offsets)
     return [offset for outcome in outcomes for offset in outcome.payload], watermark(outcomes, from_offset)
 
 
@@ -76,7 +73,7 @@ def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size
 
     store = _log(tmp_path, content.ljust(SEGMENT, b"\0"))
     fooled: list[list[int]] = []
-    outcomes = chained(plan_ranges(list_store(str(store)), 0, range_size), _run, fooled.append)
+    outcomes = read_chained(OneByOne(), plan_ranges(list_store(str(store)), 0, range_size), _offsets, fooled.append)
 
     assert expected == [offset for outcome in outcomes for offset in outcome.payload]
     assert any(offset not in expected for offsets in fooled for offset in offsets)
@@ -104,7 +101,7 @@ def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Stor
     store = list_store(str(root))
     ranges = plan_ranges(store)
     Path(store.segments[0].location).unlink()
-    outcomes = chained(ranges, _run)
+    outcomes = read_chained(OneByOne(), ranges, _offsets)
 
     assert [outcome.seen.was_deleted for outcome in outcomes] == [True, False, False, False]
     assert len(outcomes[1].payload) > 0

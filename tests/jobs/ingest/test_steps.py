@@ -11,9 +11,7 @@ import pytest
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest, steps
-from jobs.store.chain import Outcome, Task
-from jobs.store.ranges import Range
-from jobs.store.workers import OneByOne
+from jobs.store.workers import Item, OneByOne, Result
 from tests.golden import unpack
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import gaps_of, rows_of, table_of
@@ -78,11 +76,17 @@ class _Interrupted(OneByOne):
 
     read: tuple[list[int], ...] = ([],)
 
-    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        if self.read[0]:
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        if sizes and self.read[0]:
             raise KeyboardInterrupt
-        self.read[0].append(len(ranges))
-        return OneByOne.ranges(self, ranges, task, discard)
+        self.read[0].extend(sizes[:1])
+        return OneByOne.map(self, items, task, label, sizes)
 
 
 def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import tee
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -39,13 +38,9 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
-from jobs.store.chain import Outcome, Task
-from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
-from jobs.store.workers import OneByOne
+from jobs.store.workers import Item, OneByOne, Result
 from rmq_formats.arrow import column
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
 
@@ -294,13 +289,18 @@ def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path:
 class _TwoAttempts(OneByOne):
     """Workers whose tasks die after they have written, and are done again."""
 
-    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        def twice(range_: Range, pieces: Iterator[Records | Piece]) -> T:
-            first, second = tee(pieces)
-            task(range_, first)
-            return task(range_, second)
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        def twice(item: Item) -> Result:
+            task(item)
+            return task(item)
 
-        return OneByOne.ranges(self, ranges, twice, discard)
+        return OneByOne.map(self, items, twice if sizes else task, label, sizes)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

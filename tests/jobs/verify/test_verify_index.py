@@ -11,7 +11,6 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.severity import Severity
-from jobs.diagnosis.log_check import LogWatch
 from jobs.lake.findings import Finding
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import Wanted
@@ -41,7 +40,7 @@ TINY = Geometry(100, 20)
 def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
     store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
-    return verify_index(LogWatch(OneByOne()), store, Wanted(100, 20, release))
+    return verify_index(OneByOne(), store, Wanted(100, 20, release))
 
 
 def index_file(store: Path, number: int) -> Path:
@@ -132,7 +131,7 @@ def test_a_changed_number_of_slots_is_named(store: Path, slots: int) -> None:
     for path in (store / "index").iterdir():
         os.truncate(path, Geometry(slots, 20).file_size)
 
-    findings = verify_index(LogWatch(OneByOne()), list_store(str(store)), Wanted(slots, 20)).findings
+    findings = verify_index(OneByOne(), list_store(str(store)), Wanted(slots, 20)).findings
 
     assert {finding.kind for finding in findings} == {"wrong_geometry"}
     assert all(f"hang in 100 slots, not in {slots}: maxHashSlotNum was changed" in str(finding) for finding in findings)
@@ -471,7 +470,7 @@ def test_keys_before_the_first_index_file_are_missed_though_no_file_shows_its_ge
     for path in files[:-1]:
         path.unlink()
 
-    report = verify_index(LogWatch(OneByOne()), list_store(str(store)), Wanted(release=release))
+    report = verify_index(OneByOne(), list_store(str(store)), Wanted(release=release))
     keys = [key for record, _ in stored_records(store) for key in index_keys(record, Release.of("5.3.3"))
             if record.physical_offset < begin]  # fmt: skip
 
@@ -491,6 +490,6 @@ def test_an_index_file_that_covers_the_log_needs_no_geometry_to_be_complete(stor
     header = decode_header(first.read_bytes())
     overwrite(first, HEADER.offset("index_count"), (header.index_count - 1).to_bytes(4))
 
-    report = verify_index(LogWatch(OneByOne()), list_store(str(store)), Wanted(release="5.3.3"))
+    report = verify_index(OneByOne(), list_store(str(store)), Wanted(release="5.3.3"))
     assert report.findings == []
     assert report.unverified
