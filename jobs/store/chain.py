@@ -1,7 +1,7 @@
 """
 Run a task on every range of a plan, and accept only the ranges that chain.
 
-Ranges are cut by size, and all but the first of a segment look for their first record themselves. That search can be
+Ranges are cut anywhere, and all but the first of a segment look for their first record themselves. That search can be
 fooled: a body may hold whole records, and stale records may follow the end of the log. So the driver lays the ranges
 end to end: where one ends, the next must begin. A range that does not is discarded and read again from the true
 boundary; one that the piece before it covers is dropped. Any cut gives the same records.
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from jobs.store.range_reader import RangeReader, Seen
-from jobs.store.ranges import Range, written_sizes
+from jobs.store.ranges import Range, balanced, written_sizes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
@@ -79,7 +79,8 @@ def read_chained(
         collector.take([outcome.payload[1] for outcome in collected])
         return [Outcome(outcome.range, outcome.seen, outcome.payload[0]) for outcome in collected]
     run = partial(run_range, task=task)
-    outcomes = workers.map(ranges, run, "reading", written_sizes(ranges))
+    ranges, sizes = balanced(ranges, written_sizes(ranges), workers.width)
+    outcomes = workers.map(ranges, run, "reading", sizes)
     return chained(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
 
 

@@ -1,9 +1,10 @@
 """
 Which bytes of the log a run reads: ranges that tasks can work on side by side.
 
-A range is cut by size alone. Only the first one of a segment begins at a known record; each other one finds its first
-record by itself, and `jobs.store.chain` accepts it only if the range before it ends exactly there. So the cut
-never changes the result, and no byte is read twice to plan.
+Ranges are cut by size, and the last ones by the number of tasks that run side by side (`balanced`). Only the first one
+of a segment begins at a known record; each other one finds its first record by itself, and `jobs.store.chain` accepts
+it only if the range before it ends exactly there. So the cut never changes the result, and no byte is read twice to
+plan.
 """
 
 import time
@@ -11,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple, Self
@@ -30,6 +31,7 @@ WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none h
 _BEGINNING = 256
 _CLOCKS_DIFFER_MS = 60_000  # between a broker and this machine, at the most
 SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would begin later
+_LEAST_PIECE = 32 << 20  # bytes of a range that is cut for the sake of balance: each is a task, and a file of a table
 _STEP = 1 << 12
 _BLOCK = 512  # bytes: the least that a disk writes at once
 _UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
@@ -162,6 +164,33 @@ def _written_in(range_: Range) -> int:
             return [*steps, range_.size][bisect_left(steps, 1, key=is_unwritten)]
     except OSError:  # this is an estimate; the task that reads the range reports the error
         return range_.size
+
+
+def balanced(
+    ranges: Sequence[Range], sizes: Sequence[int], width: int, least: int = _LEAST_PIECE
+) -> tuple[list[Range], list[int]]:
+    """
+    Cut *ranges* further, so that *width* tasks side by side end at about the same time; return ranges and their sizes.
+
+    Each piece is a *width*-th of half of what is left, or *least* bytes. So the first pieces are as large as the plan
+    allows, the last ones are small, and a worker that is late by one piece is not late by much.
+    """
+    cut: list[tuple[Range, int]] = []
+    left = sum(sizes)
+    for range_, size in zip(ranges, sizes, strict=True):
+        start, rest = range_.start, size
+        while width > 1 and rest > (piece := max(left // (2 * width), least)) * 3 // 2:
+            cut.append((_part(range_, start, start + piece), piece))
+            start, rest, left = start + piece, rest - piece, left - piece
+        cut.append((_part(range_, start, range_.end), rest))
+        left -= rest
+    return [range_ for range_, _ in cut], [size for _, size in cut]
+
+
+def _part(range_: Range, start: int, end: int) -> Range:
+    if start == range_.start:
+        return replace(range_, end=end)
+    return replace(range_, start=start, end=end, sync=True, store_timestamp=None)
 
 
 class Newest(NamedTuple):

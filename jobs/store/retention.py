@@ -119,7 +119,7 @@ def read_what_stays(
 
 def read_from(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> int:
     """Return the start of the log that was read: as it was listed, or after the segments deleted meanwhile."""
-    if [outcome.range for outcome in outcomes[:1]] == list(log.ranges[:1]):
+    if [one.range.start_offset for one in outcomes[:1]] == [range_.start_offset for range_ in log.ranges[:1]]:
         return log.store.start_offset
     return outcomes[0].range.start_offset if outcomes else max(range_.end_offset for range_ in log.ranges)
 

@@ -2,13 +2,24 @@
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from heapq import heapreplace
+from itertools import accumulate, chain
 from pathlib import Path
 
 import pytest
 
 from jobs.store.chain import read_chained, watermark
-from jobs.store.ranges import Range, cut_short, holes, newest_written, plan_ranges, usual_size
+from jobs.store.ranges import (
+    Range,
+    balanced,
+    cut_short,
+    holes,
+    newest_written,
+    plan_ranges,
+    usual_size,
+    written_sizes,
+)
 from jobs.store.store import Segment, list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
@@ -112,6 +123,50 @@ def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> N
 
     assert newest_written(store) == store.segments[-2].base_offset
     assert [True] * (len(store.segments) - 2) + [False, False] == [r.final for r in plan_ranges(store)]
+
+
+@pytest.mark.parametrize("width", [2, 3, 16])
+def test_a_cut_for_balance_gives_the_same_records(width: int, golden: StoreOf) -> None:
+    store = list_store(str(golden("b551-crash-before")))
+    ranges = plan_ranges(store)
+    expected = [one.payload for one in read_chained(OneByOne(), ranges, _offsets)]
+
+    cut, sizes = balanced(ranges, written_sizes(ranges), width, least=1000)
+    found = read_chained(OneByOne(), cut, _offsets)
+
+    assert len(cut) > len(ranges)
+    assert sum(written_sizes(ranges)) == sum(sizes)
+    assert list(chain.from_iterable(expected)) == [offset for one in found for offset in one.payload]
+
+
+def _seconds(sizes: Sequence[int], width: int) -> float:
+    """Return when the last task ends, of tasks that read 128 MiB a second and take 0.02 s to begin."""
+    workers = [0.0] * width
+    for size in sizes:
+        heapreplace(workers, workers[0] + 0.02 + size / (128 << 20))
+    return max(workers)
+
+
+@pytest.mark.parametrize("width", [2, 4, 8, 16, 64])
+@pytest.mark.parametrize("gib", [6, 7, 24, 25, 500])
+def test_all_workers_end_at_about_the_same_time(gib: int, width: int) -> None:
+    """A plan of 256 MiB ranges alone leaves 8 of 16 workers idle in the second wave of 6 GiB."""
+    segment = 1 << 30
+    ranges = [
+        Range(name_of_offset(base), base, segment, start, start + (256 << 20), sync=start > 0, final=True)
+        for base in range(0, gib * segment, segment)
+        for start in range(0, segment, 256 << 20)
+    ]
+    cut, sizes = balanced(ranges, [range_.size for range_ in ranges], width)
+
+    assert [(range_.start_offset, range_.size) for range_ in cut] == list(zip(_starts(sizes), sizes, strict=True))
+    ideal = gib * segment / (128 << 20) / width
+    assert _seconds(sizes, width) < ideal * 1.1 + 0.25 + 0.02
+    assert len(cut) <= len(ranges) + 12 * width
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [0, *accumulate(sizes)][:-1]
 
 
 def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -> None:
