@@ -4,6 +4,16 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
 _MINUTE, _HOUR = 60, 3600
 _FEW = 10  # seconds: fewer have two decimals
+_DAY_MS = 86_400_000
+_NAMES_MS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
+_ROUND_MS = (
+    *(factor * power for power in (1, 10, 100) for factor in (1, 2, 5)),
+    *(seconds * 1000 for seconds in (1, 2, 5, 10, 15, 30)),
+    *(minutes * 60_000 for minutes in (1, 2, 5, 10, 15, 30)),
+    *(hours * 3_600_000 for hours in (1, 2, 3, 6, 12)),
+    *(days * _DAY_MS for days in (1, 2, 5, 10, 30, 90)),
+    *(years * 365 * _DAY_MS for years in (1, 2, 5, 10, 100, 1000, 10_000, 1_000_000)),
+)
 
 
 def size_text(size: float) -> str:
@@ -27,6 +37,17 @@ def duration_text(seconds: float) -> str:
     if whole < _HOUR:
         return f"{whole // _MINUTE} min {whole % _MINUTE} s"
     return f"{whole // _HOUR:,} h {whole % _HOUR // _MINUTE} min"
+
+
+def round_duration(least: float) -> int:
+    """Return the shortest round number of milliseconds, seconds, minutes, … that is at least *least* milliseconds."""
+    return next((duration for duration in _ROUND_MS if duration >= least), _ROUND_MS[-1])
+
+
+def duration_name(milliseconds: int) -> str:
+    """Return a round duration with its unit."""
+    size, unit = next((size, unit) for size, unit in _NAMES_MS if milliseconds % size == 0)
+    return f"{milliseconds // size:,} {unit}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -28,8 +28,11 @@ def parse_time(text: str, now_ms: int | None = None, zone: tzinfo | None = None)
 
 
 def time_text(timestamp: int) -> str:
-    """Return a moment as it is shown to people, its zone said."""
-    return datetime.fromtimestamp(timestamp / _MS, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+    """Return a moment as it is shown to people, with its zone; milliseconds if the calendar does not have it."""
+    try:
+        return datetime.fromtimestamp(timestamp / _MS, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+    except (OverflowError, ValueError, OSError):  # out of the calendar's range; no I/O happens here
+        return f"{timestamp} ms"
 
 
 class GivenTime:

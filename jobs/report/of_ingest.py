@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import counted, round_duration
 from jobs.console.program import program
 from jobs.console.severity import Severity
 from jobs.ingest.request import Summary
@@ -19,7 +19,6 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files, plain_batches
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
-from jobs.report.axes import round_duration
 from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
 
 _SLOTS = 60  # of a timeline

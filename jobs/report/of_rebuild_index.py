@@ -14,7 +14,7 @@ _BARS = 40  # files that are drawn
 
 
 def report_of(result: Result, outcome: Outcome, *, installs: bool = False) -> Report:
-    """Return the report of a run that came to *outcome*; *installs*: it puts the files in place itself."""
+    """Return the report of a run that came to *outcome*; *installs*: the run installs the files itself."""
     settings = result.settings
     parts: list[Part] = []
     if result.files:
@@ -28,7 +28,7 @@ def report_of(result: Result, outcome: Outcome, *, installs: bool = False) -> Re
         parts.append(Bars("Keys by file", "keys", {file.name: file.keys for file in result.files[:_BARS]}))
     parts.append(
         Facts(
-            "What it is made by",
+            "Settings",
             {
                 "Geometry": f"{settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})",
                 "Rules": f"RocketMQ {settings.rules.value} ({settings.rules.how})",
@@ -42,7 +42,7 @@ def report_of(result: Result, outcome: Outcome, *, installs: bool = False) -> Re
     )
     if result.survivors:
         rows_of_survivors = [_survivor(entry) for entry in result.survivors]
-        parts.append(Grid("Files that were there", _SURVIVOR, rows_of_survivors))
+        parts.append(Grid("Existing files", _SURVIVOR, rows_of_survivors))
     subject = f"{result.store} → {result.out}"
     return Report.of("rebuild-index", subject, outcome, parts, list(_remedies(result, installs=installs)))
 

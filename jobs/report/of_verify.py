@@ -26,7 +26,7 @@ def report_of(verdict: Verdict, seconds: float) -> Report:
     facts = [fact for part in verdict.parts.values() for fact in part.facts]
     if facts:
         rows_of_facts = [(fact.kind, fact.file, fact.expected, fact.cause) for fact in facts]
-        parts.append(Grid("Worth knowing; nothing to be done", ("fact", "file", "expected", "cause"), rows_of_facts))
+        parts.append(Grid("For information; no action needed", ("fact", "file", "expected", "cause"), rows_of_facts))
     for name, part in verdict.parts.items():
         notes = {f"note {number}": note for number, note in enumerate(part.notes, 1)}
         parts.append(Facts(name.capitalize(), {**part.numbers, **notes}))
@@ -41,7 +41,7 @@ def _remedies(verdict: Verdict) -> Iterator[Remedy]:
     named = set(map(id, chain.from_iterable(groups for _, groups in advised)))
     others = [group for group in all_groups if id(group) not in named]
     if others:
-        yield Remedy("No command of this tool mends these; know them:", (), _table(others))
+        yield Remedy("Cannot be repaired automatically:", (), _table(others))
 
 
 def _table(groups: Sequence[Group]) -> Grid:

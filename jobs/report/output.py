@@ -1,11 +1,28 @@
-"""Put a report into a directory."""
+"""
+Write a report into a directory: as JSON for programs, and as one HTML page for people.
+
+The page needs no network and no script. Everything that comes from a store is escaped: a topic may have any name. The
+templates and the style sheet are shared with `browse`.
+"""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jobs.report.model import Report
-from jobs.report.page import page
+from jobs.console.amounts import duration_name
+from jobs.console.moments import time_text
+from jobs.console.severity import Severity
+from jobs.console.terminal import printable
+from jobs.report.model import Report, Timeline
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_WITH_DECIMALS = 1000  # numbers below it
 
 
 def write_report(directory: Path, report: Report) -> None:
@@ -18,7 +35,63 @@ def write_report(directory: Path, report: Report) -> None:
 def replace_text(path: Path, text: str) -> None:
     """Replace a file; a reader sees the old one or the new one."""
     attempt = path.with_name(f".{path.name}.attempt")
-    attempt.unlink(missing_ok=True)  # left by a process that was killed, or a link that somebody else has made
+    attempt.unlink(missing_ok=True)  # left by a process that was killed, or a link that another user has made
     with attempt.open("x", encoding="utf-8", errors="replace") as file:
         file.write(text)
     attempt.replace(path)
+
+
+def page(report: Report) -> str:
+    """Return the page of a report."""
+    template = environment().get_template("report.html")
+    return template.render(report=report, style=style_sheet(), stacked=_stacked, t=str)
+
+
+def style_sheet() -> str:
+    """Return the style sheet of reports, with which that of `browse` begins."""
+    return files(__package__).joinpath("templates", "page.css").read_text(encoding="utf-8")
+
+
+@cache
+def environment(package: str | None = None) -> "Environment":
+    """Return the templates of reports, and those in the folder of another *package*."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    folders = [PackageLoader(__package__), *([PackageLoader(package, "")] if package is not None else [])]
+    made = Environment(
+        loader=ChoiceLoader(folders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"number": number_text, "duration": duration_name, "moment": time_text}
+    made.globals |= {"severities": frozenset(severity.value for severity in Severity)}
+    return made
+
+
+def _printable(value: object) -> object:
+    """Return a value as a page shows it: without characters that are not printable."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return printable(value)
+    return "" if value is None else value
+
+
+def number_text(value: float) -> str:
+    """Return a number as people write it."""
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.3g}" if abs(value) < _WITH_DECIMALS else f"{value:,.0f}"
+
+
+def _stacked(part: Timeline) -> Iterator[tuple[int, int, float, float]]:
+    """Yield the number of the series, the column, and the top and the height in hundredths of the highest column."""
+    highest = max(map(sum, zip(*part.series.values(), strict=True)), default=0) or 1
+    bases = dict.fromkeys(range(max(map(len, part.series.values()), default=0)), 100.0)
+    for series, counts in enumerate(part.series.values()):
+        for column, count in enumerate(counts):
+            if count:
+                height = 100 * count / highest
+                bases[column] -= height
+                yield series, column, round(bases[column], 2), round(height, 2)

@@ -3,15 +3,11 @@
 import json
 from importlib.resources import files
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from starlette.requests import Request
 
-from jobs.console.severity import Severity
-from jobs.console.terminal import printable
 from jobs.query.mqadmin.text import host_text, time_text
 from jobs.query.story.evidence import Sentence
-from jobs.report.charts import number
+from jobs.report.output import environment, style_sheet
 
 LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__)
@@ -19,10 +15,7 @@ _CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="
 # By their English templates; both have the same values.
 _SENTENCES: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
 SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
-# One style for the pages and for the reports.
-STYLE = "".join(
-    path.read_text(encoding="utf-8") for path in (files("jobs.report") / "page.css", _FOLDER / "browse.css")
-)
+STYLE = style_sheet() + (_FOLDER / "browse.css").read_text(encoding="utf-8")
 
 
 class Words:
@@ -53,29 +46,12 @@ def words_of(request: Request) -> Words:
     return Words(next((one for one in chosen if one in LANGUAGES), "en"))
 
 
-def _plain(value: object) -> object:
-    """Return a value as a page shows it: nothing in it that is not printable."""
-    if isinstance(value, Markup):
-        return value
-    if isinstance(value, str):
-        return printable(value)
-    return "" if value is None else value
-
-
 def _time(milliseconds: int | None) -> str:
     return "" if milliseconds is None else time_text(milliseconds, None)
 
 
-_ENVIRONMENT = Environment(
-    loader=PackageLoader(__package__, ""),
-    autoescape=True,
-    undefined=StrictUndefined,
-    finalize=_plain,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_ENVIRONMENT.filters |= {"time": _time, "number": number, "host": host_text}
-_ENVIRONMENT.globals |= {"severities": frozenset(severity.value for severity in Severity)}
+_ENVIRONMENT = environment(__package__)
+_ENVIRONMENT.filters |= {"time": _time, "host": host_text}
 
 
 def rendered(name: str, words: Words, shown: dict[str, object]) -> str:

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from jobs.console.amounts import round_duration
 from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME, Source, whole_number
 from jobs.query.story.evidence import Evidence
-from jobs.report.axes import round_duration
 from rmq_formats.errors import UnsupportedFormat
 
 CHAIN_SHOWN = 24  # entries of a slot's chain

@@ -74,7 +74,7 @@ def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path
         for name in (
             "demo/orders.tar.xz",
             "demo/store.tar.xz",
-            "report/page.css",
+            "report/templates/page.css",
             "browse/templates/base.html",
             "py.typed",
         )

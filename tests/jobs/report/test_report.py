@@ -13,8 +13,7 @@ from jobs.lake.lake import Lake
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of
 from jobs.report.of_verify import report_of as report_of_verification
-from jobs.report.output import replace_text, write_report
-from jobs.report.page import page
+from jobs.report.output import page, replace_text, write_report
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
