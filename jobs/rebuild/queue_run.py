@@ -276,6 +276,12 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
         {queue.name: queue.blanks for queue in queues},
         "every later unit is at its own queue offset, and consumers skip the blanks",
     )
+    yield from note_of(
+        "messages that consumers may not receive although the log has them",
+        {queue.name: queue.hidden for queue in queues},
+        "a broker that reads a blank goes on after the first file of the log; put the lost bytes back first, from a "
+        "lake or a replica, and rebuild again",
+    )
 
 
 def _notes_of_log(log: _ReadLog, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:

@@ -32,6 +32,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
 from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.hashing import MAX_LONG
 from rmq_formats.store import name_of_offset
 
 EXTENSION = "consumequeue_ext"
@@ -89,6 +90,7 @@ class BuiltQueue:
     misplaced: int
     skipped: int
     blanks: int = 0  # in place of units of records that the log has lost
+    hidden: int = 0  # units after such a blank, of the log's file 0: a broker skips them as well
     last_physical_offset: int = 0
     newest_ms: int = 0  # when the newest of its records was stored
 
@@ -182,6 +184,9 @@ class _Queue:
         self._name = name
         self._directory = Path(recipe.directory)
         self._is_safe = name.is_safe
+        begins_at_0 = recipe.segments[:1] == (0,)
+        self._file_0_end = [*recipe.segments, MAX_LONG][1] if begins_at_0 else 0  # of the log
+        self._hidden = 0
         size = recipe.file_sizes[name.kind]
         self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost)
         inner = f"{name.topic}/{name.queue_id}"  # plain queues lie in the output without their folder
@@ -211,13 +216,17 @@ class _Queue:
                 self._extension_files.write(part)
         for part in self._builder.append(units):
             self._files.write(part)
+        if (first := self._builder.first_after_blank) is not None:
+            offsets = units["physical_offset"]
+            self._hidden += int(np.count_nonzero((first <= offsets) & (offsets < self._file_0_end)))
 
     def finish(self) -> BuiltQueue:
         start = self._builder.start or 0
         files = self._files.finish(self._directory, range(start, self._builder.files_end, self._builder.file_size))
         if self._extension_files is not None:
             files += self._extension_files.finish(self._directory)
-        counts = self._builder.misplaced, self._builder.skipped, self._builder.blanks
+        builder = self._builder
+        counts = builder.misplaced, builder.skipped, builder.blanks, self._hidden
         return BuiltQueue(self._name, files, self._first or 0, self._units, *counts, self._last, self._newest_ms)
 
 

@@ -119,6 +119,7 @@ class QueueBuilder:
         self.file_size = file_size
         self.start: int | None = None  # of the first file
         self.blanks = 0  # units that are left out for records that the log has lost
+        self.first_after_blank: int | None = None  # physical offset of the unit after the first of them
         self._losses = Losses(lost)
         self._releases = releases
         self._state = np.array([0, 0, -1, -1, 0, 0], np.int64)
@@ -165,6 +166,7 @@ class QueueBuilder:
         missing = (logical_offset(int(unit["queue_offset"])) - end) // UNIT.size
         if 0 < missing <= self._losses.records_between(int(self._state[_LAST_OFFSET]), place):
             self.blanks += missing
+            self.first_after_blank = place if self.first_after_blank is None else self.first_after_blank
             self._state[_END] += missing * UNIT.size
             self._state[_FILES_END] = max(self.files_end, -(-self.end // self.file_size) * self.file_size)
             yield _blanks(end, missing)
