@@ -5,7 +5,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from jobs.console.severity import Severity, worst_of
-from jobs.inspect.report import StoreReport
+from jobs.inspect.inspection import StoreReport
 from jobs.query.json_text import iso_time
 from jobs.query.listing.model import Histogram
 

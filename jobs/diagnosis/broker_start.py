@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.index_files import header_of
 from jobs.store.log_ends import last_units
@@ -22,7 +21,7 @@ from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_s
 from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.release import Writers
 from jobs.store.segment_walk import walk
-from jobs.store.store import Segment, Store, StoredFile
+from jobs.store.store import Segment, Store, StoredFile, checkpoint_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES,

@@ -23,10 +23,10 @@ _MODULES = {
     FileKind.TIERED_LOG: "jobs.dump.commitlog",
     FileKind.TIERED_QUEUE: "jobs.dump.consumequeue",
     FileKind.INDEX: "jobs.dump.index",
-    FileKind.CHECKPOINT: "jobs.dump.checkpoint",
-    FileKind.TIMER_PROGRESS: "jobs.dump.checkpoint",
-    FileKind.TIMER_WHEEL: "jobs.dump.timers",
-    FileKind.TIMER_LOG: "jobs.dump.timers",
+    FileKind.CHECKPOINT: "jobs.dump.state",
+    FileKind.TIMER_PROGRESS: "jobs.dump.state",
+    FileKind.TIMER_WHEEL: "jobs.dump.state",
+    FileKind.TIMER_LOG: "jobs.dump.state",
 }
 # The kind that a user can say a file is of, by its name.
 NAMES = {

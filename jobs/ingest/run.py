@@ -230,10 +230,6 @@ class _Run(NextRun):
             # None after the end of what is written; one after this step is the next one's.
             if summary.from_offset < end <= newest_offset and start < read_to:
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
-        planned = {range_.location for range_ in ranges}
-        unseen = self.workers.unseen([segment for segment in store.segments if segment.location in planned])
-        if unseen:
-            raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
         size = sum(range_.end - range_.start for range_ in ranges)
         check_room(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:

@@ -8,10 +8,10 @@ from jobs.console.severity import Severity
 from jobs.console.terminal import printable
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.items import time_text
+from jobs.inspect.inspection import StoreReport
 from jobs.inspect.log import SegmentReport
 from jobs.inspect.problems import Problem
 from jobs.inspect.queues import QueuesReport
-from jobs.inspect.report import StoreReport
 from jobs.store.known import DETECTED
 from jobs.store.release import span_of
 from jobs.store.rocksdb_state import MOST_COUNTED

@@ -18,7 +18,6 @@ from jobs.console.amounts import counted
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity
-from jobs.diagnosis.checkpoint import checkpoint_file, checkpoint_of
 from jobs.diff.run import DiffRequest, DiffSummary, NotInLakeError, diff
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
@@ -64,12 +63,11 @@ from jobs.store.held_store import HeldStore, RefusedError, acting_as, hold_store
 from jobs.store.index_files import geometry_of_index, header_of
 from jobs.store.known import ASSUMED, GIVEN, AssumedError, UndecidedError
 from jobs.store.request import StoreRequest
-from jobs.store.store import Store, list_store
+from jobs.store.store import Store, checkpoint_file, checkpoint_of, list_store
 from jobs.store.workers import Workers
-from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
-from jobs.verify.databases import is_of_rows, rows_to_come, steps_for_rows
 from jobs.verify.index import CHECKPOINT_TIME, REPEATED
-from jobs.verify.log import doubted_end, lost_end
+from jobs.verify.log import CHECKPOINT_AHEAD, SHORT_CHECKPOINT, doubted_end, lost_end
+from jobs.verify.rocksdb_queues import is_of_rows, rows_to_come, steps_for_rows
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint

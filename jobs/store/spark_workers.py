@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from jobs.console.progress import Work, of_spark_job
 from jobs.launch.session import await_workers, hadoop_options
 from jobs.storage.locations import is_local
-from jobs.store.store import Segment
+from jobs.store.ranges import Range
 from jobs.store.workers import Item, Result, compile_first, record_count
 from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.errors import FormatError
@@ -67,6 +67,7 @@ class SparkWorkers:
         records = self.spark.sparkContext.accumulator(0)
         if sizes:
             await_workers()
+            self._require_visible([item for item in items if isinstance(item, Range)])
             if IS_FIRST_USE and (self.spark.sparkContext.master or "").startswith("local"):
                 compile_first()
             _counts[0] = _counts[0]._replace(ranges=_counts[0].ranges + len(items))
@@ -80,11 +81,13 @@ class SparkWorkers:
         with of_spark_job(self.spark, work, lambda: records.value):
             return self._run(items, counted if sizes else task)
 
-    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that the executors do not see: Spark is asked for each, if they are elsewhere."""
-        if is_one_process(self.spark):  # whose first query would take seconds to say what the driver sees
-            return []
-        return unseen(segments, seen_by_executors(self.spark, segments))
+    def _require_visible(self, ranges: Sequence[Range]) -> None:
+        """Raise `OSError` if executors on other machines do not see a segment that the driver sees."""
+        if not is_one_process(self.spark):  # whose first query would take seconds
+            locations = list(dict.fromkeys(range_.location for range_ in ranges))
+            hidden = unseen(locations, seen_by_executors(self.spark, locations))
+            if hidden:
+                raise OSError(f"{hidden[0]}: the driver sees this file, the executors do not")
 
     def _run(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
         """Run *task* on each item; an error of the second attempt is raised as it was there."""
@@ -132,16 +135,15 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 _MANY = 64  # paths: beyond, whole directories are listed, which costs one look each
 
 
-def seen_by_executors(spark: SparkSession, segments: Sequence[Segment]) -> set[str]:
-    """Return the locations of segments that executors can see; of a store elsewhere, there is one view alone."""
-    segments = [segment for segment in segments if is_local(segment.location)]
+def seen_by_executors(spark: SparkSession, locations: Sequence[str]) -> set[str]:
+    """Return the locations of segments that executors can see; a store elsewhere looks the same to all."""
+    remote = {location for location in locations if not is_local(location)}
+    segments = [location for location in locations if location not in remote]
     if not segments:
-        return set()
-    locations = [segment.location for segment in segments]
-    if len(locations) > _MANY:
-        locations = sorted({location.rpartition("/")[0] for location in locations})
+        return remote
+    looked_at = segments if len(segments) <= _MANY else sorted({location.rpartition("/")[0] for location in segments})
     try:
-        paths = [_GLOB.sub(r"\\\1", location) for location in locations]
+        paths = [_GLOB.sub(r"\\\1", location) for location in looked_at]
         # A segment may be deleted between Spark's own listing and its look at the file.
         files = spark.read.format("binaryFile").option("ignoreMissingFiles", "true").load(paths)
     except AnalysisException as error:
@@ -149,8 +151,8 @@ def seen_by_executors(spark: SparkSession, segments: Sequence[Segment]) -> set[s
         left = _existing(segments)
         if error.getCondition() != "PATH_NOT_FOUND" or len(left) == len(segments):
             raise
-        return seen_by_executors(spark, left)
-    return {_location(path) for path in files.select("path").toArrow()["path"].to_pylist()}
+        return remote | seen_by_executors(spark, left)
+    return remote | {_location(path) for path in files.select("path").toArrow()["path"].to_pylist()}
 
 
 def is_one_process(spark: SparkSession) -> bool:
@@ -162,11 +164,11 @@ def _location(path: str) -> str:
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:/") else path
 
 
-def unseen(segments: Sequence[Segment], seen: AbstractSet[str]) -> list[Segment]:
-    """Return the segments that the driver sees and the executors do not."""
-    return _existing([segment for segment in segments if segment.location not in seen])
+def unseen(locations: Sequence[str], seen: AbstractSet[str]) -> list[str]:
+    """Return the locations of segments that the driver sees and the executors do not."""
+    return _existing([location for location in locations if location not in seen])
 
 
-def _existing(segments: Sequence[Segment]) -> list[Segment]:
+def _existing(locations: Sequence[str]) -> list[str]:
     """Leave out segments that retention has deleted since the driver listed them."""
-    return [segment for segment in segments if Path(segment.location).exists()]
+    return [location for location in locations if Path(location).exists()]

@@ -19,8 +19,17 @@ from jobs.storage.local import Care
 from jobs.storage.locations import join, normalise
 from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
-from rmq_formats.errors import NotAStore
-from rmq_formats.store import TIER_KINDS, FileKind, StoreFile, classify, offset_of_name
+from rmq_formats.errors import FormatError, NotAStore
+from rmq_formats.store import (
+    CHECKPOINT_SIZE,
+    TIER_KINDS,
+    Checkpoint,
+    FileKind,
+    StoreFile,
+    classify,
+    decode_checkpoint,
+    offset_of_name,
+)
 
 REPLACED = ".replaced-"  # in the name of what an installation has set aside, beside its folder or file
 _LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
@@ -185,6 +194,20 @@ def with_queues_of_now(store: Store) -> Store:
     others += [file for file in files if file.about.kind is FileKind.ROCKSDB]
     queue_files = tuple(file for file in files if file.about.kind in _QUEUE_KINDS)
     return replace(store, queue_files=queue_files, other_files=tuple(others))
+
+
+def checkpoint_file(store: Store) -> StoredFile | None:
+    """Return the broker's checkpoint, if it is there."""
+    return next(iter(store.of_kind(FileKind.CHECKPOINT)), None)
+
+
+def checkpoint_of(store: Store) -> Checkpoint | None:
+    """Return the times of the broker's checkpoint; None if the file is missing or too short."""
+    stored = checkpoint_file(store)
+    try:
+        return decode_checkpoint(store.read(stored, 0, CHECKPOINT_SIZE)) if stored else None
+    except FormatError:
+        return None
 
 
 def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:

@@ -14,16 +14,17 @@ from jobs.storage.model import Reader
 from jobs.store.store import Store, StoredFile
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.store import FileKind
-from rmq_formats.timer.files import (
+from rmq_formats.timer_files import (
     NOTHING,
     PRECISION_MS,
+    PROGRESS,
+    UNIT,
     Slot,
     TimerUnit,
     decode_progress,
     decode_timer_unit,
     written_slots,
 )
-from rmq_formats.timer.layout import PROGRESS, UNIT
 
 
 class TimerState(NamedTuple):

@@ -1,13 +1,21 @@
-"""The units of stored queues as arrays."""
+"""The units of stored queues as arrays, and the tags codes that they keep in extension files."""
+
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.store.queue_files import StoredQueue
+from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.build import UNITS
+from rmq_formats.consumequeue.ext import decode_ext_unit, offset_of_address
+from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS
+from rmq_formats.errors import FormatError
+from rmq_formats.layout import Buffer, Read, in_blocks
 
 Units = NDArray[np.void]
 
+_LARGEST_EXT_UNIT = 1 << 15  # its size is a short
+_BLOCK = 1 << 20
 DELETED = -1  # in every field of a unit whose file the broker deleted after we listed it
 
 
@@ -30,3 +38,40 @@ def is_gone(units: Units) -> NDArray[np.bool_]:
         (units["physical_offset"] == DELETED) & (units["size"] == DELETED) & (units["tags_code"] == DELETED)
     )
     return deleted
+
+
+def stored_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the tags codes of a queue's *units*; an address that leads nowhere stays."""
+    codes: NDArray[np.int64] = units["tags_code"].astype(np.int64)
+    addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))
+    read = in_blocks(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
+    for number in addressed.tolist():
+        code = _tags_code(queue, read, offset_of_address(int(codes[number])))
+        if code is not None:
+            codes[number] = code
+    return codes
+
+
+def _file_at(queue: StoredQueue, offset: int) -> QueueFile | None:
+    return next((file for file in queue.extension if file.base_offset <= offset < file.end), None)
+
+
+def _read(queue: StoredQueue, offset: int, length: int) -> Buffer:
+    """Read from *offset* of the extension on, at most to the end of a file."""
+    file = _file_at(queue, offset)
+    if file is None:
+        return b""
+    with queue.storage.open(file.location) as reader:
+        return reader.read(offset - file.base_offset, length)
+
+
+def _tags_code(queue: StoredQueue, read: Read, offset: int) -> int | None:
+    """Return the tags code of the unit at *offset* of the extension; None where there is none."""
+    file = _file_at(queue, offset)
+    if file is None:
+        return None
+    try:
+        unit = decode_ext_unit(read(offset, min(_LARGEST_EXT_UNIT, file.end - offset)))
+    except FormatError:
+        return None
+    return unit.tags_code if unit.size >= EXT_UNIT.size else None

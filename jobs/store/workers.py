@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 
 from jobs.console.progress import Work, made_once, shown
 from jobs.store.ranges import SMALL
-from jobs.store.store import Segment
 from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.warm_up import warm_up
 
@@ -48,9 +47,6 @@ class Workers(Protocol):
     ) -> list[Result]:
         """Run *task* on each item. Progress shows *label*; it counts bytes if *sizes* gives those of each item."""
 
-    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that the driver sees and the tasks do not."""
-
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
@@ -70,11 +66,6 @@ class OneByOne:
         """Run *task* on one item after the other."""
         del label, sizes
         return [task(item) for item in items]
-
-    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return none: this process sees every segment that the driver sees."""
-        del segments
-        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +128,6 @@ class WorkersOnDemand:
         elif sizes and self._workers is self._here:
             self._workers = self._spark()
         return self._workers.map(items, task, label, sizes)
-
-    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that the driver sees and the tasks do not."""
-        return self._workers.unseen(segments)
 
 
 def record_count(result: object) -> int:

@@ -22,10 +22,10 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.compaction import KINDS as COMPACTED
 from jobs.verify.findings import Group, PartReport
 from jobs.verify.index import REPEATED
+from jobs.verify.log import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.rocksdb_index import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from jobs.console.moments import time_text
-from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
@@ -34,7 +33,7 @@ from jobs.store.known import UndecidedError
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.release import eras_of, given_rules
 from jobs.store.retention import ListedLog
-from jobs.store.store import Store, list_again
+from jobs.store.store import Store, checkpoint_of, list_again
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index

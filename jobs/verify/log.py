@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
@@ -27,17 +28,19 @@ from jobs.store.beside_broker import broker_process
 from jobs.store.log_ends import has_lost_end, lost_start, newest_known
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import Hole, cut_short, holes
-from jobs.store.store import Segment, Store
+from jobs.store.store import Segment, Store, checkpoint_file, checkpoint_of
 from jobs.verify.causes import LostRange, LostRanges
-from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
 from jobs.verify.findings import PartReport, place_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import ignore_lost
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, Checkpoint, name_of_offset
 
+CHECKPOINT_AHEAD = "checkpoint_after_log"
+SHORT_CHECKPOINT = "checkpoint_cut_short"
+_FLUSHED = ("physical_timestamp", "logic_timestamp")
 UNCHECKED_FIELDS = (
     "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties but "
     "keys and tags"
@@ -299,3 +302,38 @@ def lost_end(log_end: int, ahead: int, store: Store) -> Finding:
     if not store.segments:
         cause = "there is no segment: the log lies elsewhere (--commitlog, --broker-conf), or all of it was deleted"
     return _of_offsets(LOST_END, place_of(log_end, store), (log_end, f"{ahead} or later"), cause)
+
+
+def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
+    """Return findings on the times of log and queues (*newest*: the log's latest), and notes on unknown times."""
+    stored = checkpoint_file(store)
+    if stored is None:
+        return [], ["there is no checkpoint: how far the broker had flushed is not known; its next start makes one"]
+    findings = []
+    if stored.size != CHECKPOINT_SIZE:
+        cause = "the file was cut or lengthened; after a crash the broker would read more of its log than it has to"
+        found = str(stored.size), str(CHECKPOINT_SIZE)
+        findings.append(Finding(LOG, SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
+    checkpoint = checkpoint_of(store)
+    if checkpoint is not None and newest and store.is_closed:  # a running broker's may be newer than the log's copy
+        findings += _checkpoint_ahead(checkpoint, newest)
+    return findings, []
+
+
+def _checkpoint_ahead(checkpoint: Checkpoint, newest: int) -> Iterator[Finding]:
+    for name in _FLUSHED:
+        time = getattr(checkpoint, name)
+        if time > newest:
+            yield Finding(
+                LOG, CHECKPOINT_AHEAD, "checkpoint", CHECKPOINT.offset(name), name, str(time), str(newest),
+                f"{_moment(time)} is after the log's latest store time, {_moment(newest)}: "
+                "the checkpoint was overwritten or is of another store, or the log has lost its end; after a crash the "
+                "broker would begin to recover too late in its log", right_time=newest,
+            )  # fmt: skip
+
+
+def _moment(time: int) -> str:
+    try:
+        return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # no time that a calendar has; no I/O
+        return "no time"

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from jobs.console.amounts import counted
 from jobs.console.moments import time_text
 from jobs.diagnosis.broker_start import QueueStop
-from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.diagnosis.log_check import LogCheck, check_range
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.lake.findings import (
@@ -40,14 +39,20 @@ from jobs.store.queue_files import (
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_deleted
 from jobs.store.rocksdb_queues import rocksdb_queues
-from jobs.store.store import Store
+from jobs.store.store import Store, checkpoint_of
 from jobs.store.topics import Fate
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
-from jobs.verify.databases import queue_step, rows_to_come
-from jobs.verify.double_write import DOUBLE_WRITE, DoubleWrite, compare_double_write, unwritten_light_queues
 from jobs.verify.findings import PartReport, unreadable_database
 from jobs.verify.queue_tails import tail_findings
+from jobs.verify.rocksdb_queues import (
+    DOUBLE_WRITE,
+    DoubleWrite,
+    compare_double_write,
+    queue_step,
+    rows_to_come,
+    unwritten_light_queues,
+)
 from jobs.verify.undispatched import sequence_findings
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.errors import FormatError, UnsupportedFormat

@@ -8,8 +8,12 @@ import pytest
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.properties import parse_properties
 from rmq_formats.release import Release
-from rmq_formats.timer.files import (
+from rmq_formats.timer_files import (
+    END,
     LARGEST_WHEEL,
+    PROGRESS,
+    SLOT,
+    UNIT,
     Progress,
     Slot,
     TimerUnit,
@@ -17,7 +21,6 @@ from rmq_formats.timer.files import (
     decode_timer_unit,
     written_slots,
 )
-from rmq_formats.timer.layout import END, PROGRESS, SLOT, UNIT
 from tests.golden import StoreOf
 from tests.support.stores import records_of, segments_of
 

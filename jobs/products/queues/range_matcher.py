@@ -18,9 +18,8 @@ from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.rows import RowBlock, Status, expected_rows
 from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import StoredQueue
-from jobs.store.tag_extensions import stored_tags_codes
 from jobs.store.topics import Fate, TopicTable
-from jobs.store.units import Units, units_of
+from jobs.store.units import Units, stored_tags_codes, units_of
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind

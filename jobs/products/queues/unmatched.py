@@ -24,9 +24,8 @@ from jobs.products.queues.range_matcher import LostRun, runs
 from jobs.products.queues.records_at import RecordAt, Resolved
 from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
 from jobs.store.queue_files import StoredQueue, chunks
-from jobs.store.tag_extensions import stored_tags_codes
 from jobs.store.topics import TopicTable
-from jobs.store.units import Units, is_gone, is_written, units_of
+from jobs.store.units import Units, is_gone, is_written, stored_tags_codes, units_of
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind
 

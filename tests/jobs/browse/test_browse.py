@@ -24,8 +24,7 @@ from jobs.browse.server import serve
 from jobs.browse.subject import Place
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
-from jobs.inspect.inspection import inspect_store
-from jobs.inspect.report import StoreReport
+from jobs.inspect.inspection import StoreReport, inspect_store
 from jobs.query.log_search import silent
 from jobs.query.message import Message
 from jobs.store.store import read_broker_conf

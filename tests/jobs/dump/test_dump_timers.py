@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from rmq_formats.timer.files import Slot
-from rmq_formats.timer.layout import SLOT, UNIT
+from rmq_formats.timer_files import SLOT, UNIT, Slot
 from tests.golden import StoreOf
 from tests.support.commands import Run, overwrite
 

@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
-from jobs.diagnosis.checkpoint import checkpoint_of
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import compact
@@ -24,7 +23,7 @@ from jobs.restore.config import NotResumableError
 from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.run import MANIFEST, RestoreRequest, find_store, restore
 from jobs.store.selection import Selection
-from jobs.store.store import list_store
+from jobs.store.store import checkpoint_of, list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.store.spark_workers import SparkWorkers, seen_by_executors, unseen
+from jobs.store.spark_workers import seen_by_executors, unseen
 from jobs.store.store import list_store
 
 
@@ -17,20 +17,12 @@ def test_segments_are_found_again_whatever_their_folder_is_called(
     folder.mkdir(parents=True)
     for start in (0, 16384):
         (folder / f"{start:020d}").write_bytes(bytes(16384))
-    segments = list_store(str(tmp_path / name)).segments
+    locations = [segment.location for segment in list_store(str(tmp_path / name)).segments]
 
-    seen = seen_by_executors(spark, segments[:1])
+    seen = seen_by_executors(spark, locations[:1])
 
     assert seen == {str(folder / f"{0:020d}")}
-    assert unseen(segments, seen) == [segments[1]]
-
-
-def test_a_session_of_this_machine_asks_nobody(spark: SparkSession, tmp_path: Path) -> None:
-    """Its executors are this process: its first query would take seconds."""
-    (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(16384))
-
-    assert SparkWorkers(spark).unseen(list_store(str(tmp_path)).segments) == []
+    assert unseen(locations, seen) == [locations[1]]
 
 
 def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
@@ -40,7 +32,7 @@ def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
     files = [tmp_path / "commitlog" / f"{start:020d}" for start in (0, 16384)]
     for file in files:
         file.write_bytes(bytes(16384))
-    segments = list_store(str(tmp_path)).segments
+    locations = [segment.location for segment in list_store(str(tmp_path)).segments]
     frames = type(spark.range(1))
     select = frames.select
 
@@ -49,7 +41,7 @@ def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
         return select(frame, *columns)
 
     monkeypatch.setattr(frames, "select", delete_first)
-    seen = seen_by_executors(spark, segments)
+    seen = seen_by_executors(spark, locations)
 
     assert seen == {str(files[1])}
-    assert unseen(segments, seen) == []
+    assert unseen(locations, seen) == []

@@ -8,8 +8,7 @@ import pytest
 from jobs.store.store import list_store
 from jobs.store.timers import TimerState, timer_state, waiting_units
 from rmq_formats.errors import CorruptData
-from rmq_formats.timer.files import Slot, TimerUnit
-from rmq_formats.timer.layout import PROGRESS, SLOT, UNIT
+from rmq_formats.timer_files import PROGRESS, SLOT, UNIT, Slot, TimerUnit
 from tests.golden import StoreOf
 from tests.support.commands import overwrite
 

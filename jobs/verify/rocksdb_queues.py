@@ -1,27 +1,37 @@
 """
-Queues that a broker writes twice: what RocksDB and the files beside it have in common, and which side lacks what.
+Queues in RocksDB: the steps for wrong rows, and how they compare with queue files that the broker writes as well.
 
-Files are what such a broker reads; whoever wants to switch to RocksDB must know that it has every unit. RocksDB begins
-in the middle of the log when it was switched on late, which no start fills up, and ends early when it was switched off
-for a while, which the next start with both makes good. Where the two say different things, the log is right.
+Only a broker makes rows of RocksDB: if it keeps queues there, it reads no queue files. A broker that finds no database
+of queues rebuilds its rows from the log, so a damaged one is set aside; a broker of 5.2.0 does not rebuild them.
+
+With double write the broker reads the files. Before a switch to RocksDB it must have every unit. RocksDB begins in the
+middle of the log when it was switched on late, which no start fills up, and ends early when it was switched off for a
+while, which the next start with both corrects. Where the two differ, the log is right.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
 import numpy as np
 
+from jobs.console.result import Step
+from jobs.lake.findings import QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue, chunks, queues_of_rows
+from jobs.store.rocksdb_config import is_of_rocksdb_queues
 from jobs.store.store import Store
 from jobs.store.units import units_of
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.hashing import MAX_LONG
+from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 DOUBLE_WRITE = "double_write_differs"
 
 _AT_ONCE = 1 << 16  # units
+_ROOTS = frozenset(QueueKind)
+_RECOVERED = 10  # segments, the newest ones, that a broker of 5.4.0 or later dispatches when it starts
 _LITE_PREFIX = f"{LMQ_PREFIX}$"  # %LMQ%$parent$child: queues of LITE topics
 
 
@@ -137,3 +147,72 @@ def unwritten_light_queues(report: DoubleWrite | None, missing: Iterable[QueueNa
     """Yield the queues without units that selective double write is known to leave out: the broker says 0, too."""
     if report is not None and report.is_selective:
         yield from (name for name in missing if name.topic.startswith(LMQ_PREFIX) and not _is_lite(name))
+
+
+def is_of_rows(finding: Finding, store: Store) -> bool:
+    """Return whether a finding is of rows that only a broker makes, not of files."""
+    features = features_of(store)
+    folder = finding.file.partition("/")[0]
+    if finding.kind in {DOUBLE_WRITE, UNREADABLE_DATABASE} or folder == features.other_database:
+        return True
+    return finding.part == QUEUES and folder in _ROOTS and queue_step(store) is not None
+
+
+def steps_for_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
+    """Yield the steps that follow from findings on rows, each step once."""
+    features = features_of(store)
+    rows = [finding for finding in findings if is_of_rows(finding, store)]
+    others = [finding for finding in rows if finding.file.partition("/")[0] == features.other_database]
+    of_queues = [finding for finding in rows if finding not in others]
+    is_of_files = any(finding.part == QUEUES and finding not in rows for finding in findings)
+    if is_of_files:  # where both kinds differ, it may be the files alone that are wrong
+        of_queues = [finding for finding in of_queues if finding.kind != DOUBLE_WRITE]
+    if of_queues:
+        yield queue_step(store) or _set_aside(store)
+    if others:
+        yield Step(f"{features.other_database}: only a broker makes rows of RocksDB; they stay as they are")
+
+
+def queue_step(store: Store) -> Step | None:
+    """Return the step for wrong queues of a store that has them in RocksDB alone; None if they are files."""
+    storage = features_of(store).queues
+    if storage is QueueStorage.ROCKSDB:
+        return _set_aside(store)
+    if storage is QueueStorage.NONE and is_of_rocksdb_queues(store):
+        return Step(
+            "There are no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
+            "storeType=defaultRocksDB makes the queues again from the log when it starts"
+            f"{_recovery_limit(store)}. Any other reads queue files: rebuild-consumequeue --install"
+        )
+    return None
+
+
+def rows_to_come(store: Store) -> str:
+    """Return the note on a RocksDB without queue units whose broker was killed: its next start makes them."""
+    return (
+        "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
+        f"the next start makes every unit from the log{_recovery_limit(store)}"
+    )
+
+
+def _recovery_limit(store: Store) -> str:
+    """Return the condition for a start from an empty database if the log is long; nothing if it is short."""
+    count = len(store.segments)
+    if count <= _RECOVERED:
+        return ""
+    setting = f"commitLogRecoverMaxNum={count}"
+    return f" (5.4.0 and later: with {setting} or more, else from the {_RECOVERED} newest segments alone)"
+
+
+def _set_aside(store: Store) -> Step:
+    features = features_of(store)
+    folder = features.queue_database or CONSUME_QUEUE_FOLDER
+    words = (
+        f"{folder}: queues in RocksDB, whose rows only a broker makes. With the broker stopped, set the database "
+        f"aside: a broker of 5.3.3 or later that starts without one makes its rows again from the log"
+        f"{_recovery_limit(store)}:"
+    )
+    path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
+    if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # beside the folders of topics
+        return Step(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
+    return Step(words, (f"mv {path} {aside}",))

@@ -1,5 +1,5 @@
 """
-Dump the timer's wheel and log.
+Dump the small files of a broker: the checkpoint, and the timer's progress, wheel and log.
 
 A wheel shows the slots that were ever used; a log shows its units, each with the position of the unit before it in the
 same slot. Positions of a log are those of the full log, as its files' names say.
@@ -13,16 +13,47 @@ from jobs.console.amounts import counted
 from jobs.dump.file import DumpFile
 from jobs.dump.items import DumpRequest, Item, damage, layout_fields, time_text
 from rmq_formats.errors import CorruptData
-from rmq_formats.store import FileKind, offset_of_name
-from rmq_formats.timer.files import PRECISION_MS, Slot, TimerUnit, decode_timer_unit, written_slots
-from rmq_formats.timer.layout import SLOT, UNIT
+from rmq_formats.layout import Layout
+from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, FileKind, offset_of_name
+from rmq_formats.timer_files import (
+    PRECISION_MS,
+    PROGRESS,
+    PROGRESS_SIZE,
+    SLOT,
+    UNIT,
+    Slot,
+    TimerUnit,
+    decode_timer_unit,
+    written_slots,
+)
 
+_LAYOUTS: dict[FileKind, tuple[Layout, int]] = {
+    FileKind.CHECKPOINT: (CHECKPOINT, CHECKPOINT_SIZE),
+    FileKind.TIMER_PROGRESS: (PROGRESS, PROGRESS_SIZE),
+}
 _MORE = "more follows from here on"
 
 
 def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-    """Yield slots, or units; the last item says how the file ends."""
+    """Yield numbers, slots, or units; the last item says how the file ends."""
+    if kind in _LAYOUTS:
+        return _numbers(file, kind, request)
     return _wheel(file, request) if kind is FileKind.TIMER_WHEEL else _log(file, request)
+
+
+def _numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+    """Yield each number; the last item says whether the file is as long as a broker makes it."""
+    layout, size = _LAYOUTS[kind]
+    values = map(int, layout.unpack(file.read(0, size)))
+    rows = ((row, value) for row, value in zip(layout.rows(), values, strict=True) if row.offset >= request.start)
+    for row, value in islice(rows, request.limit):
+        shown = time_text(value) if row.name.endswith("timestamp") and value else value
+        yield Item(row.offset, row.size, "field", f"{row.name} = {shown}", {"name": row.name, "value": value})
+    rest = file.read(layout.size, size)
+    odd = [] if file.size == size else [f"{file.size} bytes instead of {size}"]
+    odd += ["bytes that are not zero"] if any(rest) else []
+    text = ", ".join(odd) or "zeros to the end"
+    yield Item(layout.size, file.size - layout.size, "end", text, {"end": text}, is_damage=bool(odd))
 
 
 def _wheel(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
