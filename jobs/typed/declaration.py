@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from jobs.typed.ddl import SchemaError, columns_text, parse_columns
-from jobs.typed.json_schema import columns_of
 from jobs.typed.rows import BodyFormat, Reader
 from jobs.typed.tables import FOLDER, LONGEST_FOLDER, refuse_reserved, table_name
 from jobs.typed.values import Times
@@ -23,7 +22,7 @@ _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
 }  # the others are texts
 _OF_ALL = ("format", "from", "properties")
 _OF_FORMAT = {
-    "json": ("schema", "schema_file", "epoch", "time_zone"),
+    "json": ("schema", "epoch", "time_zone"),
     "avro": ("schema_file", "schemas", "time_zone"),
     "protobuf": ("descriptors", "message"),
     "text": ("pattern", "schema", "epoch", "time_zone"),
@@ -191,12 +190,7 @@ class _Declared:
         return TopicType(self._topic, Json(), (), by=Discriminator(source, name), types=read)
 
     def _json(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        if "schema_file" not in self._values:
-            return Json(), self._columns("schema", lambda: self._text("schema"))
-        if "schema" in self._values:
-            raise self._error("schema_file", "goes without schema: both declare the columns")
-        text = self._file("schema_file", self._path("schema_file")).decode(errors="replace")
-        return Json(), self._columns("schema_file", lambda: self._declared(columns_of(text)))
+        return Json(), self._columns("schema", lambda: self._text("schema"))
 
     def _avro(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
         from jobs.typed.avro import Avro
