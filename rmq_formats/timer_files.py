@@ -15,7 +15,7 @@ SLOT = Layout(
     ("time", "q", "time of delivery, in units of timerPrecisionMs; its remainder by the number of slots is the slot"),
     ("first", "q", "position of the slot's first unit in the timer log"),
     ("last", "q", "position of its last unit: each one leads to the unit before it"),
-    ("messages", "i", "how many wait: units, without those that take a message back, and those taken back"),
+    ("messages", "i", "number of waiting messages: units, without cancelled ones and those that cancel them"),
     ("reserved", "i", "0"),
 )
 UNIT = Layout(

@@ -20,7 +20,7 @@ class FileFault(StrEnum):
     """The kind of damage to a file; with each, the bytes that are left agree with the replacement."""
 
     BIT = "one bit changed"
-    ZEROS = "zeros in place of what was there"
+    ZEROS = "zeros in place of other bytes"
     HEADER = "the header was overwritten"
     CUT = "cut short"
     LONGER = "longer than it was"
@@ -31,7 +31,7 @@ def file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFau
     Return the one fault that made *stored* of *right*; None where no single one explains all that differs.
 
     A cut or lengthened file may have one flipped bit besides. Differences within the first *header_size* bytes alone
-    are one fault, too.
+    are also one fault.
     """
     if not stored.size and right.size:
         return FileFault.CUT

@@ -37,7 +37,9 @@ class RangeCheck:
     records: int = 0
     damaged: list[Piece] = field(default_factory=list)
     wrong: list[ChangedRecord] = field(default_factory=list)  # of these the body has another CRC
-    doubtful: list[ChangedRecord] = field(default_factory=list)  # whole to a broker, and not what it wrote
+    doubtful: list[ChangedRecord] = field(
+        default_factory=list
+    )  # complete for a broker, but changed since it was written
     newest_timestamp: int = 0  # the latest store time
     places: list[BadPlace] = field(default_factory=list)  # the damage, and ends of files, with whole messages before
     times: StoreTimes = field(default_factory=StoreTimes)

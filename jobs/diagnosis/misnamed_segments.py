@@ -38,7 +38,7 @@ class WrongNames:
 
     def of(self, segment: Segment, read: Read) -> Misnamed | None:
         """
-        Return the right name of a segment whose beginning is no record of its own place; None where nothing proves one.
+        Return the right name of a segment that does not begin with a record of its place; None if nothing proves it.
 
         It begins with the record of an offset at which a segment is missing, or of one before the log. Two witnesses
         say the same: the record, with its CRC, and the gap or its unit. One changed bit would contradict one of them,

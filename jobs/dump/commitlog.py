@@ -97,7 +97,7 @@ def _judged(segment: SegmentBytes, piece: Piece) -> Piece:
 
 def _cut(segment: SegmentBytes, siblings: Siblings | None, last: Piece | None) -> str | None:
     """Return an item for the bytes missing after a file's last one; None if nothing shows that any are."""
-    if siblings is None:  # no name of a segment: a part of a log that somebody cut out
+    if siblings is None:  # not named like a segment: an excerpt of a log
         return None
     if siblings.missing is None and last is not None and last.kind is PieceKind.RECORD and segment.size:
         return "cut off: the file ends with a record, and a broker ends it with a blank or with zeros"
@@ -105,7 +105,7 @@ def _cut(segment: SegmentBytes, siblings: Siblings | None, last: Piece | None) -
 
 
 def _segment(file: DumpFile) -> SegmentBytes:
-    """Return the segment; where its name is no offset, its first record says where it is."""
+    """Return the segment; if its name is not an offset, its first record gives the place."""
     base_offset = first_offset(file.name)
     if base_offset is None:
         base_offset = _offset_of_first_record(file, detect_framing(file.read(0, BLANK.size)).header_size)
@@ -162,7 +162,7 @@ def _boundary_before(segment: SegmentBytes, position: int) -> int:
 
 
 def _is_followed(file: DumpFile, siblings: Siblings | None) -> bool:
-    """Return whether a later segment lies beside this one and holds something."""
+    """Return whether the folder has a later segment that is not empty."""
     if siblings is None or siblings.next_offset is None:
         return False
     try:
@@ -272,7 +272,7 @@ def record_fields(record: MessageRecord) -> list[Field]:
 
 
 def _inner_messages(record: MessageRecord) -> list[InnerMessage]:
-    """Return the messages that the record of an inner batch holds; none where its body is no such row."""
+    """Return the messages that the record of an inner batch holds; none if its body is not such a batch."""
     try:
         return list(decode_inner_batch(record.body)) if record.sys_flag & INNER_BATCH else []
     except FormatError:

@@ -1,7 +1,7 @@
 """
-One file that is dumped, read by position, a window at a time, past unreadable sectors; and the files beside it.
+One file that is dumped, read by position, a window at a time, past unreadable sectors; and its folder.
 
-What cannot be read is taken for zeros, and noted: zeros are no record, so a walk finds the damage and what follows it.
+Unreadable bytes are noted and read as zeros. Zeros never form a record, so a walk finds the damage and continues.
 """
 
 import errno
@@ -94,14 +94,14 @@ def open_file(location: str) -> Iterator[DumpFile]:
 
 
 class Siblings(NamedTuple):
-    """The signs that the files beside one give, where their names are the offsets of their first bytes."""
+    """Facts that the names and sizes of the other files of a folder show, if these names are offsets."""
 
     next_offset: int | None  # of the file that follows
     missing: str | None  # how the file was cut short; None where nothing shows that it was
 
 
 def siblings_of(file: DumpFile) -> Siblings | None:
-    """Return the signs that the files beside *file* give; None where its name is no offset."""
+    """Return the facts that the other files of the folder show; None if the name of *file* is not an offset."""
     base_offset = offset_of_name(file.name)
     if base_offset is None:
         return None

@@ -15,7 +15,7 @@ from rmq_formats.layout import Content
 from rmq_formats.store import FileKind, is_index_name
 
 _BROKEN_SHOWN = 100
-_BESIDE = 20  # other index files that are asked for the geometry
+_MOST_OTHERS = 20  # other index files that are asked for the geometry
 
 
 def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
@@ -35,18 +35,18 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
         return stated.geometry
     found = find_geometries(index_bytes)
     if len(found) != 1:
-        beside = _geometry_beside(file, request)
-        if beside is not None:
-            return beside
+        of_folder = _geometry_of_folder(file, request)
+        if of_folder is not None:
+            return of_folder
         reason = "the file does not tell how many slots and entries it has: give --hash-slots and --index-num"
         raise UnsupportedFormat(reason, None, file.location)
     return found[0]
 
 
-def _geometry_beside(file: DumpFile, request: DumpRequest) -> Geometry | None:
+def _geometry_of_folder(file: DumpFile, request: DumpRequest) -> Geometry | None:
     with ExitStack() as stack:
         names = [name for name, _ in listed(file) if is_index_name(name) and name != file.name]
-        opened = [stack.enter_context(open_file(f"{file.folder}/{name}")) for name in names[:_BESIDE]]
+        opened = [stack.enter_context(open_file(f"{file.folder}/{name}")) for name in names[:_MOST_OTHERS]]
         others = [Content(other.size, other.read) for other in opened]
         stated = stated_geometry(others, request.hash_slots, request.index_num)
     return stated.geometry if stated else None

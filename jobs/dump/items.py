@@ -57,7 +57,7 @@ class DumpRequest(NamedTuple):
 
 def counts_text(items: str, damaged: int, start: int) -> str:
     """Return the number of items and of damaged places that were read from position *start* on, in words."""
-    before = f" after byte {start}; what comes before was not read" if start else ""
+    before = f" after byte {start}; the bytes before it were not read" if start else ""
     return f"{items}, {counted(damaged, 'damaged place')}{before}"
 
 
@@ -70,7 +70,7 @@ def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) ->
 
 
 def time_text(timestamp: int) -> str:
-    """Write milliseconds as a time in UTC, or as they are where they are no time."""
+    """Write milliseconds as a time in UTC, or as a number if no calendar has that time."""
     try:
         moment = datetime.fromtimestamp(timestamp // 1000, UTC)
     except (OverflowError, ValueError, OSError):  # no time that a calendar has; no I/O

@@ -50,7 +50,7 @@ def recognise(file: DumpFile) -> FileKind:
     parts = file.location.split("/")
     kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
     known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
-    # A folder above the store may have a name that stores have, too: what can be dumped comes first.
+    # A folder above the store may have the name of a store's folder: a kind that can be dumped comes first.
     return next((kind for kind in known if kind in _MODULES), known[0] if known else None) or _by_content(file)
 
 

@@ -66,7 +66,7 @@ def _wheel(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
             yield _slot(number, slot, count, request)
     rest = file.size % SLOT.size
     text = f"{used:,} of {counted(count, 'slot')} were ever used; times for timerPrecisionMs={PRECISION_MS}"
-    text += f"; {rest} bytes are no slot" if rest else ""
+    text += f"; {rest} bytes after the last slot" if rest else ""
     yield Item(file.size - rest, rest, "end", text, {"end": text}, is_damage=bool(rest) or not count)
 
 

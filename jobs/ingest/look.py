@@ -43,7 +43,7 @@ class _Doubt(Exception):
     """The run must find out."""
 
 
-# A manifest that somebody has changed leads to any of these.
+# A manifest that was edited leads to any of these.
 _DOUBTS = (
     _Doubt, OSError, FormatError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
     MemoryError, struct.error,
@@ -87,7 +87,7 @@ class Look:
         try:
             read_to = self._manifests[0]["to_offset"] if self._manifests else 0
             return sum(written_sizes(plan_ranges(store, read_to)))
-        except _DOUBTS:  # what nobody can read ends the run wherever it works
+        except _DOUBTS:  # an unreadable log ends the run on any engine
             return store.log_size
 
     def _nothing_new(self) -> Summary:
@@ -192,7 +192,7 @@ def _check_chain(store: Store, manifest: dict[str, Any]) -> None:
     """
     Walk from a known boundary to the last record, and to the end of the known log.
 
-    Recovery may have moved the write position back and left the old bytes after it.
+    Recovery may have set back the write position and left the old bytes after it.
     """
     same, to_offset = _fingerprints(store, manifest), manifest["to_offset"]
     last = same[-1]

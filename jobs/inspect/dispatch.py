@@ -98,7 +98,7 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
     for before, after in pairwise([None, *files, None] if files else []):
         start = store.start_offset if before is None else before.end_physical_offset
         limit = end if after is None else after.begin_physical_offset
-        found = None if limit is None else _first_keyed(store, start, limit, is_indexed=before is not None)
+        found = None if limit is None else first_keyed(store, start, limit, is_indexed=before is not None)
         if found is None:
             continue
         which = "the first" if before is None else "this"
@@ -106,12 +106,12 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
         text = (
             f"no index file has the keys of messages from offset {found} {until}: a file is missing, or index was off"
         )
-        beside = after or before
-        assert beside is not None  # there is a file
-        problems.gap(beside.file, text, found)
+        nearest = after or before
+        assert nearest is not None  # there is a file
+        problems.gap(nearest.file, text, found)
 
 
-def _first_keyed(store: Store, start: int, limit: int, *, is_indexed: bool) -> int | None:
+def first_keyed(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:
     """Return the first message with a key between two offsets; that at *start* is none where it *is_indexed*."""
     if limit <= start:
         return None

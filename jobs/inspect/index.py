@@ -133,7 +133,7 @@ def _tagged_records(
     newest = min(header.entry_count, geometry.capacity)
     first = max(newest - _NEWEST_LOOKED_AT, 1)
     groups = groupby(_entries(reader, first, newest - first + 1, geometry), key=attrgetter("physical_offset"))
-    # The keys of the first and the last message may be in part outside of what was read.
+    # Some keys of the first and the last message may lie outside the range that was read.
     for offset, entries in [(offset, {entry.key_hash for entry in group}) for offset, group in groups][1:-1]:
         record = find_record(store, offset)
         if record is not None:

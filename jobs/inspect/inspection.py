@@ -8,7 +8,7 @@ from shlex import quote
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import shallow_outcome
 from jobs.dump.items import time_text
-from jobs.inspect.dispatch import SampledQueues, compare_index
+from jobs.inspect.dispatch import SampledQueues, compare_index, first_keyed
 from jobs.inspect.index import IndexReport, inspect_index
 from jobs.inspect.log import LogInspector, LogReport
 from jobs.inspect.problems import Problems
@@ -40,12 +40,17 @@ class StoreReport:
     eras: tuple[Era, ...]
     problems: Problems = field(default_factory=Problems)
     deep: bool = False
-    start: StartOutcome | None = None  # what a start of the broker would do; None beside one that runs
+    start: StartOutcome | None = None  # the outcome of a start of the broker; None while a broker runs
 
     @property
     def health(self) -> Severity:
         """The worst that was found; heads and tails never say more than that nothing wrong was seen."""
         return self.problems.severity
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index, in files or in RocksDB."""
+        return bool(self.index.files or (self.state.rocksdb and self.state.rocksdb.index_rows))
 
     def next_steps(self) -> list[tuple[str, str]]:
         """Return the commands to run next, with reasons."""
@@ -61,12 +66,12 @@ class StoreReport:
             steps.append((f"inspect --deep {store}", "walk every record"))
         if self.log.segments:
             repairs = self._has_files_to_repair()
-            if not self.index.files and not (self.state.rocksdb and self.state.rocksdb.index_rows) and not repairs:
+            if not self.has_index and not repairs:
                 steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
             if not self.queues.queues and not self.queues.in_rocksdb:
                 steps.append((f"rebuild-consumequeue {store} --out DIR", "there are no queues"))
             if repairs:
-                steps.append((f"repair {store} --out REPAIR", "see what would be made again; only reads"))
+                steps.append((f"repair {store} --out REPAIR", "see the planned repairs; reads only"))
             steps.append((f"verify {store}", "compare log, queues and index with each other"))
             steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
         return steps
@@ -135,16 +140,28 @@ def inspect_store(
     # Of a queue whose files may not be read, the units are not known.
     closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
     problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]
-    compare_index(store, index, problems, log.end_offset if is_closed else None)
-    indexed = (state.checkpoint or {}).get("index_timestamp", 0)
-    if indexed > 0 and not index.files and not (state.rocksdb and state.rocksdb.index_rows):
-        text = f"no file, and the checkpoint has noted down that there were some up to {time_text(indexed)}"
-        problems.gap(f"{store.root}/index", text)
+    if index.files:
+        compare_index(store, index, problems, log.end_offset if is_closed else None)
+    elif not report.has_index:
+        _note_lost_index(store, report, conf, is_closed=is_closed)
     if is_closed:
         _note_lost_ends(store, report)
     if state.process is None:
         report.start = _start(store, report, conf)
     return report
+
+
+def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_closed: bool) -> None:
+    """Note that there should be index files: by the checkpoint, or by the broker's configuration."""
+    place, indexed = f"{store.root}/index", (report.state.checkpoint or {}).get("index_timestamp", 0)
+    if indexed > 0:
+        noted = f"the checkpoint has noted down that there were some up to {time_text(indexed)}"
+        report.problems.gap(place, f"no file, and {noted}")
+    elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
+        keyed = first_keyed(store, store.start_offset, report.log.end_offset)
+        if keyed is not None:
+            text = "no file, and the broker's configuration switches index files on: messages with keys begin"
+            report.problems.gap(place, text, keyed)
 
 
 def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
@@ -163,7 +180,7 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
 
 
 def _note_left_over(store: Store, report: StoreReport) -> None:
-    """Note units and index entries of messages that a promotion took back: a broker leaves them, they are no damage."""
+    """Note units and index entries of messages that a promotion took back: these are not damage."""
     state, index, log, problems = report.state, report.index, report.log, report.problems
     epoch = state.epochs[-1]
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset}"

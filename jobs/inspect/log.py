@@ -187,7 +187,7 @@ class LogInspector:
             for offset in walked.wrong:
                 self.problems.damage(report.file, "a record's body has another CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
-            self.problems.damage(report.file, f"{piece.size} bytes are no record: {piece.reason}", piece.offset)
+            self.problems.damage(report.file, f"{piece.size} bytes do not form a record: {piece.reason}", piece.offset)
         elif piece.kind is PieceKind.WAITING:
             # Complete records that the walk does not believe: the log was cut back, and continued before them.
             self._report.left_over_bytes = left_over_bytes(log, piece)

@@ -35,7 +35,7 @@ class Problems(list[Problem]):
         return worst_of((Severity.NOT_VERIFIED, *(problem.severity for problem in self)))
 
     def damage(self, file: str, text: str, offset: int | None = None) -> None:
-        """Note bytes that cannot be what was written."""
+        """Note bytes that are not as they were written."""
         self.append(Problem(Severity.DAMAGE, file, text, offset))
 
     def gap(self, file: str, text: str, offset: int | None = None) -> None:

@@ -102,9 +102,9 @@ def _readable(store: Store) -> tuple[list[StoredQueue], FormatError | None]:
 def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> None:
     for file in queue.files:
         if file.size % queue.unit_size:
-            problems.note(file.location, f"{file.size} bytes are no whole number of units of {queue.unit_size}")
+            problems.note(file.location, f"{file.size} bytes, not a multiple of a unit's {queue.unit_size}")
         if file.base_offset % queue.unit_size:
-            problems.note(file.location, f"its name is no multiple of a unit's {queue.unit_size} bytes")
+            problems.note(file.location, f"its name is not a multiple of a unit's {queue.unit_size} bytes")
     for before, after in pairwise(queue.files):
         if before.end != after.base_offset and before.size == size:
             problems.gap(after.location, f"the file before it ends at {before.end}")

@@ -50,7 +50,7 @@ class FolderReport:
 
 @dataclass(slots=True)
 class RocksReport:
-    """Rows that a broker of 5.4.0+ keeps in RocksDB beside queues."""
+    """Rows other than queue units that a broker of 5.4.0+ keeps in RocksDB."""
 
     index_rows: int = 0  # at most MOST_COUNTED
     pending_transactions: int = 0
@@ -80,9 +80,9 @@ class StateReport:
     checkpoint: dict[str, int] | None = None
     unknown_files: int = 0
     replica: str | None = None  # in controller mode: cluster, broker and the replica's number
-    epochs: tuple[Epoch, ...] = ()  # in controller mode: who was master from which offset on
+    epochs: tuple[Epoch, ...] = ()  # in controller mode: the masters, and the offsets at which they began
     folders: list[FolderReport] = field(default_factory=list)
-    log_folders: tuple[str, ...] = ()  # that hold files named like segments, and that nobody named
+    log_folders: tuple[str, ...] = ()  # that hold files named like segments, but were not given
     rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
     timers: TimersReport | None = None  # timer messages in files
 

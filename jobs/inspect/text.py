@@ -126,7 +126,7 @@ def _index(report: StoreReport) -> Iterator[str]:
     rows = rocksdb.index_rows if rocksdb is not None else 0
     if rows:
         count = f"{rows:,} rows" if rows < MOST_COUNTED else f"{rows:,} rows or more"
-        yield _line("INDEX", f"{count} in RocksDB{' beside files' if index.files else ', no files'}")
+        yield _line("INDEX", f"{count} in RocksDB{' and in files' if index.files else ', no files'}")
     if not index.files:
         if not rows:
             yield _line("INDEX", "none")

@@ -31,7 +31,7 @@ _EARLIER_NAME = "rocketmq"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session, and let conditions on topic, offset and store time narrow what is read."""
+    """Register the format with a session, and let conditions on topic, offset and store time narrow the read."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(RocketmqDataSource)
     spark.dataSource.register(EarlierDataSource)
@@ -78,7 +78,7 @@ class RocketmqDataSource(DataSource):
         there = {field.name: field.dataType for field in self.schema()}
         for field in schema:
             if field.name not in there:
-                raise UnsupportedFormat(f"schema: {field.name} is no column of messages")
+                raise UnsupportedFormat(f"schema: {field.name} is not a column of messages")
             types = there[field.name].simpleString(), field.dataType.simpleString()
             if types[0] != types[1]:
                 raise UnsupportedFormat(f"schema: {field.name} is {types[0]}, not {types[1]}")

@@ -78,7 +78,7 @@ class Place(NamedTuple):
     @classmethod
     def from_json(cls, kept: Mapping[str, object]) -> Self:
         """Read the form that a checkpoint keeps; `CorruptData` where it is of another source, or damaged."""
-        values: Any = kept  # whatever a checkpoint of another source, or a damaged one, holds
+        values: Any = kept  # of another source's checkpoint, or a damaged one, anything
         try:
             record = values.get("record")
             place = cls(values["offset"], values.get("store_timestamp"), Fingerprint(**record) if record else None)

@@ -46,7 +46,7 @@ class Wanted:
     release: str | None = None
     broker: str | None = None
     mode: str = PERMISSIVE
-    after: str | None = None  # a lake: what it has is left out
+    after: str | None = None  # a lake, whose messages are left out
     after_version: int | None = None  # of its table of messages
     fails_on_data_loss: bool = True
     starting: str = EARLIEST
@@ -131,7 +131,7 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:
-    """Read `true` or `false`: taking whatever else for `false` would leave rows out that somebody wants."""
+    """Read `true` or `false`: reading a typing error as `false` would silently leave out rows."""
     text = given.get(name, "true").lower()
     if text not in {"true", "false"}:
         raise UnsupportedFormat(f"option {name}: {given[name]!r} is neither true nor false")
@@ -143,7 +143,7 @@ def _number(given: Mapping[str, str], name: str, otherwise: int) -> int:
         return otherwise
     text = given[name].strip()
     if not (_DIGITS.fullmatch(text) and int(text) <= MAX_LONG):
-        raise UnsupportedFormat(f"option {name}: {given[name][:60]!r} is no whole number from 0 to {MAX_LONG}")
+        raise UnsupportedFormat(f"option {name}: {given[name][:60]!r} is not a whole number from 0 to {MAX_LONG}")
     return int(text)
 
 

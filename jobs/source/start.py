@@ -2,8 +2,8 @@
 The start of a read, and the log's identity: the log's beginning, or the end of a lake's rows.
 
 What a lake has is asked of its table of messages: the newest run of this store that a version of that table knows says
-up to where its rows reach. So this version and what is read after it have no row in common and lack none, whatever
-runs are prepared or done meanwhile.
+up to where its rows reach. So this version and the rows that are read after it neither overlap nor leave a gap, even
+while other runs are prepared or completed.
 """
 
 from typing import NamedTuple

@@ -37,7 +37,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = wanted
         self._start: Start | None = None
         self._folders: tuple[str, ...] = ()  # of the log
-        self._target = MAX_LONG  # where a query ends that reads what is available now
+        self._target = MAX_LONG  # the end of a query with the trigger availableNow
         self._way: tuple[Place, Way] | None = None  # the newest one, and from where
         self._next_look = 0.0
         self._is_checked = False
@@ -62,9 +62,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the last record boundary within the limit; *start* where nothing is new."""
         place = Place.from_json(start)
-        if (
-            place.offset >= self._target and not self._is_checked
-        ):  # where nothing is new, the log may have been cut back
+        if place.offset >= self._target and not self._is_checked:  # without news, the log may have been cut back
             self._check(place, self._listed())
         if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
             began = monotonic()

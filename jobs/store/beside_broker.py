@@ -1,5 +1,5 @@
 """
-Beside a running broker the tool takes the back seat: priority, page cache, speed, and room on the disk.
+How to spare a running broker: priority, page cache, speed, and free space on the disk.
 
 A broker that runs holds a lock on the file `lock` in its store. That the file exists, or that `abort` does, means
 nothing.
@@ -38,9 +38,9 @@ def broker_process(store: str) -> int | None:
 
 def care_beside(store: str, max_rate: int | None = None) -> Care | None:
     """
-    Return how to read *store*; None when nobody must be spared.
+    Return how to read *store*; None if no broker runs on it.
 
-    Beside a running broker this process steps back at once, so that the JVM and the workers that it starts do, too.
+    If a broker runs, this process lowers its priority before it starts a JVM or workers, which inherit it.
     """
     if broker_process(store) is None:
         return Care(max_rate) if max_rate else None

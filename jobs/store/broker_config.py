@@ -2,7 +2,7 @@
 A broker's topics, groups, and their progress: from JSON files, or from RocksDB.
 
 After a switch to RocksDB the JSON files are still there. A broker then takes the file only where it counts more changes
-than the database does, and so does who reads its store.
+than the database does, and so do we.
 """
 
 import re
@@ -25,7 +25,7 @@ CONSUMERS_FILE = "consumerOffset.json"
 _LIGHT_FILE = "lmqConsumerOffset.json"
 _LIGHT_TABLE = "lmqOffsetTable"
 _DELAY_FILE = "delayOffset.json"
-_NUMBER = re.compile("-?[0-9]{1,20}")  # of a queue; what is longer is none
+_NUMBER = re.compile("-?[0-9]{1,20}")  # of a queue; a longer one is invalid
 
 _Table = Mapping[str, Mapping[str, object]]
 

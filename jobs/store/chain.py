@@ -98,7 +98,7 @@ def chained(
     #     |---- accepted ----|b      b: `seen.next` of the last accepted outcome
     #                    |-- sync --|     first != b: discarded, and read again from b without a sync
     #                         |- sync -|  ends before b: discarded, a record of the range before covers it
-    # So each accepted outcome begins where the one before it ended, whatever the cuts were.
+    # So each accepted outcome begins where the one before it ended, for any cuts.
     accepted: list[Outcome[T]] = []
     for outcome in outcomes:
         range_, last = outcome.range, accepted[-1] if accepted else None

@@ -15,7 +15,7 @@ TOPIC_TABLE = "topicConfigTable"
 CONFIG_FOLDER = "config"
 BACKUP = ".bak"
 _KEPT = (".json", "transactionMetrics")  # as names end; what else is in the folder belongs to files of other folders
-_LARGEST = 64 << 20  # a table of 250,000 topics; what is larger, sparse or not, is none
+_LARGEST = 64 << 20  # a table of 250,000 topics; a larger file, sparse or not, is not read
 
 
 def read_config(store: Store, name: str) -> dict[str, object] | None:
@@ -31,7 +31,7 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
 
 
 def objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the entries of a table that are objects, by name; nothing of what is no table."""
+    """Yield the entries of a table that are objects, by name; nothing if it is not a table."""
     if isinstance(table, dict):
         yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
 

@@ -21,7 +21,7 @@ _LARGEST = 1 << 20
 
 
 def read_epochs(store: Store) -> tuple[Epoch, ...]:
-    """Return the epochs of a store, oldest first; none where there is no list of them, or none that can be read."""
+    """Return the epochs of a store, oldest first; none without a readable list of them."""
     file = store.other_file(EPOCH_FILE)
     if file is not None and file.size <= _LARGEST:
         with suppress(FormatError):  # no list that a broker would take: as if there were none

@@ -60,7 +60,7 @@ def rocksdb_queue_folder(store: Store) -> str | None:
 
 
 def _database(store: Store, folder: str) -> str | None:
-    """Return the folder of a database; of one that lost the file that names its parts, too."""
+    """Return the folder of a database, even if the database lost the file that names its parts."""
     if store.other_file(f"{folder}/{_CURRENT}"):
         return folder
     paths = (file.about.path.rpartition("/") for file in store.other_files)

@@ -1,5 +1,5 @@
 """
-A stopped broker's store while files are put into it: locked, and compared with what it was when the work began.
+A stopped broker's store while files are put into it: locked, and compared with its state when the work began.
 
 The lock is the broker's own, so it cannot start. The comparison finds every other writer. Root acts as the owner of the
 store wherever it touches it, and can do no more there than that user.
@@ -20,7 +20,7 @@ from jobs.store.beside_broker import FLOCK, LOCK_FILE
 from jobs.store.store import REPLACED
 from rmq_formats.store import INDEX_FOLDER
 
-ATTEMPT = ".attempt-"  # in the name of what an installation is making, beside its folder or file
+ATTEMPT = ".attempt-"  # in the name of an unfinished folder or file of an installation
 _SHOWN = 4
 
 

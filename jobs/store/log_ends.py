@@ -20,7 +20,7 @@ from rmq_formats.commitlog.segment import is_settled
 from rmq_formats.consumequeue.unit import BatchUnit, Unit
 
 FARTHEST = 1 << 30  # bytes after the log's end that a unit may lead to and still say something about it
-_MOST_QUEUES = 256  # that are asked where nobody has read all of them
+_MOST_QUEUES = 256  # that are asked if the caller has not read all of them
 
 
 class LostPart(NamedTuple):

@@ -34,7 +34,7 @@ class QueueEvidence:
         """Return whether a unit leads to *record*, and one to the record that must have been at the offset *gap*."""
         try:
             store = list_again(Store(self.root, storage=self.storage, commitlog=self.commitlog))
-            if takeovers(store):  # a promotion leaves units of what it takes back
+            if takeovers(store):  # a promotion leaves units of the records that it removes
                 return False
             queues = queues_of_files(store.queue_files, store.storage)
             own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))

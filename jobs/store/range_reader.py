@@ -16,7 +16,7 @@ from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 
 SETTLING = "stored too recently"
 _MOST_LOOKS = 3  # at one place
-_SLICE = 256 << 10  # bytes of a second look that are held at once
+_SLICE = 256 << 10  # bytes of a second look that are held at a time
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
 
 
@@ -39,7 +39,7 @@ class RangeReader:
 
     def __init__(self, range_: Range, window: int = WINDOW, *, was_read: bool = False) -> None:
         """
-        Read nothing yet; then so many bytes at once, or one record where that is larger.
+        Read nothing yet; later *window* bytes at a time, or one record if it is larger.
 
         What *was_read* before, and found to be whole, is not looked at a second time.
         """

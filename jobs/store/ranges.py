@@ -33,7 +33,7 @@ _CLOCKS_DIFFER_MS = 60_000  # between a broker and this machine, at the most
 SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would begin later
 _LEAST_PIECE = 32 << 20  # bytes of a range that is cut for the sake of balance: each is a task, and a file of a table
 _STEP = 1 << 12
-_BLOCK = 512  # bytes: the least that a disk writes at once
+_BLOCK = 512  # bytes: the least that a disk writes
 _UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
 MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
@@ -60,11 +60,11 @@ class Range:
     segment_size: int
     start: int  # positions in the segment
     end: int
-    sync: bool  # find the first record: start is no known boundary
+    sync: bool  # find the first record: start is not a known boundary
     final: bool  # records follow in a later segment, so nothing here is unfinished
     store_timestamp: int | None = None  # of the last record before start, where known
-    settling: Settling | None = None  # what is too new waits, unless the range is final
-    window: int = 0  # bytes that are read at once, where it is not a scan that decides
+    settling: Settling | None = None  # records that are too new wait, unless the range is final
+    window: int = 0  # bytes that are read at a time, if the scan does not decide
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
     queues: QueueEvidence | None = field(default=None, repr=False, compare=False)  # of a range that is not final
 
@@ -291,7 +291,7 @@ def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
     """
     Yield segments that are shorter than most, and the size they should have: a broker does not load a log with one.
 
-    Those up to 4.4.0, and 4.9.2, do. An empty newest one is no damage: every broker deletes it when it starts.
+    Those up to 4.4.0, and 4.9.2, do. An empty newest one is not damage: every broker deletes it when it starts.
     """
     usual, is_doubtful = usual_size(segments)
     for segment in segments:

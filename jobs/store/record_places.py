@@ -44,10 +44,10 @@ class Fingerprint(NamedTuple):
 
 def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]]:
     """
-    Yield the physical offsets at which each record of a segment begins and ends, up to the first that is no record.
+    Yield the physical offsets at which each record of a segment begins and ends, up to the first byte that begins none.
 
-    Found by following the sizes from the segment's first byte, or from a known boundary at position *start*: whatever
-    else looks like a record is none.
+    Follows the sizes from the segment's first byte, or from a known boundary at position *start*: other bytes that look
+    like a record are not one.
     """
     header = log.framing.header_size
     window, window_start = b"", 0
@@ -70,7 +70,7 @@ def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]
 
 
 def left_over_bytes(log: SegmentBytes, piece: Piece) -> int:
-    """Return the size of a piece up to the last of older records; 0 where it is no leftover of a log cut back."""
+    """Return the size of a piece up to the last of older records; 0 if it is not the leftover of a cut-back log."""
     if piece.reason not in {STALE, LEFTOVER}:  # a broker is writing there
         return 0
     older = log.find_record(piece.offset - log.base_offset)
@@ -87,8 +87,8 @@ def segment_bytes(segment: Segment, reader: Reader) -> SegmentBytes:
 
 
 def records_from(log: SegmentBytes, position: int = 0) -> Iterator[MessageRecord]:
-    """Yield the records of a segment from the piece at *position* on, up to the first that is no record."""
-    with suppress(FormatError):  # the piece that is no record ends the walk
+    """Yield the records of a segment from the piece at *position* on, up to the first other piece."""
+    with suppress(FormatError):  # a piece that is not a record ends the walk
         while True:
             record = log.record_at(position)
             yield record

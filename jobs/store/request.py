@@ -21,7 +21,7 @@ class StoreRequest:
     options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
 
     def listed(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
-        """List the store; *readers* at once share the rate of reading."""
+        """List the store; so many *readers* side by side share the rate of reading."""
         return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(readers))
 
     def tier(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Tier:

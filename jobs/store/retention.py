@@ -1,8 +1,8 @@
 """
-Retention beside a run: a broker deletes the oldest files of its store while somebody reads them.
+Retention during a run: a broker deletes the oldest files of its store while they are read.
 
-`ingest` keeps what it had read of a log by then, and says what it had not. Whoever needs a log without a hole takes it
-as it is once it has been read: from the first segment on that nobody had deleted.
+`ingest` keeps the part of a log that it had read by then, and reports the rest. A verb that needs a log without a hole
+uses the part after the last segment that was deleted while it was read.
 """
 
 import errno
@@ -49,7 +49,7 @@ def confirm_deleted(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
     Accept segments that were deleted while they were read, if they really were.
 
     Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
-    then nothing is left, or what is missing is not the beginning. `CutBackError` when it is the end.
+    then nothing is left, or the missing part is not the beginning. `CutBackError` when it is the end.
     """
     deleted = [outcome.range for outcome in outcomes if outcome.seen.was_deleted]
     if not deleted:
@@ -72,15 +72,15 @@ def confirm_gone(store: Store, ranges: Sequence[Range]) -> None:
         start = list_again(store).start_offset
         for range_ in ranges:
             if range_.end_offset > start:
-                raise CutBackError(errno.ESTALE, "the log was written again while it was read", range_.location)
+                raise CutBackError(errno.ESTALE, "the log was rewritten while it was read", range_.location)
 
 
 def confirm_uncut(store: Store, newest: Newest | None) -> None:
     """
     Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.
 
-    The segments before it were read as final: what is no record in them never will be. That is true only as long as
-    no recovery has deleted the files after them, and had them written again.
+    The segments before it were read as final: bytes in them that do not form a record never will. That holds only as
+    long as no recovery has deleted the files after them and rewritten them.
     """
     if newest is None or (newest.beginning is not None and _still_begins(newest, store)):
         return

@@ -1,10 +1,10 @@
 """
 A RocksDB folder of a store, read as of one moment and never where it lies.
 
-Even a reader writes beside the database (its options, a log). So a folder is made elsewhere: links to the table files,
+Even a reader writes into a database's folder (its options, a log). So one is made elsewhere: links to the table files,
 which never change, and copies of what the broker may still write: the manifest, and the write-ahead log, whose rows
-belong to the database. Logs are copied before the manifest that names their tables: what is missing then is newer, not
-lost. A table that the broker merges away meanwhile makes the attempt fail; the next one takes what is there by then.
+belong to the database. Logs are copied before the manifest that names their tables: missing rows are newer then, not
+lost. If the broker merges a table away meanwhile, the attempt fails, and the next one takes the tables of that moment.
 """
 
 import errno
@@ -100,7 +100,7 @@ class Database:
 
 
 def check_installed(location: str, verb: str) -> None:
-    """Raise `UnsupportedFormat` where rocksdict is not installed, without which nobody can *verb* a database."""
+    """Raise `UnsupportedFormat` where rocksdict is not installed, which is needed to *verb* a database."""
     try:
         import_module("rocksdict")
     except ImportError as error:
@@ -126,7 +126,7 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
     """
     Open the database in the folder at *location* for reading.
 
-    `UnsupportedFormat` where rocksdict is not installed, `CorruptData` where the folder is no database or a broken one.
+    `UnsupportedFormat` where rocksdict is not installed, `CorruptData` where the folder has no sound database.
     """
     check_installed(location, "read")
     import rocksdict
@@ -185,14 +185,14 @@ def _copy(location: str, storage: Storage, copy: Path) -> None:
 
 
 def _names(location: str, storage: Storage) -> list[str]:
-    """Return the names of the files that are in the folder itself; beside them may be a hundred thousand queues."""
+    """Return the names of the files in the folder itself, which may also hold a hundred thousand folders of queues."""
     if is_local(location):
         return sorted(entry.name for entry in os.scandir(local_path(location)) if entry.is_file())
     return [info.name for info in storage.list_files(location) if "/" not in info.name]
 
 
 def _fetch(location: str, storage: Storage, target: Path, limit: int | None = None) -> None:
-    """Copy a file, or its beginning, block by block; what was never written stays so, or is left out at the end."""
+    """Copy a file, or its beginning, block by block; holes stay holes, or are left out at the end."""
     with storage.open(location) as reader, target.open("wb") as file:
         size = reader.size if limit is None else min(reader.size, limit)
         at = reader.next_written(0)

@@ -57,7 +57,7 @@ class RocksConfig(NamedTuple):
     changed_ms: int | None  # when the table was last changed; None where the database does not say
 
     def counts_beside(self, config: dict[str, object] | None) -> bool:
-        """Return whether a broker takes the table from here although there is a JSON file, too."""
+        """Return whether a broker takes the table from here although there is also a JSON file."""
         return config is None or self.counter >= change_counter(config)
 
 
@@ -108,7 +108,7 @@ def _v2_progress(database: Database, place: _Place) -> Iterator[tuple[str, Mappi
         try:
             (queue_id,), (offset,) = _V2_QUEUE_ID.unpack(rest[len(_V2_SEPARATOR) :]), _V2_OFFSET.unpack(value)
         except struct.error as error:
-            reason = f"{(_V2_KEY % place.number + key).hex()} is no key of a consumer's progress"
+            reason = f"{(_V2_KEY % place.number + key).hex()} is not a key of a consumer's progress"
             raise CorruptData(reason) from error
         tables.setdefault(f"{_text(topic)}@{_text(group)}", {})[str(queue_id)] = offset
     for name, offsets in tables.items():

@@ -10,7 +10,7 @@ from rmq_formats.rocksdb import index, timer, transactions
 from rmq_formats.rocksdb.timer import TimerRow, decode_progress, decode_timer_row
 from rmq_formats.rocksdb.transactions import PendingTransaction, decode_transaction_row
 
-MOST_COUNTED = 1 << 20  # rows of an index: whoever looks at a store does not wait for all of them
+MOST_COUNTED = 1 << 20  # rows of an index: inspecting a store does not wait for all of them
 
 
 class RocksState(NamedTuple):

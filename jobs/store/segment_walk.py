@@ -1,5 +1,5 @@
 """
-Walk a segment to see what is in it: record by record at first, by the compiled scan once that takes long.
+Walk a segment: record by record at first, by the compiled scan once that takes long.
 
 The compiled scan, whose import takes a third of a second, counts every record and checks every body as the other does;
 of the records themselves it shows some of each group, the last one always.

@@ -34,7 +34,7 @@ def carries_other_topics(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by glob patterns, and whether bodies, inflated ones beside compressed ones, and damaged bytes are kept."""
+    """Topics by glob patterns, and whether bodies, inflated copies of compressed bodies, and damaged bytes are kept."""
 
     topics: tuple[str, ...] = ()
     exclude_topics: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Selection:
 
     @property
     def takes_or_all(self) -> Callable[[str], bool] | None:
-        """The test, or None where every topic is wanted: then nobody needs to ask."""
+        """The test, or None if every topic is wanted."""
         return self.takes if self.topics or self.exclude_topics else None
 
     def describe(self) -> dict[str, object]:

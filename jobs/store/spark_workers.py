@@ -1,4 +1,4 @@
-"""Spark's tasks as workers: one partition an item, so that a lost one is made again by itself."""
+"""Spark's tasks as workers: one partition an item, so that Spark repeats a lost one alone."""
 
 import gc
 import re
@@ -119,9 +119,9 @@ _spared: list[bool] = []  # one, once this worker has done a task
 
 def spare_collector() -> None:
     """
-    Have Python's collector pass over what is here after a worker's first task: modules and compiled code.
+    Exclude the objects of a worker's first task, modules and compiled code, from Python's garbage collection.
 
-    Spark collects after each task, and went through 180,000 objects that nobody ever lets go of.
+    Spark collects after each task, and went through 180,000 objects that are never freed.
     """
     if not _spared:
         _spared.append(True)

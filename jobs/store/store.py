@@ -31,7 +31,7 @@ from rmq_formats.store import (
     offset_of_name,
 )
 
-REPLACED = ".replaced-"  # in the name of what an installation has set aside, beside its folder or file
+REPLACED = ".replaced-"  # in the name of a folder or file that an installation has set aside
 _LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 _LARGEST_CONF = 1 << 20
 _QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})
@@ -46,7 +46,7 @@ class Located(Protocol):
 
 
 class IsTierError(NotAStore):
-    """The directory is no store of a broker, but the tier that it copies messages to."""
+    """The directory is not a broker's store but the tier that it copies messages to."""
 
 
 class Segment(NamedTuple):
@@ -64,7 +64,7 @@ class Segment(NamedTuple):
 
 
 class StoredFile(NamedTuple):
-    """A file of the store that is no segment: its place, the facts in its name, its size."""
+    """A file of the store other than a segment: its place, the facts in its name, its size."""
 
     location: str
     about: StoreFile
@@ -128,7 +128,7 @@ class Store:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing follows what is there: a broker at work has a log, and so has a copy of its store."""
+        """Whether the store is complete: a broker at work has a log, and so has a copy of its store."""
         return self.is_closed or not self.segments
 
     @property

@@ -2,7 +2,7 @@
 Messages that wait in the timer's files: the wheel says how many are due when, its units in the timer log which ones.
 
 Slots before the progress's read time are history: a broker does not clear them. With timerRocksDBEnable the files are
-there, too, without what waits in RocksDB.
+still there, without the messages that wait in RocksDB.
 """
 
 from bisect import bisect_right
@@ -93,7 +93,7 @@ class _TimerLog:
         self._stack.close()
 
     def unit_at(self, at: int) -> TimerUnit | None:
-        """Return the unit at a position; None where nothing is written. `CorruptData` where it is no unit."""
+        """Return the unit at a position; None where nothing is written. `CorruptData` if the bytes are not a unit."""
         number = bisect_right(self._starts, at) - 1
         if number < 0:
             return None

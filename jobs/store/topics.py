@@ -2,9 +2,9 @@
 Whether the broker has deleted a topic that the log has messages of, or has lost its queues.
 
 `deleteTopic` removes the topic's entry in `config/topics.json` and its queue folders; its messages stay in the log for
-as long as their segments live, and no broker makes their units again. That is no damage. A queue folder that is lost
+as long as their segments live, and no broker rebuilds their units. That is not damage. A queue folder that is lost
 looks the same. The table of topics tells them apart, as far as it is there and newer than the messages: each change of
-it has a time (`dataVersion`), and the backup beside it is the table before the last change.
+it has a time (`dataVersion`), and its backup is the table before the last change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -75,7 +75,7 @@ class TopicTable(NamedTuple):
         if self.listed is None:
             return self.doubt
         if topic in self.listed:
-            return "the table of topics was changed after these messages, and does not say what was changed"
+            return "the table of topics was changed after these messages, and does not name the change"
         return "the table of topics is older than the newest of these messages"
 
 

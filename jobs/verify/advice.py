@@ -34,7 +34,7 @@ _REPAIR = "REPAIR"
 
 
 class Advice(NamedTuple):
-    """One thing to do, and what was found that it is for."""
+    """One thing to do, and the findings that it is for."""
 
     step: Step
     groups: tuple[Group, ...]
@@ -124,12 +124,12 @@ def _of_made_files(
     )
     open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
     of_sizes = tuple(one for one in open_ones if one.cause.kind == WRONG_FILE_SIZE)
-    words = "Files have a wrong length, are lost, or contradict the log. See what would be made again; only reads:"
+    words = "Files have a wrong length, are lost, or contradict the log. See the planned repairs (reads only):"
     others = tuple(one for one in made if one not in of_sizes)
     yield _step(others, words, f"{program()} repair {again} --out {_REPAIR}")
     yield _step(
         open_ones,
-        "Of what is undecided, repair changes only what it can prove. A slave's copy of the rest tells what is right, "
+        "If a finding is undecided, repair changes only files that it can prove. For the rest, compare a slave's copy, "
         "or a lake that was filled before (repair --lake); of lengths, the broker's configuration "
         "(repair --broker-conf).",
     )
@@ -139,16 +139,16 @@ def _of_queues(groups: Sequence[Group], database: Step | None) -> Iterator[Advic
     yield _step(
         _of(groups, QUEUES, {UNREADABLE_DATABASE}),
         "A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
-        "topics, if any are beside them): a broker of 5.3.3 or later makes its rows again from the log; "
+        "topics, if the folder has any): a broker of 5.3.3 or later rebuilds its rows from the log; "
         "from 5.4.0 on, from the newest segments, as many as commitLogRecoverMaxNum says (10).",
     )
     yield _step(
         _of(groups, QUEUES, {DAMAGED_CONFIGURATION}),
-        "A table of the broker is damaged: put the file in `config` back, from its .bak or from a slave.",
+        "A table of the broker is damaged: restore the file in `config` from its .bak or from a slave.",
     )
     yield _step(
         _of(groups, QUEUES, COMPACTED),
-        "A broker makes no compacted log again. With the broker stopped, put the folder `compaction` back from a "
+        "A broker does not rebuild a compacted log. With the broker stopped, restore the folder `compaction` from a "
         "slave or a backup; a lake tells the newest message of each key (docs/tables.md).",
     )
     if database is not None:

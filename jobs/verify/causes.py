@@ -30,7 +30,7 @@ from jobs.store.store import Store
 from jobs.verify.findings import PartReport, place_of
 
 _ZEROS = "magic 00000000 "
-_NEVER_WRITTEN = "undecided: zeroed, or never written, and what is behind it is of another log"
+_NEVER_WRITTEN = "undecided: zeroed, or never written, and the data after it is of another log"
 _OF_PROMOTION = frozenset({TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
 _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 
@@ -88,7 +88,7 @@ def _suspected_segments(findings: Iterable[Finding], store: Store) -> set[int]:
 
 
 def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
-    """Return a finding; where a foreign segment explains it, too, its cause is undecided."""
+    """Return a finding; if a foreign segment also explains it, its cause is undecided."""
     why = _other_reason(finding)
     offset = finding.log_offset
     if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
@@ -129,7 +129,7 @@ def set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport
         part.findings = [finding for finding in part.findings if finding not in explained]
         part.facts = [*part.facts, *(_fact(finding) for finding in explained)]
     if not promotion.left_over and not any(fact.kind in _OF_PROMOTION for part in others for fact in part.facts):
-        return  # the new master itself, or a replica that had nothing to take back
+        return  # the new master itself, or a replica that had nothing to remove
     left = promotion.left_end - promotion.log_end if promotion.left_over else 0
     cause = (
         f"another replica became master: what this one had stored from offset {promotion.start} on was taken back, "

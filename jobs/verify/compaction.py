@@ -91,7 +91,7 @@ class _Verified(NamedTuple):
 
 
 def add_compaction(part: PartReport, store: Store, workers: Workers, rules: QueueRules) -> None:
-    """Add to the part how many messages its compacted logs have, and what is wrong with them."""
+    """Add the number of messages of the compacted logs to the part, and the findings on them."""
     queues = _whole(store)
     if not queues:
         return
@@ -176,7 +176,7 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
         expected = f"one of this name in {lacking}"
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "alone", expected, cause),))
     most = file.log.size // MIN_RECORD_SIZE + 1
-    units = _units(file.queue(store), most)  # before the log: what it has more is behind
+    units = _units(file.queue(store), most)  # before the log: records without a unit are behind
     log = file.store(store)
     check = LogCheck()
     ranges = plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE)
@@ -185,7 +185,7 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
     made = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload for outcome in outcomes)])
     findings = list(_of_records(work.file, log, checks, made))
     behind = 0
-    if not findings:  # units of damaged records are no news
+    if not findings:  # units of damaged records follow from the damage
         found_in_units, behind = _compared_units(work, units, made, is_closed=is_closed)
         findings += found_in_units
     wrong = [one.offset for check in checks for one in check.wrong]

@@ -13,7 +13,7 @@ from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_other_copies
 from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Bytes, Integers
 
-_WINDOW = 1 << 20  # bytes of a log that are read at once
+_WINDOW = 1 << 20  # bytes of a log that are read at a time
 _UNITS_AT_ONCE = 1 << 12
 
 

@@ -21,8 +21,8 @@ class PartReport:
     """The report of one part."""
 
     findings: list[Finding] = field(default_factory=list)
-    numbers: Mapping[str, int] = field(default_factory=dict)  # what was compared, what is behind
-    notes: list[str] = field(default_factory=list)  # what was assumed, and what could not be compared
+    numbers: Mapping[str, int] = field(default_factory=dict)  # of compared things, and of bytes or keys that are behind
+    notes: list[str] = field(default_factory=list)  # assumptions, and parts that could not be compared
     facts: list[Finding] = field(default_factory=list)  # worth to be known, and nothing to be done
     unverified: str = ""  # why the part could not be verified
     is_absent: bool = False  # no file of it is there, and nothing shows whether there was one
@@ -31,7 +31,7 @@ class PartReport:
 
     @property
     def severity(self) -> Severity:
-        """The worst severity of the findings, and of what is behind or not verified."""
+        """The worst severity of the findings, of a part that is behind, and of one that is not verified."""
         behind, unverified = self.numbers.get("behind"), self.unverified or self.doubts
         own = worst_met(Severity.HEALTHY, behind=behind, not_verified=unverified)
         return worst_of([own, *(finding.severity for finding in self.findings)])

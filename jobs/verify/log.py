@@ -45,7 +45,7 @@ UNCHECKED_FIELDS = (
     "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties but "
     "keys and tags"
 )
-UNCHECKED = f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"
+UNCHECKED = f"no checksum covers these fields of a record, so they cannot be verified: {UNCHECKED_FIELDS}"
 _STORE_TIMES = (
     "store times of records without keys are compared only with those of the records before and after them; the first "
     "and the last record lack one of these"
@@ -86,7 +86,7 @@ def log_findings(
     doubts += _doubtful_times(checks)
     if odd := doubtful_length(store, conf):
         doubts.append(f"{odd} (--broker-conf says it)")
-    if lost:  # what is lost may be what it names
+    if lost:  # the lost part may hold the time that it names
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport(
         [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED, _STORE_TIMES], doubts=doubts
@@ -207,7 +207,7 @@ def _misnamed(one: Misnamed, store: Store) -> Finding:
 
 def _damaged(piece: Piece, store: Store) -> Finding:
     file, position = place_of(piece.offset, store)
-    kind, cause = DAMAGED_RANGE, "these bytes are no record: overwritten, zeroed, or bits changed"
+    kind, cause = DAMAGED_RANGE, "these bytes do not form a record: overwritten, zeroed, or bits changed"
     if piece.reason == IO_ERROR:
         kind, cause = UNREADABLE_RANGE, "the disk returns an error for these bytes"
     elif not position and piece.reason.startswith(_ELSEWHERE):

@@ -144,7 +144,7 @@ def _live(queue: StoredQueue, log_start: int) -> tuple[int, int]:
 
 
 def unwritten_light_queues(report: DoubleWrite | None, missing: Iterable[QueueName]) -> Iterator[QueueName]:
-    """Yield the queues without units that selective double write is known to leave out: the broker says 0, too."""
+    """Yield the queues without units that selective double write is known to leave out: the broker also says 0."""
     if report is not None and report.is_selective:
         yield from (name for name in missing if name.topic.startswith(LMQ_PREFIX) and not _is_lite(name))
 
@@ -213,6 +213,6 @@ def _set_aside(store: Store) -> Step:
         f"{_recovery_limit(store)}:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
-    if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # beside the folders of topics
+    if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # in one folder with those of topics
         return Step(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
     return Step(words, (f"mv {path} {aside}",))

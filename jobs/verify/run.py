@@ -54,7 +54,7 @@ class Verdict(Judged):
 
     store: str
     parts: Mapping[str, PartReport]
-    start: StartOutcome | None = None  # what a start of the broker would do; None beside one that runs, and of a tier
+    start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs, and of a tier
     walked: WalkedLog | None = None  # the places that a start may stop at
     options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
 

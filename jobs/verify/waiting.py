@@ -2,7 +2,7 @@
 Pending transactions and timer messages that wait, in RocksDB and in the timer's files, compared with the log.
 
 A row or a unit leads to its record by physical offset: the half message, or the message in the timer's topic. After a
-kill some may be missing that were in memory; the next start makes them from the log, so only what is there is compared.
+kill some may be missing that were in memory; the next start makes them from the log, so only those found are compared.
 """
 
 from collections.abc import Iterable, Iterator

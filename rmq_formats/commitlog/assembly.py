@@ -56,7 +56,7 @@ class _Hosts(NamedTuple):
     """Addresses with their ports, each once, and which of them every row has."""
 
     numbers: Sizes
-    sizes: Sizes  # of the address and its port; 0 where the text is no host
+    sizes: Sizes  # of the address and its port; 0 if the text is not a host
     data: Bytes  # `_HOST_ROOM` bytes each
 
 
@@ -107,7 +107,7 @@ class Assembled(NamedTuple):
 
 
 def assemble(batch: pa.RecordBatch) -> Assembled:
-    """Return the records that the rows of *batch* were made of; it has at least `COLUMNS`, whoever read it."""
+    """Return the records that the rows of *batch* were made of; it has at least `COLUMNS`."""
     missing = [name for name in COLUMNS if name not in batch.schema.names]
     if missing:
         raise CorruptData(f"rows without the column {missing[0]}", 0)
@@ -174,7 +174,7 @@ def _hosts(column: pa.Array) -> _Hosts:
 
 
 def _host_bytes(text: str | None) -> bytes:
-    """Return an address and its port as stored; nothing for a text that is no host."""
+    """Return an address and its port as stored; nothing for a text that is not a host."""
     try:
         host = parse_host(text or "")
         return host.address + host.port.to_bytes(_PORT_SIZE, "big", signed=True)

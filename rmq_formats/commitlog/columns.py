@@ -27,7 +27,7 @@ from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.kernels.properties import PARSER_CODES
 from rmq_formats.properties import PropertyParser
 
-Bad = tuple[int, int]  # physical offset and size of a record whose body is not what was written
+Bad = tuple[int, int]  # physical offset and size of a record whose body has changed
 
 _LONGEST_TEXT = (1 << 15) - 1  # of topics and properties, which state their length in 16 bits
 _GROWTH = 3  # a malformed byte becomes a character of three

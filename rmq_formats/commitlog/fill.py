@@ -3,7 +3,7 @@ Compiled passes over a group of records, each filling some columns.
 
 A pass trusts that `scan` has checked the records, and that the arrays it is given have room for the most that these can
 fill. Rows follow the positions. What a pass cannot go on with (another distinct text; malformed UTF-8, which grows when
-it is replaced) ends it early, to be made again with more room.
+it is replaced) ends it early, to be repeated with more room.
 """
 
 from typing import NamedTuple
@@ -95,7 +95,7 @@ class Output(NamedTuple):
     """All columns of a group of records."""
 
     good: Integers  # positions of the records that became rows
-    bad: Integers  # of those whose body is not what was written
+    bad: Integers  # of those whose body has changed
     body: Column
     numbers: NDArray[np.int32]  # a line for each of NUMBERS
     wide_numbers: Integers  # a line for each of WIDE_NUMBERS
@@ -321,7 +321,7 @@ def _fill_properties(
     """
     Write each row's properties as the parser sees them: each name once, at its first place, with its last value.
 
-    Return how it ended, and what is left of *spare*.
+    Return how it ended, and the rest of *spare*.
     """
     before = number_at(out.lists, first_row - 1) if first_row else 0
     first, keys = number_at(out.lists, first_row), number_at(out.key_lists, first_row)
@@ -358,7 +358,7 @@ def _parse_row(
     """
     # A guess saves hashing a name, and cannot be wrong: `_expected_value` compares the bytes of the guessed name, and
     # any mismatch parses the property in full. A repeated name keeps its first place and its last value, as in a map;
-    # the text then cannot be made again, and is stored raw.
+    # the text then cannot be rebuilt, and is stored raw.
     count = integer(0)
     is_rebuildable = True
     at, expected = start, start

@@ -75,7 +75,7 @@ OUTSIDE = 4  # the range ends here
 NO_TERM = -(1 << 63)
 LEFTOVER = 5  # an entry of a lower term than the one before it
 
-_PREPARED = int(TransactionType.PREPARED)  # a bit of rolled back records, too
+_PREPARED = int(TransactionType.PREPARED)  # also a bit of rolled back records
 _CRC_MASK = 0x7FFFFFFF
 _CRC_HEAD = (*CRC_NAME.encode(), *NAME_VALUE_SEPARATOR.encode())
 _CRC_HEAD_SIZE = len(_CRC_HEAD)
@@ -96,7 +96,7 @@ def host_growth(sys_flag: int) -> int:
 
 @inlined
 def born_growth(sys_flag: int) -> int:
-    """Return by how much the born host shifts what is after it."""
+    """Return by how much the born host shifts the fields after it."""
     return HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0
 
 
@@ -195,7 +195,7 @@ def is_end(buffer: Bytes, at: int, header_size: int) -> bool:
 
 
 class ChainEnd(NamedTuple):
-    """The end of a chain: how many records it has, where it ends, and what is there."""
+    """The end of a chain: the number of its records, its end, and the kind of the next bytes."""
 
     records: int
     at: int
@@ -286,7 +286,7 @@ def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes, crcs: Integers
 
 @compiled
 def find_no_records(buffer: Bytes, positions: Integers, sizes: Sizes, offsets: Integers, numbers: Integers) -> int:
-    """Put the numbers of those that are no records of their physical offsets into *numbers*; return how many."""
+    """Put the numbers of those that are not records of their physical offsets into *numbers*; return how many."""
     count = 0
     for number in range(positions.size):
         at = positions[number]
@@ -324,7 +324,7 @@ def _has_needless_number(buffer: Bytes, at: int) -> bool:
 
 @compiled
 def find_wrong_records(buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers) -> int:
-    """Put the numbers of the records that changed, and what is wrong with each, into the arrays; return how many."""
+    """Put the numbers of the records that changed, and the kind of each change, into the arrays; return how many."""
     count = 0
     for number in range(positions.size):
         at = positions[number]

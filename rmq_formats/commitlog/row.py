@@ -12,7 +12,7 @@ from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 def record_of_row(row: Mapping[str, Any]) -> MessageRecord:
     """Return the record that *row* of the table was made of; it encodes to the bytes that were stored."""
     if row["body"] is None:
-        raise CorruptData("a row without its body is no complete record", row["physical_offset"])
+        raise CorruptData("a row without its body is not a complete record", row["physical_offset"])
     as_stored = {name: row[name] for name in MessageRecord._fields} | {
         "born_host": parse_host(row["born_host"]),
         "store_host": parse_host(row["store_host"]),

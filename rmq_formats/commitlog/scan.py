@@ -38,7 +38,7 @@ IO_ERROR = "io_error"
 
 _MAGIC_SIZE = 4
 NO_TERM = kernels.NO_TERM
-_UNREADABLE = -1  # beside what the kernels find
+_UNREADABLE = -1  # in addition to the kinds that the kernels find
 
 
 class Records(NamedTuple):

@@ -48,6 +48,6 @@ SCHEMA = pa.schema((
         "as the release's parser sees them: the last value of a name, in stored order",
     ),
     column("topic_raw", pa.binary(), "the topic's bytes, only where they are no UTF-8"),
-    column("properties_raw", pa.binary(), "the stored properties, only where the map does not give them back"),
+    column("properties_raw", pa.binary(), "the stored properties, only if they cannot be rebuilt from the map"),
     column("body", pa.binary(), "the body as stored, compressed or not"),
 ))  # fmt: skip

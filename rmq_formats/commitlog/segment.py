@@ -8,11 +8,12 @@ that states anything else was written by no broker, and is believed only if no r
 
 Damage does not end a walk. It goes on at the next record that proves itself: magic, lengths that add up, the physical
 offset where it is, the body's CRC. In the segment that the broker still writes, nothing is damage that may be
-unfinished: what no later record contradicts waits, and what is no record is read again before it is damage, for a
+unfinished: bytes that no later record contradicts wait, and other bytes are read again before they are damage, for a
 broker may have written one meanwhile (`OpenTail`). A later record whose store time is before that of the last good one
 is a leftover there, unless queues prove it part of the log: recovery moves the write position back and leaves old
-records after it. So does the new leader of a DLedger group in the logs of the others, and what it leaves may be exactly
-after what is written next: there an entry of a lower term than the one before it is a leftover.
+records after it. So does the new leader of a DLedger group in the logs of the others, and the entries that it
+leaves may directly follow the entry that is written next: there an entry of a lower term than the one before it is a
+leftover.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,8 +57,8 @@ class PieceKind(StrEnum):
     """The kinds of a segment's pieces."""
 
     RECORD = "record"
-    DAMAGE = "damage"  # bytes that are no record, between or after records
-    BLANK = "blank"  # the end of a full segment; whatever follows its eight bytes is meaningless
+    DAMAGE = "damage"  # bytes between or after records that do not form one
+    BLANK = "blank"  # the end of a full segment; the bytes after its eight are meaningless
     UNWRITTEN = "unwritten"  # zeros to the end: not written yet
     WAITING = "waiting"  # not complete yet, and nothing after it proves itself
 
@@ -109,7 +110,7 @@ def walk(  # noqa: PLR0913 - what is known of a segment besides its bytes
 
 
 def nothing_leads_to(_gap: int, _record: MessageRecord) -> bool:
-    """Return that no queue proves a record: nobody has asked the queues."""
+    """Return that no queue proves a record: the queues were not asked."""
     return False
 
 
@@ -151,7 +152,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
                 continue
             yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, error.reason)))
             held, position = None, resume
-            # As for whoever begins there: damage says nothing of terms.
+            # As for a walk that begins there: damage says nothing of terms.
             term = LOWEST_TERM if final else log.term_before(resume)
             continue
         if not final and log.term_at(position) < term:
@@ -176,7 +177,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
 @dataclass
 class OpenTail:
     """
-    Decides what is damage and what is left over, in a segment that a broker may be writing to.
+    Tells damage from leftovers in a segment that a broker may be writing to.
 
     A broker writes front to back. What a record follows was whole by then, so a second look sees all of it.
     """
@@ -198,7 +199,7 @@ class OpenTail:
             return found
         try:
             record = self.file.record_at(found)
-        except FormatError:  # a broker cut the file, or writes over what was left
+        except FormatError:  # a broker cut the file, or overwrites leftovers
             return None
         gap = self.file.base_offset + position + self.file.framing.header_size
         self.is_stale = record.store_timestamp < self.newest and not self.leads_to(gap, record)

@@ -89,7 +89,7 @@ class Window:
         wanted = stop - self.filled
         count = self._read_into(self.position + self.filled, self.buffer.data[self.filled : stop])
         self.filled += count
-        if count < wanted:  # the file was cut while it is read: what is there is all there is
+        if count < wanted:  # the file was cut while it is read: no more bytes come
             self.size = self.position + self.filled
 
     def _readable_from(self, position: int) -> int:

@@ -3,7 +3,7 @@ Integers of a buffer as one machine instruction each, in place of a call that nu
 
 A function that one of these decorators marks stays the Python that it is. Code that is compiled does the same in one
 load or store, which needs no compilation of its own and spares the callers some 20 instructions a call; or with many
-bytes at once, for which numba has no words.
+bytes in one instruction, which numba cannot express.
 """
 
 import inspect
@@ -139,7 +139,7 @@ def _place(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments:
 
 
 def _vector(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, size: int) -> _Emitted:
-    """Load so many bytes at once."""
+    """Load so many bytes in one instruction."""
     place = _place(context, builder, signature, arguments, 8)
     loaded = builder.load(builder.bitcast(place, ir.VectorType(ir.IntType(8), size).as_pointer()))
     loaded.align = 1

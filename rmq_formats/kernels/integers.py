@@ -21,7 +21,7 @@ Sizes = NDArray[np.int32]
 _I16, _I32, _U32, _I64 = (Struct(f">{code}") for code in "hiIq")
 
 
-def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - whatever has a buffer
+def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - anything with a buffer
     """Return the bytes of *data* as an array that compiled code takes; read-only buffers are copied."""
     array = np.frombuffer(data, np.uint8)
     return array if array.flags.writeable else array.copy()
@@ -109,7 +109,7 @@ def copy_bytes(source: Bytes, start: int, end: int, target: Bytes, at: int) -> i
 
 @inlined
 def copy_short(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
-    """Copy as `copy_bytes` does, eight bytes a step; what it writes after the last byte is still to be written."""
+    """Copy as `copy_bytes` does, eight bytes a step; bytes after the last one may be overwritten."""
     size = end - start
     done = 0
     while done < size and start + done + 8 <= source.size and at + done + 8 <= target.size:

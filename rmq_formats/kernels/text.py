@@ -61,7 +61,7 @@ def is_ascii(buffer: Bytes, start: int, end: int) -> bool:
 
 @helper
 def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
-    """Return whether the bytes are the UTF-8 of some text, so that reading and writing it gives them back."""
+    """Return whether the bytes are valid UTF-8, so that decoding and encoding returns the same bytes."""
     if is_ascii(buffer, start, end):
         return True
     at = start
@@ -141,7 +141,7 @@ def hash_text(buffer: Bytes, start: int, end: int, seed: int) -> int:
     value = seed & _LOW_32
     at = start
     while at < end:
-        # Many steps of 31 * value + character at once: each alone would wait for the one before.
+        # Many steps of 31 * value + character in parallel: each alone would wait for the one before.
         count = min(end - at, _HASHED_AT_ONCE)
         if at + count < _HASHED_AT_ONCE:
             break

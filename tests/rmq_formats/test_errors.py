@@ -22,7 +22,7 @@ def test_an_error_survives_the_trip_from_a_worker_to_the_driver(kind: type[Forma
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (CorruptData("magic 00000000 is no message"), "magic 00000000 is no message"),
+        (CorruptData("magic 00000000 is not that of a message"), "magic 00000000 is not that of a message"),
         (CorruptData("short", 0), "short at offset 0"),
         (CorruptData("short", 7, "log"), "log: short at offset 7"),
         (CorruptData("odd", None, "log"), "log: odd"),

@@ -133,8 +133,8 @@ def test_negative_lengths_of_body_and_properties_count_as_none() -> None:
 
 # What is wrong with BY_HAND (102 bytes), when a number at one place is changed.
 WRONG = {
-    "magic 00000000 is no message": (4, ">i", 0),
-    "magic CBD43194 is no message": (4, ">i", MAGIC_BLANK),
+    "magic 00000000 is not that of a message": (4, ">i", 0),
+    "magic CBD43194 is not that of a message": (4, ">i", MAGIC_BLANK),
     "total_size 90 is below the smallest record's 91": (0, ">i", 90),
     "total_size -1 is below the smallest record's 91": (0, ">i", -1),
     "total_size 101, but the parts take 102": (0, ">i", 101),

@@ -479,7 +479,7 @@ def test_every_word_of_the_pages_is_there_in_chinese() -> None:
         word for page in folder.glob("*.html") for word in re.findall(r"""\bt\(['"](.+?)['"]\)""", page.read_text())
     }
 
-    steps = (ROOT / "jobs" / "inspect" / "report.py").read_text()
+    steps = (ROOT / "jobs" / "inspect" / "inspection.py").read_text()
     said |= {severity.value for severity in Severity} | set(re.findall(r'steps\.append\(\(.+, "(.+)"\)\)', steps))
 
     assert set() == said - chinese.keys()

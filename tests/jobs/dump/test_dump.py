@@ -100,7 +100,7 @@ def test_a_dump_begins_where_it_is_told(segment: Path, run: Run) -> None:
     assert [line["offset"] for line in run("dump", "--json", "--from", two, segment).lines][:1] == [two]
     assert [line["offset"] for line in run("dump", "--json", "--from", two + 1, segment).lines][:1] == [three]
     assert [line["kind"] for line in run("dump", "--json", "--from", 8192 - 1, segment).lines] == ["end"]
-    assert f"after byte {two - 4096}; what comes before was not read" in run("dump", "--from", two, segment).out
+    assert f"after byte {two - 4096}; the bytes before it were not read" in run("dump", "--from", two, segment).out
     assert "was not read" not in run("dump", segment).out
     assert run("dump", "--from", 8193, segment).code is ExitCode.FAILED
 

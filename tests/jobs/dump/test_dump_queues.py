@@ -66,7 +66,7 @@ def test_blanks_are_one_line(write: Callable[..., Path], run: Run) -> None:
     assert outcome.code is ExitCode.CLEAN
     assert "7 blank units" in outcome.out
     assert "1 unit, 0 damaged places" in outcome.out
-    assert "after byte 20; what comes before was not read" in run("dump", "--from", 20, path).out
+    assert "after byte 20; the bytes before it were not read" in run("dump", "--from", 20, path).out
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_damage_is_named_and_what_follows_is_shown(store: Path, tmp_path: Path, 
         ("unit", 1356, UNIT.size),
     ]
     assert "time 2 is not of this slot" in of_wheel.out
-    assert "3 bytes are no slot" in of_wheel.out
+    assert "3 bytes after the last slot" in of_wheel.out
 
 
 def test_a_terabyte_of_nothing_is_refused_at_once(tmp_path: Path, run: Run) -> None:

@@ -369,6 +369,23 @@ def test_an_index_that_the_checkpoint_knows_of_is_lost_and_repair_makes_it(store
     assert "rebuild-index" not in verbs
 
 
+@pytest.mark.parametrize(("setting", "code"), [("true", ExitCode.DAMAGE), ("false", ExitCode.CLEAN)])
+def test_an_index_that_was_never_full_is_missing_if_the_configuration_switches_it_on(
+    store: Path, run: Run, setting: str, code: ExitCode
+) -> None:
+    """The checkpoint notes down full index files alone."""
+    shutil.rmtree(store / "index")
+    overwrite(store / "checkpoint", 16, bytes(8))
+    assert inspected(run, store).code is ExitCode.CLEAN
+    conf = store.parent / "broker.conf"
+    conf.write_text(f"messageIndexEnable={setting}\n")
+
+    outcome = inspected(run, store, "--broker-conf", str(conf))
+
+    assert outcome.code is code
+    assert [one for one in problems(outcome) if one[0] == "gap"] == [("gap", "index", 0)] * (code is ExitCode.DAMAGE)
+
+
 def test_a_queue_that_nobody_may_read_is_not_called_lost(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

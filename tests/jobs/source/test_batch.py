@@ -91,7 +91,7 @@ def test_a_given_schema_has_its_columns_alone_made(tmp_path: Path, spark: "Spark
     ("name", "type_", "reason"),
     [
         ("body", "string", "schema: body is binary, not string"),
-        ("tag", "string", "schema: tag is no column of messages"),
+        ("tag", "string", "schema: tag is not a column of messages"),
     ],
 )
 def test_a_given_schema_has_columns_of_messages_in_their_types(name: str, type_: str, reason: str) -> None:

@@ -78,7 +78,7 @@ def change_checkpoint(store: Path, position: int) -> None:
         (lambda store: change_checkpoint(store, 9), "log", "checkpoint_after_log", "after a crash only"),
         (
             lambda store: (store / "config" / "topics.json").write_text("{"),
-            "queues", "damaged_configuration", "put the file in `config` back",
+            "queues", "damaged_configuration", "restore the file in `config`",
         ),
     ],
     ids=["body", "no end", "cut", "no start", "checkpoint of the log", "checkpoint of queues", "topics"],
