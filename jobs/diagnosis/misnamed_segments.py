@@ -1,7 +1,5 @@
 """Segments of the log under a name that is not theirs: their records belong where the log has no file."""
 
-from typing import NamedTuple
-
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import holes, usual_size
 from jobs.store.store import Segment, Store
@@ -16,45 +14,30 @@ _PLACE = RECORD[0].offset("physical_offset")
 _LONGEST_RECORD = 8 << 20
 
 
-class Misnamed(NamedTuple):
-    """A segment, and the offset that its name should be."""
+def right_name(store: Store, segment: Segment, read: Read) -> int | None:
+    """
+    Return the right name of a segment that does not begin with a record of its place; None if nothing proves it.
 
-    segment: Segment
-    right: int
+    It begins with the record of an offset at which a segment is missing, or of one before the log. Two witnesses
+    say the same: the record, with its CRC, and the gap or its unit. One changed bit would contradict one of them,
+    and the unit contradicts a segment of another log.
+    """
+    right, size = int.from_bytes(read(_PLACE, 8)), usual_size(store.segments).size
+    is_missing = any(hole.start == right for hole in holes(store.segments))
+    if not is_missing and not (right < store.start_offset and size and right % size == 0):
+        return None
+    try:
+        first = decode_record(bytes(read(0, min(segment.size, _LONGEST_RECORD))))
+    except FormatError:
+        return None
+    is_named = _is_named(first, store)
+    is_proven = is_missing if is_named is None else is_named
+    return right if is_proven and has_right_body_crc(first) else None
 
-    @property
-    def text(self) -> str:
-        """The finding in words."""
-        return f"its records are those of {name_of_offset(self.right)}, which is missing: the file has a wrong name"
 
-
-class WrongNames:
-    """Tells segments of a store that have another name than their records."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._missing = frozenset(hole.start for hole in holes(store.segments))
-        self._size = usual_size(store.segments).size
-
-    def of(self, segment: Segment, read: Read) -> Misnamed | None:
-        """
-        Return the right name of a segment that does not begin with a record of its place; None if nothing proves it.
-
-        It begins with the record of an offset at which a segment is missing, or of one before the log. Two witnesses
-        say the same: the record, with its CRC, and the gap or its unit. One changed bit would contradict one of them,
-        and the unit contradicts a segment of another log.
-        """
-        right = int.from_bytes(read(_PLACE, 8))
-        is_missing = right in self._missing
-        if not is_missing and not (right < self._store.start_offset and self._size and right % self._size == 0):
-            return None
-        try:
-            first = decode_record(bytes(read(0, min(segment.size, _LONGEST_RECORD))))
-        except FormatError:
-            return None
-        is_named = _is_named(first, self._store)
-        is_proven = is_missing if is_named is None else is_named
-        return Misnamed(segment, right) if is_proven and has_right_body_crc(first) else None
+def wrong_name_text(right: int) -> str:
+    """Return the finding of a segment whose name should be *right*, in words."""
+    return f"its records are those of {name_of_offset(right)}, which is missing: the file has a wrong name"
 
 
 def _is_named(record: MessageRecord, store: Store) -> bool | None:

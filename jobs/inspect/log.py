@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from jobs.diagnosis.misnamed_segments import Misnamed, WrongNames
+from jobs.diagnosis.misnamed_segments import right_name, wrong_name_text
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.store.queue_evidence import QueueEvidence
@@ -74,7 +74,6 @@ class LogInspector:
     def __post_init__(self) -> None:
         self._topics: Counter[str] = Counter()
         self._walked = self._to_walk = 0
-        self._wrong_names = WrongNames(self.store)
         self._report = LogReport(start_offset=self.store.start_offset)
 
     def inspect(self, *, deep: bool) -> LogReport:
@@ -108,7 +107,7 @@ class LogInspector:
             wrong_name = self._look_at_head(segment, log, report, is_walked=is_walked)
             if wrong_name is not None:
                 report.end = "misnamed"
-                self.problems.damage(report.file, wrong_name.text)
+                self.problems.damage(report.file, wrong_name_text(wrong_name))
             elif is_walked:
                 start = 0 if deep else self._newest_known_record(log)
                 start = 0 if start <= _WALKED_ANYWAY else start
@@ -121,7 +120,7 @@ class LogInspector:
 
     def _look_at_head(
         self, segment: Segment, log: SegmentBytes, report: SegmentReport, *, is_walked: bool
-    ) -> Misnamed | None:
+    ) -> int | None:
         """Look at the first records of a segment; return its right name if they are of another place."""
         if log.size == 0:
             self.problems.note(report.file, "is empty")
@@ -129,7 +128,7 @@ class LogInspector:
             try:
                 record = log.record_at(0)
             except FormatError as error:
-                wrong_name = self._wrong_names.of(segment, log.read)
+                wrong_name = right_name(self.store, segment, log.read)
                 if wrong_name is not None or is_walked:  # a walk tells more
                     return wrong_name
                 if _is_blank(log):

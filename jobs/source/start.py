@@ -6,8 +6,6 @@ up to where its rows reach. So this version and the rows that are read after it 
 while other runs are prepared or completed.
 """
 
-from typing import NamedTuple
-
 from jobs.console.log import say
 from jobs.lake.commit import own_table
 from jobs.lake.history import history_conflict
@@ -23,26 +21,22 @@ from jobs.storage.locations import normalise
 from jobs.store.store import Store
 from rmq_formats.errors import UnsupportedFormat
 
-
-class Start(NamedTuple):
-    """The start of a read, and the log's writer."""
-
-    place: Place
-    writer: Writer
+Start = tuple[Place, Writer]
+"""The start of a read, and the log's writer."""
 
 
 def start_of(wanted: Wanted, store: Store) -> Start:
     """Return the start of a read."""
     rules = known_releases(store, wanted.release).value.rules
     if wanted.after is None:
-        return Start(Place(store.start_offset), Writer(rules, wanted.broker or DEFAULT_BROKER))
+        return Place(store.start_offset), Writer(rules, wanted.broker or DEFAULT_BROKER)
     lake = Lake(normalise(wanted.after), wanted.file_system or {})
     known = _known(lake, store, wanted.broker)
     left_out = known.chosen.left_out(wanted.selection.topics)
     if left_out is not None:
         say(f"rmq-lake: {lake.location}: {left_out}", "warning")
     place = _watermark(lake, known, wanted.after_version) or Place(store.start_offset)
-    return Start(place, Writer(rules, known.broker, known.store_id))
+    return place, Writer(rules, known.broker, known.store_id)
 
 
 def _known(lake: Lake, store: Store, broker: str | None) -> KnownStore:

@@ -47,7 +47,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._wanted.after is None and self._wanted.starting == LATEST:
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
-        place = self._known_start(store).place
+        place, _ = self._known_start(store)
         lose(lost_ends(store), place.offset, MAX_LONG, fails=self._fails)
         return place.to_json()
 
@@ -87,7 +87,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = ranges[-1].end_offset if ranges else first.offset
         if reached < last.offset and reached >= store.start_offset:
             raise data_loss(reached, last.offset, store.root)
-        writer = self._known_start(store).writer
+        _, writer = self._known_start(store)
         return [RangePartition(range_, writer) for range_ in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -31,29 +31,22 @@ class LostPart(NamedTuple):
     text: str
 
 
-class UndeletedFile(NamedTuple):
-    """A file that should have been deleted with the segment it leads to, and the newest offset that it leads to."""
-
-    file: str
-    newest_offset: int
-
-
 class LostStart(NamedTuple):
     """Evidence that a log began earlier, and was not cut by retention."""
 
     start: int  # of the log, now
-    files: tuple[UndeletedFile, ...]
+    files: tuple[tuple[str, int], ...]  # that should have been deleted, and the newest offset that each leads to
 
     @property
     def oldest(self) -> int:
         """An offset that the log surely had."""
-        return min(file.newest_offset for file in self.files)
+        return min(newest_offset for _, newest_offset in self.files)
 
     @property
     def text(self) -> str:
         """The proof in words."""
         count = len(self.files)
-        what = f"{self.files[0].file} leads" if count == 1 else f"{count} files, {self.files[0].file} first, lead"
+        what = f"{self.files[0][0]} leads" if count == 1 else f"{count} files, {self.files[0][0]} first, lead"
         return f"{what} only to messages before offset {self.start}; a broker deletes such files with the segment"
 
 
@@ -118,13 +111,13 @@ def lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> Los
     return LostStart(store.start_offset, tuple(found)) if found else None
 
 
-def _index_files(store: Store) -> Iterator[UndeletedFile]:
+def _index_files(store: Store) -> Iterator[tuple[str, int]]:
     """Yield the oldest files that outlived their messages; one after others of messages in the log is another log's."""
     for file in store.index_files[:-1]:
         newest = _newest_of(file, store)
         if newest is None or not 0 < newest < store.start_offset:
             return
-        yield UndeletedFile(file.about.path, newest)
+        yield file.about.path, newest
 
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:
@@ -135,7 +128,7 @@ def _newest_of(file: StoredFile, store: Store) -> int | None:
     return None if header is None else header.end_physical_offset
 
 
-def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[UndeletedFile]:
+def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tuple[str, int]]:
     for queue in queues:
         if len(queue.files) == 1:
             continue
@@ -143,7 +136,7 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[Unde
         unit = queue.unit(first.end // queue.unit_size - 1)
         is_of_log = isinstance(unit, Unit) and not unit.is_pre_blank
         if is_of_log and unit is not None and 0 <= unit.physical_offset < log_start:
-            yield UndeletedFile(f"{queue.name.path}/{first.location.rpartition('/')[2]}", unit.physical_offset)
+            yield f"{queue.name.path}/{first.location.rpartition('/')[2]}", unit.physical_offset
 
 
 def has_lost_end(store: Store, newest: int, log_end: int) -> bool:

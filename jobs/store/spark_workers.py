@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
@@ -20,21 +19,14 @@ from jobs.store.workers import Item, Result, compile_first, record_count
 from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.errors import FormatError
 
-
-class Counts(NamedTuple):
-    """The number of tasks and ranges that Spark ran for this process."""
-
-    tasks: int = 0
-    ranges: int = 0  # of the log, each read by a task
+_counts = [0, 0]  # of tasks and of ranges of the log that Spark ran for this process since `taken_counts`
 
 
-_counts = [Counts()]  # since the last call of `taken_counts`
-
-
-def taken_counts() -> Counts:
-    """Return the counts since the last call, and start again at zero."""
-    counts, _counts[0] = _counts[0], Counts()
-    return counts
+def taken_counts() -> tuple[int, int]:
+    """Return the numbers of tasks and ranges since the last call, and start again at zero."""
+    tasks, ranges = _counts
+    _counts[:] = 0, 0
+    return tasks, ranges
 
 
 @dataclass(slots=True)
@@ -70,7 +62,7 @@ class SparkWorkers:
             self._require_visible([item for item in items if isinstance(item, Range)])
             if IS_FIRST_USE and (self.spark.sparkContext.master or "").startswith("local"):
                 compile_first()
-            _counts[0] = _counts[0]._replace(ranges=_counts[0].ranges + len(items))
+            _counts[1] += len(items)
 
         def counted(item: Item) -> Result:
             result = task(item)
@@ -104,7 +96,7 @@ class SparkWorkers:
                         raise  # Spark tries once more
                     yield is_first, error  # as it is: a failed job would wrap it in pages of traces
 
-        _counts[0] = _counts[0]._replace(tasks=_counts[0].tasks + len(items))
+        _counts[0] += len(items)
         results: list[Result] = []
         for is_first, result in self.spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect():
             self.has_repeated |= not is_first

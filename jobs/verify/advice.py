@@ -3,7 +3,6 @@
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
 
 from jobs.console.program import program
 from jobs.console.result import Step
@@ -33,11 +32,8 @@ _NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED}) 
 _REPAIR = "REPAIR"
 
 
-class Advice(NamedTuple):
-    """One thing to do, and the findings that it is for."""
-
-    step: Step
-    groups: tuple[Group, ...]
+Advice = tuple[Step, tuple[Group, ...]]
+"""One thing to do, and the findings that it is for."""
 
 
 def advice(
@@ -50,7 +46,7 @@ def advice(
     """
     again = " ".join(map(quote, (store, *options)))
     steps = (*_of_log(quote(store), again, groups), *_of_made_files(quote(store), again, parts, groups))
-    advised = [one for one in steps if one.groups]
+    advised = [one for one in steps if one[1]]
     index = parts.get(INDEX)
     if index is not None and index.unverified:
         advised.append(_step((), f"The {INDEX} could not be verified: {index.unverified}"))
@@ -58,7 +54,7 @@ def advice(
 
 
 def _step(groups: tuple[Group, ...], words: str, *commands: str) -> Advice:
-    return Advice(Step(words, commands), groups)
+    return Step(words, commands), groups
 
 
 def _of(
@@ -152,12 +148,12 @@ def _of_queues(groups: Sequence[Group], database: Step | None) -> Iterator[Advic
         "slave or a backup; a lake tells the newest message of each key (docs/tables.md).",
     )
     if database is not None:
-        yield Advice(database, _of(groups, QUEUES, besides=_NOT_MADE))
+        yield database, _of(groups, QUEUES, besides=_NOT_MADE)
 
 
 def _of_index(store: str, again: str, groups: Sequence[Group], database: Step | None) -> Iterator[Advice]:
     if database is not None:
-        yield Advice(database, _of(groups, INDEX))
+        yield database, _of(groups, INDEX)
         return
     yield _step(
         _of(groups, INDEX, {NOT_INDEXED}),

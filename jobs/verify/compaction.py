@@ -272,13 +272,13 @@ def _other_copies(work: _Work, log: Segment, made: Units) -> tuple[int, list[Fin
     """Return how many records were compared with those that they are copies of, and the first one that differs."""
     if work.original is None or not work.store.segments:
         return 0, []
-    compared = compare_copies(work.store, work.original, log, made)
-    if not compared.others:
-        return compared.records, []
-    number, offset = compared.others[0]
+    compared, others = compare_copies(work.store, work.original, log, made)
+    if not others:
+        return compared, []
+    number, offset = others[0]
     copy = made[number]
     place = work.store.below(log.location), int(copy["physical_offset"]) - log.base_offset
     what = f"record of message {copy['queue_offset']}"
     expected, cause = f"those of the log at {offset}", "one of them changed after the broker wrote it"
-    times = len(compared.others)
-    return compared.records, [Finding(QUEUES, OTHER_COPY, *place, what, "other bytes", expected, cause, times, offset)]
+    values = what, "other bytes", expected, cause
+    return compared, [Finding(QUEUES, OTHER_COPY, *place, *values, len(others), offset)]

@@ -1,7 +1,5 @@
 """Copies of records, in a compacted log, compared with the records themselves, which the queue leads to."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from jobs.storage.model import Reader
@@ -17,35 +15,24 @@ _WINDOW = 1 << 20  # bytes of a log that are read at a time
 _UNITS_AT_ONCE = 1 << 12
 
 
-class _Originals(NamedTuple):
-    """The places in the log of the records that were copied."""
+def compare_copies(store: Store, queue: StoredQueue, file: Segment, copies: Units) -> tuple[int, list[tuple[int, int]]]:
+    """
+    Compare the records of *file*, whose units are *copies*, with those that a queue of *store* leads to.
 
-    numbers: Integers  # of copies, ascending
-    offsets: Integers  # in the log
-    segments: Integers  # numbers
-
-
-class Compared(NamedTuple):
-    """The result of comparing some copies with their records."""
-
-    records: int  # that are there to be compared
-    others: list[tuple[int, int]]  # numbers of copies that differ from their records, and the records' offsets
-
-
-def compare_copies(store: Store, queue: StoredQueue, file: Segment, copies: Units) -> Compared:
-    """Compare the records of *file*, whose units are *copies*, with those that a queue of *store* leads to."""
-    originals = _originals(store, queue, copies)
-    chosen = copies[originals.numbers]
+    Return the number of compared records, and for each copy that differs its number and the offset of its record.
+    """
+    numbers, offsets, segments = _originals(store, queue, copies)
+    chosen = copies[numbers]
     places = chosen["physical_offset"].astype(np.int64) - file.base_offset
     sizes = chosen["size"].astype(np.int64)
     # Copies are compared in runs whose records ascend within one window of one segment: one read serves each side.
-    cuts = (np.diff(originals.segments) != 0) | (np.diff(originals.offsets) <= 0)
-    cuts |= (np.diff(originals.offsets // _WINDOW) != 0) | (np.diff(places // _WINDOW) != 0)
+    cuts = (np.diff(segments) != 0) | (np.diff(offsets) <= 0)
+    cuts |= (np.diff(offsets // _WINDOW) != 0) | (np.diff(places // _WINDOW) != 0)
     count, others = 0, list[int]()
     with store.open(file) as copied:
         for some in slices(places.size, cuts):
-            segment = store.segments[int(originals.segments[some.start])]
-            at = originals.offsets[some] - segment.base_offset
+            segment = store.segments[int(segments[some.start])]
+            at = offsets[some] - segment.base_offset
             records = _read(store, segment, at, sizes[some])
             if records is None:
                 continue
@@ -57,11 +44,11 @@ def compare_copies(store: Store, queue: StoredQueue, file: Segment, copies: Unit
             found = find_other_copies(records, in_records[known], part, in_part[known], sizes[some][known], wrong)
             count += known.size
             others += (some.start + known[wrong[:found]]).tolist()
-    return Compared(count, [(int(originals.numbers[one]), int(originals.offsets[one])) for one in others])
+    return count, [(int(numbers[one]), int(offsets[one])) for one in others]
 
 
-def _originals(store: Store, queue: StoredQueue, copies: Units) -> _Originals:
-    """Return the place of each record that queue and log still have."""
+def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integers, Integers, Integers]:
+    """Return, of each copy whose record queue and log still have: its number, the record's offset, its segment."""
     numbers = np.flatnonzero((copies["queue_offset"] >= queue.start) & (copies["queue_offset"] < queue.capacity))
     positions = copies["queue_offset"][numbers].astype(np.int64)
     offsets = np.full(positions.size, -1, np.int64)
@@ -73,7 +60,7 @@ def _originals(store: Store, queue: StoredQueue, copies: Units) -> _Originals:
     ends = np.array([segment.base_offset + segment.readable for segment in store.segments], np.int64)
     segments = np.searchsorted(starts, offsets, "right") - 1
     is_there = (segments >= 0) & (offsets + copies["size"][numbers] <= ends[np.maximum(segments, 0)])
-    return _Originals(numbers[is_there], offsets[is_there], segments[is_there])
+    return numbers[is_there], offsets[is_there], segments[is_there]
 
 
 def _read(store: Store, segment: Segment, positions: Integers, sizes: Integers) -> Bytes | None:

@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.diagnosis.broker_start import doubtful_length
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
-from jobs.diagnosis.misnamed_segments import Misnamed, WrongNames
+from jobs.diagnosis.misnamed_segments import right_name, wrong_name_text
 from jobs.lake.findings import (
     DAMAGED_RANGE,
     GAP,
@@ -54,18 +53,11 @@ _ELSEWHERE = "physical_offset"  # the reason for records that name another place
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
 
 
-class LogFindings(NamedTuple):
-    """The part `log`, and what the other parts' findings may follow from."""
-
-    report: PartReport
-    lost: LostRanges
-
-
 def log_findings(
     store: Store, checks: Sequence[RangeCheck], log_end: int, ahead: int | None, conf: BrokerConf
-) -> LogFindings:
+) -> tuple[PartReport, LostRanges]:
     """
-    Return the findings on the log.
+    Return the part `log`, and the ranges that findings of other parts may follow from.
 
     *log_end* is where it ends; *ahead* is the offset of the last record that queues or index files of a closed store
     know after it, if any.
@@ -96,7 +88,7 @@ def log_findings(
         for check in checks
         for one in (*check.wrong, *check.doubtful)
     )
-    return LogFindings(report, LostRanges([*lost, *changed]))
+    return report, LostRanges([*lost, *changed])
 
 
 def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[LostRange]]:
@@ -127,13 +119,12 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
     """
     findings: list[Finding] = []
     lost: list[LostRange] = []
-    names = WrongNames(store)
     gaps = {hole.end: hole.start for hole in holes(store.segments)}
     for segment in _damaged_from_the_start(pieces, store):
         with ignore_lost(), store.open(segment) as file:
-            wrong = names.of(segment, file.read)
-            if wrong is not None:
-                finding = _misnamed(wrong, store)
+            right = right_name(store, segment, file.read)
+            if right is not None:
+                finding = _misnamed(segment, right, store)
                 findings.append(finding)
                 pieces[:] = [piece for piece in pieces if not segment.base_offset <= piece.offset < segment.end]
                 start = gaps.get(segment.base_offset, segment.base_offset)
@@ -141,7 +132,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
                     pieces.remove(before)
                     start = before.offset
                 lost.append(LostRange(start, segment.end, finding.title))
-                lost.append(LostRange(wrong.right, wrong.right + segment.size, finding.title))
+                lost.append(LostRange(right, right + segment.size, finding.title))
     return findings, lost
 
 
@@ -199,10 +190,10 @@ def _gap(hole: Hole, store: Store) -> Finding:
     return _of_offsets(GAP, (store.below(location), position), (hole.start, hole.end), cause)
 
 
-def _misnamed(one: Misnamed, store: Store) -> Finding:
-    file = store.below(one.segment.location)
-    names = name_of_offset(one.segment.base_offset), name_of_offset(one.right)
-    return Finding(LOG, MISNAMED_SEGMENT, file, 0, "name", *names, one.text, log_offset=one.right)
+def _misnamed(segment: Segment, right: int, store: Store) -> Finding:
+    names = name_of_offset(segment.base_offset), name_of_offset(right)
+    file, cause = store.below(segment.location), wrong_name_text(right)
+    return Finding(LOG, MISNAMED_SEGMENT, file, 0, "name", *names, cause, log_offset=right)
 
 
 def _damaged(piece: Piece, store: Store) -> Finding:

@@ -115,26 +115,26 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         tier = request.tier(workers.options, workers.width)
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
     check_room(store.root, request.scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
-    read = begun_again(store, partial(_log_and_queues, request, workers))
-    index = begun_again(store, partial(_index, request, workers, read.check))
+    store, check, queues, releases = begun_again(store, partial(_log_and_queues, request, workers))
+    index = begun_again(store, partial(_index, request, workers, check))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
-    ahead = max([offset for offset in (*known_ahead, read.queues.ahead) if offset is not None], default=None)
-    promotion = promotion_of(read.store, read.queues.log_end)
+    ahead = max([offset for offset in (*known_ahead, queues.ahead) if offset is not None], default=None)
+    promotion = promotion_of(store, queues.log_end)
     if promotion is not None and promotion.explains(ahead):
         ahead = None
-    checks = read.check.checks
-    log = log_findings(read.store, checks, read.queues.log_end, ahead, request.wanted.conf)
+    checks = check.checks
+    log, lost = log_findings(store, checks, queues.log_end, ahead, request.wanted.conf)
     if promotion is not None:
-        set_apart(promotion, log.report, [read.queues.report, index], read.store)
-    attribute(log.report, [read.queues.report, index], log.lost, checks, read.store)
-    parts: dict[str, PartReport] = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}
+        set_apart(promotion, log, [queues.report, index], store)
+    attribute(log, [queues.report, index], lost, checks, store)
+    parts: dict[str, PartReport] = {LOG: log, QUEUES: queues.report, INDEX: index}
     start = None
-    walked = walked_log(checks, read.queues.log_end)._replace(queue_stops=read.queues.stops)
+    walked = walked_log(checks, queues.log_end)._replace(queue_stops=queues.stops)
     if broker_process(store.root) is None:
-        start = start_outcome(read.store, read.releases, walked, request.wanted.conf)
-        _add_start(start, parts, read.store)
-        if keeps_half_record(read.store, Release.of(start.release), walked.end):
-            log.report.notes.append(
+        start = start_outcome(store, releases, walked, request.wanted.conf)
+        _add_start(start, parts, store)
+        if keeps_half_record(store, Release.of(start.release), walked.end):
+            log.notes.append(
                 f"the bytes at {walked.end:,} are a record whose properties end in zeros: this broker "
                 f"({start.release}) takes it for the log's last message, without what the zeros cover"
             )
@@ -154,17 +154,10 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
         parts[LOG].findings.append(doubted_by_broker(start.cuts_at, store))
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The result of one pass over the log."""
-
-    store: Store
-    check: LogCheck
-    queues: QueueFindings
-    releases: Writers
-
-
-def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _Read:
+def _log_and_queues(
+    request: VerifyRequest, workers: Workers, store: Store
+) -> tuple[Store, LogCheck, QueueFindings, Writers]:
+    """Return the results of one pass over the log."""
     check = LogCheck()
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
@@ -172,7 +165,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _
     add_what_waits(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
-    return _Read(store, check, queues, releases.value)
+    return store, check, queues, releases.value
 
 
 def _index(request: VerifyRequest, workers: Workers, check: LogCheck, store: Store) -> PartReport:

@@ -1,7 +1,6 @@
 """The text that `verify` prints: the verdict, a table of the parts, findings under their causes, next steps."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.severity import Severity
@@ -11,16 +10,7 @@ from jobs.verify.advice import advice
 from jobs.verify.findings import Group, PartReport
 from jobs.verify.run import Verdict
 
-
-class PartRow(NamedTuple):
-    """A part in the table whose head is `HEAD`."""
-
-    name: str
-    severity: Severity
-    wrong: str
-    compared: str
-
-
+PartRow = tuple[str, Severity, str, str]
 HEAD = ("part", "verdict", "not right", "compared")
 
 
@@ -83,7 +73,7 @@ def _group(number: int, group: Group, *, places: bool) -> Iterator[str]:
 
 
 def part_row(name: str, part: PartReport) -> PartRow:
-    """Return the row of a part."""
+    """Return the row of a part in the table whose head is `HEAD`."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
     texts = [counted(wrong, "finding")] * bool(wrong)
@@ -92,7 +82,7 @@ def part_row(name: str, part: PartReport) -> PartRow:
     texts += part.doubts
     if behind := part.numbers.get("behind"):
         texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} after the log")
-    return PartRow(name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers))
+    return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
 
 
 def _compared(name: str, numbers: Mapping[str, int]) -> str:
@@ -113,10 +103,10 @@ def _compared(name: str, numbers: Mapping[str, int]) -> str:
 
 def _table(rows: Sequence[PartRow]) -> Iterator[str]:
     """Yield the rows under their heads, as wide as they need to be; colours take no room."""
-    plain = [HEAD, *((row.name, row.severity.value, row.wrong, row.compared) for row in rows)]
+    plain = [HEAD, *((name, severity.value, *rest) for name, severity, *rest in rows)]
     widths = [max(len(row[column]) for row in plain) for column in range(len(HEAD))]
     for number, row in enumerate(plain):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         if number:
-            cells[1] = rows[number - 1].severity.styled(cells[1])
+            cells[1] = rows[number - 1][1].styled(cells[1])
         yield f"  {'  '.join(cells)}".rstrip()

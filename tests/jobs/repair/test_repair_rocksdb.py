@@ -242,6 +242,6 @@ def test_the_steps_of_verify_make_no_queue_files_for_a_broker_that_reads_none(
     store = copied(situation, "b551-rockscq-clean", tmp_path)
     delete_rows(store / "consumequeue")
     verdict = verify(VerifyRequest(str(store), WANTED), OneByOne())
-    words = [command for one in advice(str(store), verdict.parts, verdict.groups) for command in one.step.commands]
+    words = [command for step, _ in advice(str(store), verdict.parts, verdict.groups) for command in step.commands]
 
     assert [f"mv {quote(str(store / 'consumequeue'))} {quote(f'{store}-consumequeue-aside')}"] == words
