@@ -15,6 +15,7 @@ from jobs.storage.model import Reader
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.segment import Framing
 from rmq_formats.store import Checkpoint, encode_checkpoint
+from rmq_formats.timer_files import SLOT, UNIT, Slot
 from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, a_segment, log_of, placed
 from tests.rmq_formats.stores import segment_files, stored_records
@@ -289,3 +290,121 @@ def test_what_is_left_over_after_a_log_that_was_cut_back_is_named(situation: Sto
     assert outcome.code is ExitCode.CLEAN
     assert (waiting["kind"], waiting["offset"]) == ("waiting", 23251)
     assert "2114 bytes are left over from before the log was cut back" in waiting["reason"]
+
+
+def test_a_compacted_log_has_the_newest_record_of_each_key_and_zeros_after_it(situation: StoreOf, run: Run) -> None:
+    folder = situation("b551-compaction") / "store/compaction"
+    compacted, newer = sorted((folder / "compactionLog/Comp/0").iterdir())
+    outcome = run("dump", "--json", compacted)
+    *records, unwritten, end = outcome.lines
+
+    assert outcome.code is ExitCode.CLEAN
+    assert [record["queue_offset"] for record in records] == [*range(155, 162)]
+    assert len({record["properties"]["KEYS"] for record in records}) == len(records)
+    assert (unwritten["kind"], end["end"]) == ("unwritten", "open")
+    assert run("dump", newer).code is ExitCode.CLEAN
+
+
+def test_a_compacted_queue_has_a_batch_unit_for_each_record(situation: StoreOf, run: Run) -> None:
+    folder = situation("b551-compaction") / "store/compaction"
+    for log, queue in zip(*(sorted((folder / name / "Comp/0").iterdir()) for name in _FOLDERS), strict=True):
+        records = [line for line in run("dump", "--json", log).lines if line["kind"] == "record"]
+        units = [line for line in run("dump", "--json", queue).lines if line["kind"] == "unit"]
+
+        assert [unit["unit"]["physical_offset"] for unit in units] == [record["offset"] for record in records]
+        assert [unit["unit"]["base_offset"] for unit in units] == [record["queue_offset"] for record in records]
+
+
+_FOLDERS = ("compactionLog", "compactionCq")
+
+
+@pytest.mark.parametrize(("queue", "count"), [("Orders/0", 50), ("Orders/1", 50), ("Bills/0", 30)])
+def test_a_tier_has_a_log_and_units_of_each_queue(situation: StoreOf, run: Run, queue: str, count: int) -> None:
+    folder = situation("b550-tiered") / "tiered/212d6b50_DefaultCluster/b0" / queue
+    records, units = (
+        [
+            line
+            for path in sorted((folder / kind).iterdir(), key=lambda path: path.name[-20:])
+            for line in run("dump", "--json", path).lines
+            if line["kind"] in {"record", "unit"}
+        ]
+        for kind in ("COMMIT_LOG", "CONSUME_QUEUE")
+    )
+    ends = [0, *(record["offset"] + record["size"] for record in records)]
+
+    assert [record["offset"] for record in records] == ends[:-1]
+    assert [unit["unit"]["physical_offset"] for unit in units] == [record["offset"] for record in records]
+    assert (
+        [record["queue_offset"] for record in records]
+        == [unit["position_in_queue"] for unit in units]
+        == [*range(count)]
+    )
+
+
+def test_a_folder_above_the_store_may_have_any_name(situation: StoreOf, tmp_path: Path, run: Run) -> None:
+    folder = tmp_path / "compaction/b0/store"
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(situation("b551-compaction") / "store")
+
+    assert run("dump", "--limit", 1, folder / "commitlog" / f"{0:020d}").code is ExitCode.CLEAN
+
+
+@pytest.fixture
+def store(situation: StoreOf) -> Path:
+    return situation("b551-timerwheel") / "store"
+
+
+def test_a_wheel_shows_the_slots_that_were_used(store: Path, run: Run) -> None:
+    outcome = run("dump", "--json", store / "timerwheel")
+    *slots, end = outcome.lines
+
+    assert outcome.code is ExitCode.CLEAN
+    assert [slot["messages"] for slot in slots] == [1, 2, 1, 1, 1, 3, 4, 4, 10]
+    assert all(slot["offset"] == slot["slot"] * SLOT.size for slot in slots)
+    assert end["end"] == "9 of 1,209,600 slots were ever used; times for timerPrecisionMs=1000"
+    assert "slot 225635: 3 due 2026-11-21 14:40:35.000Z, units 860 to 1512" in run("dump", store / "timerwheel").out
+
+
+def test_a_log_shows_its_units_at_their_positions(store: Path, run: Run) -> None:
+    path = store / "timerlog/00000000000000001200"
+    outcome = run("dump", "--json", path)
+    *units, end = outcome.lines
+
+    assert outcome.code is ExitCode.CLEAN
+    assert [unit["offset"] for unit in units] == list(range(1200, 1564, UNIT.size))
+    assert [unit["previous"] for unit in units] == [1016, 1068, 1120, 1200, 1252, 1304, 1356]
+    assert (end["offset"], end["end"]) == (1564, "nothing is written after this")
+    text = run("dump", path).out
+    assert "record of 421 bytes at offset 11200, takes a message back; before it 1356" in text
+    assert "end of the file" in run("dump", store / "timerlog/00000000000000000600").out
+
+
+def test_damage_is_named_and_what_follows_is_shown(store: Path, tmp_path: Path, run: Run) -> None:
+    log = tmp_path / "timerlog" / f"{1200:020d}"
+    log.parent.mkdir()
+    log.write_bytes((store / "timerlog" / log.name).read_bytes())
+    overwrite(log, UNIT.size, b"\x01\x02\x03\x04")
+    overwrite(log, 2 * UNIT.size, b"\x01")
+    wheel = tmp_path / "timerwheel"
+    wheel.write_bytes(bytes(SLOT.size) + SLOT.pack(*Slot(2, 0, 0, 1)) + b"odd")
+    outcome = run("dump", "--json", log)
+    of_wheel = run("dump", wheel)
+
+    assert outcome.code is of_wheel.code is ExitCode.DAMAGE
+    assert [(line["kind"], line["offset"], line["size"]) for line in outcome.lines[:3]] == [
+        ("unit", 1200, UNIT.size),
+        ("damage", 1252, 2 * UNIT.size),
+        ("unit", 1356, UNIT.size),
+    ]
+    assert "time 2 is not of this slot" in of_wheel.out
+    assert "3 bytes after the last slot" in of_wheel.out
+
+
+def test_a_terabyte_of_nothing_is_refused_at_once(tmp_path: Path, run: Run) -> None:
+    """No broker makes such a wheel; a log ends where nothing is written."""
+    for name in ("timerwheel", "log"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(1 << 40)
+
+    assert run("dump", tmp_path / "timerwheel").code is ExitCode.FAILED
+    assert "nothing is written" in run("dump", "--as", "timerlog", tmp_path / "log").out

@@ -1,18 +1,32 @@
-"""A range of a log that a broker writes to while it is read."""
+"""Reading a range of a log that a broker writes to meanwhile, with damage in it, or whose clock was wrong."""
 
+import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from jobs.console.exit_codes import ExitCode
 from jobs.storage.local import LocalReader
+from jobs.store import segment_walk as walking
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece, PieceKind
-from tests.rmq_formats.builders import a_record, log_of
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes
+from tests.golden import StoreOf
+from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
+from tests.rmq_formats.stores import newest_segment
+from tests.rmq_formats.strategies import FRAMINGS, mutations
+from tests.support.clocks import Placed, placed_records, set_store_times
+from tests.support.commands import Run, copy_of, overwrite
+from tests.support.lakes import table_of
+from tests.support.lying_clocks import violations
 
 _PAGE = 4096
 _SIZE = 1 << 20
@@ -83,3 +97,117 @@ def test_a_page_without_a_checksum_is_read_again_too(tmp_path: Path, page: int) 
 
 def _bytes_of(records: Records) -> bytes:
     return records.buffer[int(records.positions[0]) : int(records.positions[-1]) + int(records.sizes[-1])].tobytes()
+
+
+_BASE = 1 << 30
+
+
+class _Seen(NamedTuple):
+    records: int
+    topics: Counter[str]
+    wrong: list[int]
+    newest: int | None
+    others: list[Piece]
+    end: int
+
+
+def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
+    records, topics, newest, end = 0, Counter[str](), None, _BASE
+    wrong: list[int] = []
+    others = []
+    for part in walking.walk(SegmentBytes.of(raw, _BASE, framing), 0, final=final):
+        end = max(end, part.piece.end)  # damage inside a group comes before the group
+        records += part.records
+        topics.update(part.topics)
+        wrong += part.wrong
+        if part.piece.kind is PieceKind.RECORD:
+            newest = part.shown[-1].store_timestamp
+        else:
+            others.append(part.piece)
+    return _Seen(records, topics, wrong, newest, others, end)
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=60), min_size=1, max_size=30),
+    framing=FRAMINGS,
+    final=st.booleans(),
+    sealed=st.booleans(),
+    data=st.data(),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_compiled_walk_sees_what_the_other_sees(  # noqa: PLR0913, PLR0917 - a segment and two ways
+    monkeypatch: pytest.MonkeyPatch,
+    bodies: list[bytes],
+    framing: Framing,
+    final: bool,
+    sealed: bool,
+    data: st.DataObject,
+) -> None:
+    some = [a_record(body, topic=f"T{number % 3}") for number, body in enumerate(bodies)]
+    raw = log_of(some, _BASE, framing)
+    raw = a_segment(placed(some, _BASE), len(raw) + 400, _BASE, sealed=sealed) if framing is Framing.PLAIN else raw
+    raw = data.draw(mutations(raw))
+    monkeypatch.setattr(walking, "COMPILED_BEHIND", len(raw))
+    expected = _seen(raw, framing, final=final)
+    monkeypatch.setattr(walking, "COMPILED_BEHIND", data.draw(st.integers(-1, len(raw))))
+    assert _seen(raw, framing, final=final) == expected
+
+
+_STEP_BACK = 5000
+
+
+@pytest.fixture
+def store(golden: StoreOf, tmp_path: Path) -> Path:
+    """Return a store in whose newest segment the clock stepped back at a record that is zeroed now."""
+    store = copy_of(golden("b533-base"), tmp_path)
+    damaged = _damaged(store)
+    set_store_times(
+        store, lambda _, one: one.store_timestamp - _STEP_BACK * (one.physical_offset >= damaged.record.physical_offset)
+    )
+    overwrite(damaged.path, damaged.position, bytes(damaged.record.total_size))
+    return store
+
+
+def _damaged(store: Path) -> Placed:
+    in_newest = [one for one in placed_records(store) if one.path == newest_segment(store)]
+    return in_newest[len(in_newest) // 3]
+
+
+def _intact(golden: StoreOf) -> tuple[list[int], int]:
+    whole = golden("b533-base")
+    damaged = _damaged(whole).record.physical_offset
+    offsets = [one.record.physical_offset for one in placed_records(whole)]
+    return [offset for offset in offsets if offset != damaged], damaged
+
+
+def _ingested(store: Path, lake: Path, run: Run) -> tuple[ExitCode, list[int]]:
+    code = run("ingest", store, "--lake", lake, "--engine", "here").code
+    return code, sorted(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
+
+
+def test_no_message_after_the_damage_is_left_out(golden: StoreOf, store: Path, tmp_path: Path, run: Run) -> None:
+    """Time alone does not make a record a leftover: a unit leads to it, and one to the record that was damaged."""
+    intact, damaged = _intact(golden)
+
+    assert _ingested(store, tmp_path / "lake", run) == (ExitCode.DAMAGE, intact)
+
+    looked = run("inspect", "--deep", "--json", store)
+    assert looked.code is ExitCode.DAMAGE
+    assert looked.document["log"]["records"] == len(intact)
+    assert [one["offset"] for one in looked.document["problems"] if one["severity"] == "damage"][:1] == [damaged]
+
+
+def test_without_a_unit_that_proves_it_an_earlier_record_is_left_over(
+    golden: StoreOf, store: Path, tmp_path: Path, run: Run
+) -> None:
+    """A broker that was killed cuts its log, and writes on before older records that it has once stored."""
+    intact, damaged = _intact(golden)
+    shutil.rmtree(store / "consumequeue")
+
+    expected = [offset for offset in intact if offset < damaged]
+    assert _ingested(store, tmp_path / "lake", run) == (ExitCode.CLEAN, expected)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: int, tmp_path: Path) -> None:
+    assert list(violations(seed, tmp_path)) == []

@@ -1,24 +1,32 @@
 """The whole verification: the log is a part, consequences follow from their cause, and it ends with what to do."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 
 import click
 import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
+from jobs.products.index.explanation import Verdict as IndexVerdict
 from jobs.products.index.settings import Wanted
+from jobs.products.queues.differences import DifferenceKind
+from jobs.storage.scratch import scratch_beside, scratch_for
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf, golden_stores
-from tests.support.commands import overwrite
+from tests.rmq_formats.stores import segment_files
+from tests.support.commands import Run, copy_of, overwrite
+from tests.support.meanwhile import Meanwhile
 from tests.support.stores import records_of, segments_of
 
 SEGMENT = 16384
@@ -360,3 +368,83 @@ def test_sizes_that_nothing_decides_lead_to_no_command(golden: StoreOf, tmp_path
 
     assert [(one.file, one.found) for one in verdict.findings] == [("consumequeue", "200 or 220 or 4296")]
     assert f"repair {store}" not in text_of(verdict)
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_kind_of_finding_is_on_its_page() -> None:
+    rows = re.findall(
+        r"^\| (`.+?) \|", (ROOT / "docs/internals/findings.md").read_text().partition("## Log")[2], re.MULTILINE
+    )
+    named = {kind for row in rows for kind in re.findall(r"`(\w+)`", row)}
+    modules = [ROOT / "jobs/lake/findings.py", *(ROOT / "jobs/verify").glob("*.py")]
+    constants = {
+        kind
+        for module in modules
+        for kind in re.findall(r'^[A-Z]\w+ = "([a-z]+(?:_[a-z]+)*)"', module.read_text(), re.MULTILINE)
+    }
+    of_files = {one.name.lower() for one in IndexVerdict if not one.is_explained or one is IndexVerdict.OVERWRITTEN}
+
+    assert constants | {kind.value for kind in DifferenceKind} | of_files == named
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_lengthened_segment_that_the_broker_leaves_out_is_not_healthy(
+    golden: StoreOf, tmp_path: Path, run: Run, number: int
+) -> None:
+    """Every record can be read, and the broker serves none from there on."""
+    store = copy_of(golden("b420-base"), tmp_path)
+    segment = segment_files(store)[number]
+    with segment.open("ab") as file:
+        file.write(bytes(4096))
+
+    verified = run("verify", "--engine", "here", "--json", store)
+    looked = run("inspect", "--json", store)
+
+    (finding,) = verified.document["findings"]
+    assert (finding["kind"], Path(finding["file"]).name) == ("wrong_file_size", segment.name)
+    assert "starts without this file" in finding["cause"]
+    assert verified.code is ExitCode.DAMAGE
+    assert looked.code is ExitCode.DAMAGE
+
+
+ADVICE = f"not to be seen on {gethostname()}: give --scratch, a directory or URI that all workers reach"
+
+
+@pytest.mark.usefixtures("spark")
+def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_option(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    def hide() -> None:
+        for folder in (tmp_path / "temporary").iterdir():
+            shutil.rmtree(folder)
+
+    monkeypatch.setattr("jobs.command.engine.workers_of", lambda *_, **__: Meanwhile(happens=hide))
+    without = run("verify", golden("b533-base"), "--quiet")
+    given = run("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
+
+    assert 1 == without.code
+    assert without.err.splitlines()[-1].startswith(f"rmq-lake: {tmp_path / 'temporary'}/")
+    assert without.err.splitlines()[-1].endswith(ADVICE)
+    assert 0 == given.code
+
+
+def test_who_reads_keys_without_seeing_their_directory_is_told_the_same(tmp_path: Path) -> None:
+    """All ranges may have been read where it is seen, and the work gone on where it is not."""
+    with scratch_for(None, {}) as scratch:
+        shutil.rmtree(scratch.location)
+        with pytest.raises(OSError, match=ADVICE), scratch.open("keys"):
+            pass
+    with scratch_beside(str(tmp_path), {}) as scratch, pytest.raises(FileNotFoundError), scratch.open("keys"):
+        pass
+
+
+def test_a_directory_that_was_given_is_no_reason_to_give_one(tmp_path: Path) -> None:
+    with scratch_for(str(tmp_path), {}) as scratch:
+        shutil.rmtree(scratch.location)
+        with pytest.raises(OSError, match=r"not to be seen on .*: no shared directory"), scratch.create("keys"):
+            pass
