@@ -8,17 +8,17 @@ CORES := $(shell getconf _NPROCESSORS_ONLN)
 # One more than cores: some tests wait for processes of their own. Each takes some 1 GiB.
 WORKERS := --numprocesses $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
 # Left out of `make test`: what needs more than Python and Java, or minutes.
-SLOW := oracle or released or cluster or s3 or hdfs or browser or slow
+SLOW := oracle or cluster or released or slow
 # Where these are: of nine thousand tests two hundred, and each worker looks at all that it is given.
 SLOW_FILES = tests/oracle tests/scale tests/released \
-	$(shell grep -rlE 'mark\.(released|browser|slow)\b' --include='test_*.py' tests/jobs tests/rmq_formats) \
-	$(shell grep -lE 'mark\.(released|browser|slow)\b' tests/test_*.py)
+	$(shell grep -rlE 'mark\.(released|slow)\b' --include='test_*.py' tests/jobs tests/rmq_formats) \
+	$(shell grep -lE 'mark\.(released|slow)\b' tests/test_*.py)
 
 WRITERS := tests/oracle/test_scenarios.py
 
 # What tests compiled code or runs verbs waits for the compiler, and tries hundreds of random logs; `make test` has it.
 COMPILED := $(wildcard $(patsubst %,tests/rmq_formats/test_%.py,assembly bounds bridge columns compiled crc *_build kernels scan trace warm_up)) \
-	$(patsubst %,tests/test_%.py,fault_draws faults mutants runbook)
+	$(patsubst %,tests/test_%.py,fault_draws faults runbook)
 FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/rmq_formats/test_*.py)) \
 	$(patsubst %,tests/jobs/%.py,launch/test_arguments launch/test_java launch/test_submission command/test_cli command/test_options console/test_exit_codes)
 
@@ -32,7 +32,7 @@ LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-in
 compiled test test-fast test-slow test-released test-campaign test-matrix: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help environment compiled test test-fast test-slow test-released test-campaign test-matrix test-mutants matrix-writers matrix-others golden test-browser coverage check size format site bench lock
+.PHONY: help environment compiled test test-fast test-slow test-released test-campaign test-matrix matrix-writers matrix-others golden coverage check size format site bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,13 +62,7 @@ test-released: environment ## Every command, recipe and notebook cell that the p
 	$(PYTHON) -m pytest -m released $(ARGS)
 
 test-campaign: environment ## What takes a quiet machine and patience: whole commands killed
-	$(PYTHON) -m pytest -m campaign $(ARGS)
-
-test-mutants: environment ## Small changes to the code that a test should notice: ARGS="--count 40 --seed 1"; prints the survivors
-	$(PYTHON) -m tests.support.mutants $(ARGS)
-
-test-browser: environment ## Reports as a browser shows them
-	$(PYTHON) -m pytest -m browser $(ARGS)
+	$(PYTHON) -m pytest -m "campaign and not oracle" $(ARGS)
 
 test-matrix: environment ## Every case of every matrix; what brokers of all releases write and accept (an hour), as docs/internals/compatibility.md
 	$(PYTHON) -m pytest --whole $(WORKERS) -m "sample and not ($(SLOW) or campaign)" $(ARGS)
@@ -80,7 +74,7 @@ test-matrix: environment ## Every case of every matrix; what brokers of all rele
 matrix-writers: MATRIX_PART = $(WRITERS)
 matrix-others: MATRIX_PART = $(filter-out $(WRITERS),$(wildcard tests/oracle/test_*.py))
 matrix-writers matrix-others:
-	ORACLE_VERDICTS=$(VERDICTS) $(PYTHON) -m pytest -m matrix $(MATRIX_PART) $(ARGS)
+	ORACLE_VERDICTS=$(VERDICTS) $(PYTHON) -m pytest -m oracle $(MATRIX_PART) $(ARGS)
 
 golden: environment ## Stores of real brokers, with provenance and hashes, in build/golden (ARGS="--release 5.5.0")
 	$(PYTHON) -m tests.oracle.golden --out build/golden $(ARGS)

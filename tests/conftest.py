@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
-from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.golden import StoreOf, unpack, unpack_situation
 from tests.sampling import SEED, deselect_what_is_not_sampled
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 
-_MAY_TAKE_LONG = re.compile(r"mark\.timeout\(\d{4}")
 _USES_SPARK = re.compile(r"\b(?:spark|own_session): |usefixtures\(.spark.\)")
 # It would draw the constants of whatever modules this worker has imported: other examples in every run. No setting
 # of Hypothesis turns that off; what it would add to is empty until the first module is looked at.
@@ -34,33 +33,9 @@ settings.register_profile("same examples in every run", deadline=None, derandomi
 settings.register_profile("other examples in every run", deadline=None)
 
 
-class _Balanced(LoadScopeScheduling):  # type: ignore[misc] # xdist publishes no types
-    """Keeps the tests of a file together, and on one worker the files that share the one JVM."""
-
-    def __init__(self, config: pytest.Config, log: Any = None) -> None:  # noqa: ANN401 - a logger of xdist's own
-        super().__init__(config, log)
-        self._scopes: dict[str, str] = {}
-        self._long = {"spark"}
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if file not in self._scopes:
-            text = (self.config.rootpath / file).read_text()
-            self._scopes[file] = "spark" if _USES_SPARK.search(text) else file
-            if _MAY_TAKE_LONG.search(text):
-                self._long.add(self._scopes[file])
-        return self._scopes[file]
-
-    def _assign_work_unit(self, node: object) -> None:
-        """Take what may take long first, then what has many tests, so that all workers end together."""
-        first = max(self.workqueue, key=lambda scope: (scope in self._long, len(self.workqueue[scope])))
-        self.workqueue.move_to_end(first, last=False)
-        super()._assign_work_unit(node)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Balanced:  # noqa: ANN401
-    return _Balanced(config, log)
+@cache
+def _group_of(path: Path) -> str:
+    return "spark" if _USES_SPARK.search(path.read_text(encoding="utf-8")) else str(path)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,8 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what uses the session, so that no test has to say it twice; leave out cases that the sample has not."""
+    """
+    Mark tests that use the session, and leave out cases that are not in the sample.
+
+    xdist runs the tests of a group on one worker: a group is a file, or all files that use the one JVM.
+    """
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group_of(item.path)))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     if not config.getoption("whole"):

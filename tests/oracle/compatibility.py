@@ -1,7 +1,7 @@
 """
 Put the verdicts of test runs into the tables of docs/internals/compatibility.md.
 
-    ORACLE_VERDICTS=verdicts.jsonl python -m pytest -m matrix tests/oracle
+    ORACLE_VERDICTS=verdicts.jsonl python -m pytest -m oracle tests/oracle
     python -m tests.oracle.compatibility verdicts.jsonl
 
 A run may be of some tests alone: cells that it says nothing of stay. Text, rows and columns are written by hand; a

@@ -1,8 +1,8 @@
 """
 Real RocketMQ for tests.
 
-Tests take a `release` and perhaps a `scenario`. `matrix` is everything on every release, and is left out unless the
-marker expression names it; marked `oracle` is a sample of it: each test once, on one of the two newest lines.
+Tests take a `release` and perhaps a `scenario`. Each test runs once with every change, on one of the two newest lines;
+on the other releases it is also marked `campaign`, and `make test-matrix` runs it.
 """
 
 import json
@@ -17,7 +17,7 @@ import pytest
 
 from tests.oracle.plays import Plays
 from tests.oracle.process import running
-from tests.oracle.releases import MATRIX, in_every_run, version_of
+from tests.oracle.releases import MATRIX, in_every_run, marks, version_of
 from tests.oracle.scenarios import SCENARIOS
 from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_broker, open_store
 from tests.oracle.stage import Stage
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         releases = [release for release in MATRIX if version_of(release) >= oldest]
         chosen = in_every_run(node.name, releases)
         metafunc.parametrize(
-            "release", [pytest.param(one, id=one, marks=_marks(is_chosen=one == chosen)) for one in releases]
+            "release", [pytest.param(one, id=one, marks=marks(in_every_run=one == chosen)) for one in releases]
         )
         return
     short = [name for name in scenarios.args if name in _IN_TWO_MINUTES and not scenarios.kwargs.get("in_matrix_only")]
@@ -48,25 +48,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(
         ("release", "scenario"),
         [
-            pytest.param(release, name, id=f"{release}-{name}", marks=_marks(is_chosen=(release, name) == every_run))
+            pytest.param(release, name, id=f"{release}-{name}", marks=marks(in_every_run=(release, name) == every_run))
             for release in MATRIX
             for name in scenarios.args
             if SCENARIOS[name].runs_on(release)
         ],
     )
-
-
-def _marks(*, is_chosen: bool) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.matrix, *([pytest.mark.oracle] if is_chosen else [])]
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "matrix" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("matrix") and not item.get_closest_marker("oracle")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture(scope="session")

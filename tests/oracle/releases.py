@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
+import pytest
+
 from tests.support.published import Module, class_path
 
 MATRIX: Final = (
@@ -74,3 +76,8 @@ def in_every_run(name: str, releases: Sequence[str]) -> str:
     """Return the release that a test of all *releases* has in every run: one of the two newest, as its name decides."""
     known = [release for release in NEWEST_OF_TWO_LINES if release in releases]
     return known[crc32(name.encode()) % len(known)]
+
+
+def marks(*, in_every_run: bool) -> list[pytest.MarkDecorator]:
+    """Return the markers of a test of brokers, which `make test-matrix` runs if not every run does."""
+    return [pytest.mark.oracle, *([] if in_every_run else [pytest.mark.campaign])]

@@ -13,7 +13,8 @@ from tests.oracle.releases import NEWEST_OF_TWO_LINES
 from tests.oracle.scenarios import SCENARIOS
 
 
-@pytest.mark.matrix
+@pytest.mark.oracle
+@pytest.mark.campaign
 @pytest.mark.parametrize("newest", NEWEST_OF_TWO_LINES)
 def test_a_kept_store_holds_what_its_provenance_names_and_nothing_else(tmp_path: Path, newest: str) -> None:
     archive = keep(SCENARIOS["edges"], newest, tmp_path)

@@ -25,7 +25,7 @@ from rmq_formats.release import Release
 from tests.oracle.conftest import Verdict
 from tests.oracle.group import MEMBERS, Group
 from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on_disk, records, unfaithful
-from tests.oracle.releases import MATRIX, version_of
+from tests.oracle.releases import MATRIX, marks, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.lakes import ingest_store, leftovers, raw_rows
@@ -42,7 +42,7 @@ _FORGETFUL = {
 _SENT = "sent, no consumer group has a position in its queue"
 _ALL_EQUAL = ("all members equal", set[str]())
 # Elections take their time, and what a member has dispatched by then differs from run to run: not for every change.
-_GROUPS = [pytest.param(release, marks=pytest.mark.matrix) for release in MATRIX if version_of(release) >= (4, 5, 2)]
+_GROUPS = [pytest.param(one, marks=marks(in_every_run=False)) for one in MATRIX if version_of(one) >= (4, 5, 2)]
 
 
 @pytest.mark.parametrize("writer", _GROUPS)

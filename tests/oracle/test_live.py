@@ -16,7 +16,7 @@ from jobs.ingest.run import ingest
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import records
 from tests.oracle.process import running
-from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
+from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, marks
 from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
 from tests.oracle.settings import Geometry
 from tests.oracle.stage import Stage
@@ -30,8 +30,7 @@ _SEGMENT_SIZE = 1 << 18
 _GEOMETRY = Geometry(commit_log_file_size=_SEGMENT_SIZE, consume_queue_units=100, hash_slots=1000, index_entries=2000)
 _QUEUES = [(f"L{topic}", queue) for topic in range(3) for queue in range(2)]
 _WRITERS = [
-    *(pytest.param(release, marks=pytest.mark.matrix) for release in (MATRIX[0], NEWEST_OF_TWO_LINES[0], MATRIX[-1])),
-    pytest.param(NEWEST_OF_TWO_LINES[1], marks=[pytest.mark.matrix, pytest.mark.oracle]),
+    pytest.param(one, marks=marks(in_every_run=one == "5.5.0")) for one in (MATRIX[0], *NEWEST_OF_TWO_LINES, MATRIX[-1])
 ]
 _COLUMNS = ["physical_offset", "total_size", "topic", "queue_id", "queue_offset"]
 
@@ -83,10 +82,7 @@ _LOOKS = int(os.environ.get("LIVE_LOOKS", "24"))
 _OBSERVED = ("4.9.8", "5.3.3", "5.5.0")
 
 
-@pytest.mark.parametrize(
-    "writer",
-    [pytest.param(one, marks=[pytest.mark.matrix, *[pytest.mark.oracle] * (one == "5.3.3")]) for one in _OBSERVED],
-)
+@pytest.mark.parametrize("writer", [pytest.param(one, marks=marks(in_every_run=one == "5.3.3")) for one in _OBSERVED])
 def test_no_look_at_a_store_beside_a_working_broker_names_anything_wrong(
     tmp_path: Path, verdict: Verdict, capfd: pytest.CaptureFixture[str], writer: str
 ) -> None:

@@ -11,7 +11,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import PRE_BLANK
 from tests.oracle.conftest import StoreFactory, Verdict
-from tests.oracle.releases import NEWEST_OF_TWO_LINES
+from tests.oracle.releases import NEWEST_OF_TWO_LINES, marks
 from tests.oracle.sessions import DirectMessage
 from tests.oracle.settings import SMALL_GEOMETRY
 
@@ -21,9 +21,8 @@ _MESSAGES = [DirectMessage("T", number % _QUEUES, bytes(600), f"KEYS\1k{number}\
 _MORE = [DirectMessage("T", number % _QUEUES, b"more", f"KEYS\1m{number}\2") for number in range(10)]
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
-    "writer", [NEWEST_OF_TWO_LINES[0], pytest.param(NEWEST_OF_TWO_LINES[1], marks=pytest.mark.oracle)]
+    "writer", [pytest.param(one, marks=marks(in_every_run=one == "5.5.0")) for one in NEWEST_OF_TWO_LINES]
 )
 def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     real_store: StoreFactory, tmp_path: Path, verdict: Verdict, writer: str

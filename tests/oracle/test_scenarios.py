@@ -60,7 +60,8 @@ def test_queues_and_index_files_made_from_the_log_are_the_brokers_own(played: Pl
     verdict(played.stage.release, played.scenario.name, _equal(played))
 
 
-@pytest.mark.matrix
+@pytest.mark.oracle
+@pytest.mark.campaign
 @pytest.mark.parametrize("upgrade", UPGRADES, ids=lambda upgrade: upgrade.name)
 def test_a_store_of_two_releases_follows_the_rules_of_each_from_its_first_message_on(
     plays: Plays, verdict: Verdict, upgrade: Scenario

@@ -25,7 +25,7 @@ from rmq_formats.release import Release
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.conftest import Verdict as Note
 from tests.oracle.process import DriverError
-from tests.oracle.releases import version_of
+from tests.oracle.releases import marks, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.store_kinds import KILLED, KINDS, REFUSED, RELEASES, STUCK, Cell, Kind, cells
@@ -45,23 +45,25 @@ _COUNT: Final = 90
 _UNANSWERED: Final = 12
 _IN_SHORT_RUNS: Final = "5.5.1-files-on-on-killed"
 _PLAYED: Final = [
-    pytest.param(cell, id=str(cell), marks=[pytest.mark.oracle] if str(cell) == _IN_SHORT_RUNS else [])
+    pytest.param(cell, id=str(cell), marks=marks(in_every_run=str(cell) == _IN_SHORT_RUNS))
     for cell in cells()
     if not (cell.kind.is_refused_by(cell.release) or cell.is_stuck)
 ]
 _REFUSED: Final = [
-    pytest.param(release, kind, id=f"{release}-{kind.name}")
+    pytest.param(release, kind, id=f"{release}-{kind.name}", marks=marks(in_every_run=False))
     for release, kind in product(RELEASES, KINDS)
     if kind.is_refused_by(release)
 ]
-_STUCK: Final = [cell for cell in cells() if cell.is_stuck and cell.end == KILLED]
+_STUCK: Final = [
+    pytest.param(cell, id=str(cell), marks=marks(in_every_run=False))
+    for cell in cells()
+    if cell.is_stuck and cell.end == KILLED
+]
 _WITHOUT_LIGHT: Final = [
-    pytest.param(release, kind, id=f"{release}-{kind.name}")
+    pytest.param(release, kind, id=f"{release}-{kind.name}", marks=marks(in_every_run=False))
     for release, kind in product(RELEASES, KINDS)
     if kind.needs_light_in_rocksdb(release)
 ]
-
-pytestmark = pytest.mark.matrix
 
 
 class Queue(NamedTuple):
@@ -146,7 +148,7 @@ def test_double_write_demands_light_queues_in_rocksdb(
     _check_refused(real_broker, writer, tmp_path / "store", dict(kind.settings))
 
 
-@pytest.mark.parametrize("cell", _STUCK, ids=str)
+@pytest.mark.parametrize("cell", _STUCK)
 def test_a_broker_dispatches_nothing_where_it_reads_light_queues_from_rocksdb_beside_files(
     real_broker: BrokerFactory, tmp_path: Path, verdict: Note, cell: Cell
 ) -> None:

@@ -26,7 +26,7 @@ from tests.support.commands import runner
 from tests.support.lakes import table_of
 from tests.support.stores import records_of, segments_of
 
-pytestmark = pytest.mark.s3
+pytestmark = pytest.mark.cluster
 
 STORE = "b533-base"
 

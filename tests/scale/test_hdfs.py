@@ -20,7 +20,7 @@ from tests.scale.hdfs import Hdfs, hdfs
 from tests.support.commands import Run, runner
 from tests.support.lakes import raw_rows, rows_of
 
-pytestmark = pytest.mark.hdfs
+pytestmark = pytest.mark.cluster
 
 RANGE = 3000  # bytes: no record is longer, and no segment's size is a multiple
 SEGMENT = "commitlog/00000000000000000000"

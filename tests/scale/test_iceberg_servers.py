@@ -46,7 +46,7 @@ def test_a_rest_catalog_shows_the_rows_of_delta(
     assert 80 == table_of(lake / "messages").num_rows
 
 
-@pytest.mark.s3
+@pytest.mark.cluster
 def test_a_lake_on_s3_is_registered_with_its_own_settings_and_no_key_is_stored(
     s3: S3Server, golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

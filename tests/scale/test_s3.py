@@ -27,7 +27,7 @@ from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.support.commands import Run, runner
 from tests.support.lakes import table_of
 
-pytestmark = pytest.mark.s3
+pytestmark = pytest.mark.cluster
 
 STORE = "b533-base"
 

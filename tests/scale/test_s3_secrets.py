@@ -10,7 +10,7 @@ from tests.sampling import some_often
 from tests.scale.commands import rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
-pytestmark = pytest.mark.s3
+pytestmark = pytest.mark.cluster
 
 STORE = "b533-base"
 REGION = "us-east-1"

@@ -29,7 +29,7 @@ from tests.support.broker import Broker, some_records
 from tests.support.lakes import raw_rows
 from tests.support.other_engine import WITH_VECTORS
 
-pytestmark = pytest.mark.s3
+pytestmark = pytest.mark.cluster
 
 STORE = "b533-base"
 OFFSETS = "SELECT physical_offset FROM {} ORDER BY physical_offset"

@@ -16,7 +16,7 @@ from tests.support.pages import Pages, served
 from tests.support.published import axe
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, needs_chromium]
+pytestmark = [pytest.mark.slow, needs_chromium]
 VIEWS = ("/", "/messages", "/messages?topic=T1", "/topics", "/topics?system=1", "/groups", "/unfinished")
 # Tables that are wider than their place: what is cut off is seen by scrolling alone.
 _CUT = """[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth)

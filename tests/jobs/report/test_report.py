@@ -149,7 +149,7 @@ def test_findings_lie_below_what_to_do_about_them(store: Path) -> None:
     ]
 
 
-@pytest.mark.browser
+@pytest.mark.slow
 @needs_chromium
 @pytest.mark.parametrize("kind", ["real", "hostile"])
 def test_a_browser_shows_the_page_without_an_error(golden: StoreOf, tmp_path: Path, kind: str) -> None:
