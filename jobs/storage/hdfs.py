@@ -1,8 +1,8 @@
 """
-HDFS, read over the HTTP of its name nodes and data nodes (WebHDFS): nothing to install, and no JVM beside a worker.
+HDFS, read over the HTTP of its name nodes and data nodes (WebHDFS): nothing to install, and no JVM next to a worker.
 
-A request names a file by its path; the name node answers what it knows itself and sends the reader on to a data node
-for bytes. Of a pair of name nodes the one that is by says so, and the other is asked.
+A name node answers questions on files itself and redirects a reader to a data node for bytes. Of a pair of name nodes
+the one on standby says so, and the other one is asked.
 """
 
 import errno
@@ -12,12 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from getpass import getuser
-from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
-from socket import SHUT_RDWR, socket
-from threading import Event, Timer
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
+from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+)
 
 from jobs.storage.locations import join, refusal
 from jobs.storage.model import FileInfo, Reader, Storage
@@ -25,15 +32,20 @@ from rmq_formats.layout import Buffer
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address
-_SECONDS = 60.0  # for one answer of one node, the way to a data node and all bytes included
+_SECONDS = 60.0  # for one answer of one node, including the redirect to a data node and all bytes
 _LARGEST_LISTING = 64 << 20  # bytes; a directory of 200,000 files
 _LARGEST_REFUSAL = 1 << 20
 _MOST_FILES = 5_000_000
 _DEEPEST = 32  # directories in directories
-_SHOWN = 200
-_OK, _TEMPORARY_REDIRECT, _UNAUTHORIZED = 200, 307, 401
+_SHOWN = 200  # characters of a wrong name
+_PIECE = 1 << 20
+_UNAUTHORIZED = 401
 _MISSING, _FORBIDDEN = "FileNotFoundException", ("AccessControlException", "SecurityException")
 _STANDBY = ("StandbyException", "RetriableException")  # the second while a name node starts
+# Redirects are followed to HTTP and HTTPS only, and no proxy of the environment is used.
+_OPENER = OpenerDirector()
+for _handler in (HTTPHandler, HTTPSHandler, HTTPRedirectHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
+    _OPENER.add_handler(_handler())
 
 
 class _Entry(NamedTuple):
@@ -175,8 +187,9 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
             if refused.name not in _STANDBY:
                 raise _error(location, refused) from refused
             reason = f"{node}: {refused.message}"
-        except (OSError, HTTPException) as error:  # the other name node is asked; the last reason is raised
-            reason = f"{node}: {getattr(error, 'strerror', None) or repr(error)}"
+        except (OSError, HTTPException, ValueError) as error:  # the other node is asked; ValueError: not a URL
+            cause = getattr(error, "reason", error)  # urllib wraps errors of the connection
+            reason = f"{node}: {getattr(cause, 'strerror', None) or repr(cause)}"
         else:
             _active[nodes] = node
             return data
@@ -184,83 +197,37 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
 
 
 def _get(node: str, target: str, limit: int) -> bytes:
-    """Return the answer of one node, of at most *limit* bytes; follow it once to where it sends us, in one time."""
+    """Return an answer of at most *limit* bytes, within one deadline: a timeout begins again with every byte."""
     deadline = monotonic() + _SECONDS
-    with _answered(node, target, deadline) as response:
-        if response.status != _TEMPORARY_REDIRECT:
-            return _body(response, limit)
-        elsewhere, target = _elsewhere(response)
-    with _answered(elsewhere, target, deadline) as response:
-        if response.status == _TEMPORARY_REDIRECT:
-            raise OSError(errno.ELOOP, f"sends us on to {elsewhere}, which sends us on again")
-        return _body(response, limit)
-
-
-def _elsewhere(response: HTTPResponse) -> tuple[str, str]:
-    """Return the node that an answer redirects to, and the request for it."""
-    location = response.headers["Location"] or ""
-    with suppress(ValueError):  # no URL: refused below
-        there = urlsplit(location)
-        if there.scheme == "http" and there.hostname and there.port != 0:
-            return there.netloc, f"{there.path}?{there.query}"
-    raise OSError(errno.EPROTO, f"sends us on to {location[:_SHOWN]!r}, which is no http://host:port")
-
-
-@contextmanager
-def _answered(node: str, target: str, deadline: float) -> Iterator[HTTPResponse]:
-    """
-    Ask a node; a timer cuts the connection at the deadline.
-
-    A socket's own timeout begins again with every byte, so that a node which sends one now and then holds us for ever.
-    """
-    left = max(deadline - monotonic(), 0.001)
-    connection = HTTPConnection(node, timeout=left)
-    is_late = Event()
-    timer: Timer | None = None
     try:
-        connection.connect()
-        timer = Timer(left, _cut, [connection.sock, is_late])
-        timer.daemon = True
-        timer.start()
-        connection.request("GET", target)
-        yield connection.getresponse()
-    except (OSError, HTTPException, ValueError) as error:
-        if is_late.is_set() or isinstance(error, TimeoutError):
-            raise OSError(errno.ETIMEDOUT, f"no whole answer within {_SECONDS:g} s") from error
-        raise
-    finally:
-        if timer is not None:
-            timer.cancel()
-        connection.close()
+        with _OPENER.open(f"http://{node}{target}", timeout=_SECONDS) as response:
+            return _body(response, limit, deadline)
+    except HTTPError as error:
+        with error:
+            raise _refused(error, _body(error.fp, _LARGEST_REFUSAL, deadline)) from error
 
 
-def _cut(connected: socket, is_late: Event) -> None:
-    is_late.set()
-    with suppress(OSError):  # ENOTCONN: closed meanwhile
-        connected.shutdown(SHUT_RDWR)
-
-
-def _body(response: HTTPResponse, limit: int) -> bytes:
-    """Return the body of an answer, if it may be that long."""
-    largest = limit if response.status == _OK else _LARGEST_REFUSAL
-    data = response.read(largest + 1)
-    if len(data) > largest:
-        raise OSError(errno.EMSGSIZE, f"answers with more than {largest} bytes")
+def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:
+    data = bytearray()
+    while piece := response.read1(_PIECE):
+        data += piece
+        if len(data) > limit:
+            raise OSError(errno.EMSGSIZE, f"answers with more than {limit} bytes")
+        if monotonic() > deadline:
+            raise OSError(errno.ETIMEDOUT, f"no whole answer within {_SECONDS:g} s")
     if response.length:  # bytes that were promised and did not come
-        raise IncompleteRead(data, response.length)
-    if response.status != _OK:
-        raise _refused(response, data)
-    return data
+        raise IncompleteRead(bytes(data), response.length)
+    return bytes(data)
 
 
-def _refused(response: HTTPResponse, data: bytes) -> _Refused:
-    if response.status == _UNAUTHORIZED:
+def _refused(error: HTTPError, data: bytes) -> _Refused:
+    if error.code == _UNAUTHORIZED:
         return _Refused("AuthenticationException", "it asks for Kerberos, which is not supported here")
     try:
         answer = json.loads(data)["RemoteException"]
         return _Refused(str(answer["exception"]), str(answer["message"]))
     except (ValueError, KeyError, TypeError, RecursionError):
-        return _Refused(f"HTTP status {response.status}", response.reason)
+        return _Refused(f"HTTP status {error.code}", str(error.reason))
 
 
 def _error(location: str, refused: _Refused) -> OSError:

