@@ -7,16 +7,18 @@ Answers are on standard output, progress and errors on standard error. The last 
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 from time import monotonic
+from typing import Protocol
 
 import click
 
 from jobs.command.configuration import config_option
 from jobs.command.engine import chosen
 from jobs.command.options import bundled, composed, json_option, quiet_option, verbose_option
+from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import fitted, width_of
 from jobs.console.program import program
 from jobs.console.progress import forget_made_once
@@ -30,6 +32,20 @@ TYPED = "rmq-lake.typed"  # in a context's meta: the words after the program
 _WORDS = {severity.value.upper(): severity for severity in Severity}
 # `Known.how` of a release: up to a dozen marks follow its one word, to the end of the line.
 _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
+
+
+class Outcome(Protocol):
+    """The outcome of a command."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of the worst that was found."""
+
+    def describe(self) -> Mapping[str, object]:
+        """Return the form that scripts read."""
+
+    def result(self, seconds: float) -> Result:
+        """Return the last line for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,12 @@ class Answer:
         elif not self.quiet:
             verb = click.get_current_context().info_name or ""
             self.add([*lines, *([result.line(verb)] if result is not None else [])])
+
+    def end(self, outcome: Outcome, lines: Iterable[str], *, has_bytes: bool = False) -> ExitCode:
+        """Print the outcome of a command, as JSON or as *lines* and the result, and return its exit code."""
+        result = outcome.result(self.seconds)
+        self.give({**outcome.describe(), **({"bytes": result.size} if has_bytes else {})}, lines, result)
+        return outcome.exit_code
 
     def begin(self, lines: Iterable[str]) -> None:
         """Print the first *lines* for people, before work that the answer waits for."""

@@ -27,7 +27,8 @@ from jobs.command.options import (
     verbose_option,
 )
 from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
-from jobs.console.exit_codes import ExitCode
+from jobs.console.exit_codes import ExitCode, HeldError, RequestError
+from jobs.console.log import say
 from jobs.console.secrets import masked, masked_settings
 from jobs.console.verbs import VERBS
 from jobs.launch.engine import rule_text
@@ -181,7 +182,11 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def config_option(command: _Command) -> _Command:
-    """Add `--config FILE` and `--show-config` to a verb; the second prints all settings instead of running it."""
+    """
+    Add `--config FILE` and `--show-config` to a verb; the second prints all settings instead of running it.
+
+    Around the verb, errors of a request become usage errors, and another run at work ends with its own exit code.
+    """
 
     @wraps(command)
     def shown_or_run(*arguments: object, show_config: bool, **values: object) -> object:
@@ -190,7 +195,13 @@ def config_option(command: _Command) -> _Command:
             click.echo(masked(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
             return ExitCode.CLEAN
         check_places(ctx)
-        return command(*arguments, **values)
+        try:
+            return command(*arguments, **values)
+        except RequestError as error:
+            raise click.UsageError(str(error)) from error
+        except HeldError as error:
+            say(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
+            return ExitCode.HELD
 
     config = click.option(
         "--config",

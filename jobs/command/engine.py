@@ -5,19 +5,22 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import click
 
+from jobs.command.options import StorePlace
 from jobs.command.places import PLACES
 from jobs.console.log import say
 from jobs.launch.arguments import all_settings, file_system_options
 from jobs.launch.engine import AUTO, THREADED, Choice, Engine, choose, is_spark_asked_for, usable_cores
 from jobs.storage import AnyStorage
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, scheme_of
+from jobs.store.beside_broker import care_beside
 
 if TYPE_CHECKING:
+    from jobs.lake.lake import Lake
     from jobs.store.workers import Workers
 
 _CHOICE = f"{__name__}.choice"  # in click's context, for the answer
@@ -32,6 +35,32 @@ engine_option = click.option(
     help="Work in this process (here) or in Spark's tasks (spark). auto: Spark if one of its options is given, or for "
     "data above the limit that --show-config shows; else here.",
 )
+
+
+class StoreRun:
+    """
+    A command that reads a store: the broker's configuration, how to read next to a broker, and the workers.
+
+    If these are Spark's, its session begins to start, and `workers` waits for it: import meanwhile what the run needs.
+    """
+
+    def __init__(self, place: StorePlace, engine: str, max_rate: int | None, *, warm: str) -> None:
+        self.conf = place.conf()
+        self.commitlog = place.log_directories(self.conf)  # empty if the log is below the store's root
+        self.care = care_beside(place.store, max_rate)
+        places = self.commitlog or (place.store,)
+        self._ready = start_workers(engine, *places, half=self.care is not None, warm=warm)
+
+    @cached_property
+    def workers(self) -> "Workers":
+        """The workers, once they are ready."""
+        return self._ready()
+
+    def lake(self, location: str) -> "Lake":
+        """Return a lake, with the settings of file systems that the workers have."""
+        from jobs.lake.lake import Lake
+
+        return Lake(normalise(location), self.workers.options)
 
 
 def start_workers(asked: str, *places: str, half: bool = False, warm: str) -> "Callable[[], Workers]":

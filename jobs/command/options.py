@@ -148,10 +148,6 @@ class StorePlace(NamedTuple):
         """Return the log's directories; none where it lies below the store's root."""
         return tuple(log_directories(self.commitlog, conf))
 
-    def log_places(self, conf: BrokerConf) -> tuple[str, ...]:
-        """Return the directories that hold the log: the store's root where no others do."""
-        return self.log_directories(conf) or (self.store,)
-
 
 store_options = bundled(
     "place",

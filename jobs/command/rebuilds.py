@@ -19,7 +19,6 @@ from jobs.storage.locations import local_path
 from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
-    from jobs.rebuild.dry_run import DryRun
     from jobs.rebuild.install import Installation
     from jobs.store.held_store import HeldStore
 
@@ -53,12 +52,6 @@ def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
             "as it is.",
         ),
     )
-
-
-def say_dry_run(would: "DryRun", answer: Answer) -> ExitCode:
-    """Print the dry run, and return the exit code that the rebuild would end with."""
-    answer.give(would.describe(), would.lines(), would.result(answer.seconds))
-    return would.exit_code
 
 
 def refuse_beside_broker(store: str) -> None:

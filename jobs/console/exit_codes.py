@@ -1,4 +1,4 @@
-"""Exit codes. Scripts branch on these numbers: they are part of the contract."""
+"""Exit codes, on which scripts branch: they are part of the contract; and the errors that have one of their own."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -15,6 +15,14 @@ class ExitCode(IntEnum):
     NOT_FOUND = 5
     HELD = 6
     INTERRUPTED = 130
+
+
+class RequestError(ValueError):
+    """A request that cannot be met as it was made: the command ends with USAGE, and the message says what to change."""
+
+
+class HeldError(Exception):
+    """Another process does this work: the command ends with HELD."""
 
 
 # A run that found several things reports the first of these.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
+from jobs.console.exit_codes import RequestError
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met, worst_of
 from jobs.diff.segment import (
@@ -43,7 +44,7 @@ _OTHERS = (
 )
 
 
-class NotInLakeError(ValueError):
+class NotInLakeError(RequestError):
     """The lake has nothing of this store."""
 
 

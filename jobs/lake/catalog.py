@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from deltalake import DeltaTable
 
+from jobs.console.exit_codes import RequestError
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.spark_writer import sql_text
@@ -35,7 +36,7 @@ class Statement(NamedTuple):
     text: str
 
 
-class NoSuchPlaceError(Exception):
+class NoSuchPlaceError(RequestError):
     """The catalog's engine does not reach the lake's place."""
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow.dataset as ds
 
+from jobs.console.exit_codes import RequestError
 from jobs.lake.commit import rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
@@ -34,7 +35,7 @@ _SAMPLED_SEGMENTS = 16
 _FirstRecord: TypeAlias = tuple[Fingerprint, MessageRecord]
 
 
-class AmbiguousBrokerError(ValueError):
+class AmbiguousBrokerError(RequestError):
     """Two different stores would have one label."""
 
 

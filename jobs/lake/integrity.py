@@ -9,6 +9,7 @@ taken already would let a commit pass for one that was made.
 import os
 from collections.abc import Collection, Iterable
 
+from jobs.console.exit_codes import RequestError
 from jobs.lake.commit import committed_transaction, open_table
 from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
@@ -22,7 +23,7 @@ _FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the la
 _SHOWN = 5
 
 
-class ForeignFilesError(FormatError):
+class ForeignFilesError(FormatError, RequestError):
     """The folder that is to become a lake has files of another program."""
 
 

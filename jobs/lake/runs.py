@@ -21,6 +21,7 @@ from uuid import uuid4
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from jobs.console.exit_codes import HeldError
 from jobs.lake.commit import (
     TransactionTakenError,
     commit,
@@ -59,7 +60,7 @@ _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  #
 REGISTRY = "stores"  # the transaction that serialises registrations
 
 
-class HeldByOtherError(Exception):
+class HeldByOtherError(HeldError):
     """Another run of the same store is at work, or was faster."""
 
 

@@ -43,12 +43,6 @@ def shown_as_usage(*kinds: type[Exception], before: str = "") -> Iterator[None]:
         raise click.UsageError(f"{before}{error}") from error
 
 
-def held_by_other() -> tuple[type[Exception], ...]:
-    """Return the error of a run that finds another one at work; none while its module is not loaded."""
-    kind = getattr(sys.modules.get("jobs.lake.runs"), "HeldByOtherError", None)
-    return () if kind is None else (kind,)
-
-
 def follows_interrupt(error: BaseException) -> bool:
     """Return whether an error was raised while an interruption was on its way."""
     before = error.__cause__ or error.__context__

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import NamedTuple, Protocol
 
+from jobs.console.exit_codes import RequestError
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.static_topics import StaticQueue
@@ -74,7 +75,7 @@ class OtherBrokerError(FormatError):
     """The lake has no store of the broker that is asked for."""
 
 
-class SeveralStoresError(UnsupportedFormat):
+class SeveralStoresError(UnsupportedFormat, RequestError):
     """Several stores of a lake can answer, and none was chosen: an answer belongs to one store."""
 
 

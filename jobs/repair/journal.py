@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jobs.console.amounts import counted
+from jobs.console.exit_codes import RequestError
 from jobs.rebuild.install import Installation, exchange, remove_empty, suppress_not_empty, sweep
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
 from jobs.store.held_store import acting_as, user_of
@@ -39,7 +40,7 @@ class Entry:
     made_folders: list[str] = field(default_factory=list)  # below the folder; of an earlier version none
 
 
-class NotRepairableError(ValueError):
+class NotRepairableError(RequestError):
     """The reason why no repair can be started, or none be taken back."""
 
 

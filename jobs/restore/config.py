@@ -7,6 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from jobs.console.exit_codes import RequestError
 from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
 from jobs.restore.plan import DELETED
@@ -27,7 +28,7 @@ _FROM_LATER = (
 )
 
 
-class NotResumableError(ValueError):
+class NotResumableError(RequestError):
     """The directory holds files of another restore, or files that no restore wrote."""
 
 

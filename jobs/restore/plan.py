@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
+from jobs.console.exit_codes import RequestError
 from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
@@ -27,7 +28,7 @@ DELETED = "rows were deleted from the lake"
 _OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
 
 
-class NothingToRestoreError(ValueError):
+class NothingToRestoreError(RequestError):
     """The lake has no rows of the wanted part."""
 
 

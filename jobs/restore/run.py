@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,10 @@ class Summary(Judged):
     def as_of(self) -> str:
         """The store time of the newest restored message."""
         return time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "no time"
+
+    def describe(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {**asdict(self), "severity": self.severity.value}
 
     def result(self, seconds: float) -> Result:
         """Return the result line of the run."""

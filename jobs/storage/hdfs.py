@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from getpass import getuser
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import (
@@ -204,7 +204,7 @@ def _get(node: str, target: str, limit: int) -> bytes:
             return _body(response, limit, deadline)
     except HTTPError as error:
         with error:
-            raise _refused(error, _body(error.fp, _LARGEST_REFUSAL, deadline)) from error
+            raise _refused(error, _body(cast("HTTPResponse", error.fp), _LARGEST_REFUSAL, deadline)) from error
 
 
 def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:

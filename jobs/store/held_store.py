@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from jobs.console.amounts import counted
+from jobs.console.exit_codes import RequestError
 from jobs.storage.locations import is_local, local_path
 from jobs.store.beside_broker import FLOCK, LOCK_FILE
 from jobs.store.store import REPLACED
@@ -24,7 +25,7 @@ ATTEMPT = ".attempt-"  # in the name of an unfinished folder or file of an insta
 _SHOWN = 4
 
 
-class RefusedError(Exception):
+class RefusedError(RequestError):
     """The reason why nothing was put into the store."""
 
 

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from jobs.console.exit_codes import RequestError
+
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
 Value = TypeVar("Value")
 
 
-class UndecidedError(ValueError):
+class UndecidedError(RequestError):
     """Something that changes bytes is not known and must be given."""
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Self, cast
 
+from jobs.console.exit_codes import RequestError
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
 from rmq_formats.rocksdb.transactions import HALF_TOPIC as ROCKSDB_HALF_TOPIC
@@ -23,7 +24,7 @@ _BROKERS_OWN = (
 )
 
 
-class TopicsError(ValueError):
+class TopicsError(RequestError):
     """Topics were selected that the log does not have, or others than earlier runs took."""
 
 

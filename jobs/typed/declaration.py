@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from jobs.console.exit_codes import RequestError
 from jobs.typed.ddl import SchemaError, columns_text, parse_columns
 from jobs.typed.rows import BodyFormat, Reader
 from jobs.typed.tables import FOLDER, LONGEST_FOLDER, refuse_reserved, table_name
@@ -38,7 +39,7 @@ _SOURCES = ("tag", "property", "field")
 _EPOCHS = ("s", "ms", "us")
 
 
-class DeclarationError(Exception):
+class DeclarationError(RequestError):
     """A file of types says something that is not understood; the message has the file and the line or the key."""
 
 

@@ -10,7 +10,6 @@ from jobs.command.options import broker_conf_option, commitlog_option, one_relea
 from jobs.command.places import STORE_OR_LAKE
 from jobs.console.exit_codes import ExitCode
 from jobs.launch.errors import SetupError
-from jobs.launch.failures import shown_as_usage
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")
 _EPILOG = """\
@@ -54,8 +53,6 @@ def command(  # noqa: PLR0913 - one argument an option
         raise SetupError(f"the pages need {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")
     from jobs.browse.server import serve
     from jobs.browse.subject import Place
-    from jobs.query.source import SeveralStoresError
 
     place = Place(location, commitlog, broker_conf, broker, release)
-    with shown_as_usage(SeveralStoresError):
-        return serve(place.recognised(), port, opens=not no_open)
+    return serve(place.recognised(), port, opens=not no_open)

@@ -15,7 +15,6 @@ from jobs.console.severity import Severity
 from jobs.console.terminal import printable_lines
 from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
-from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import normalise
 from rmq_formats.errors import NotAStore
 
@@ -54,15 +53,14 @@ def command(*, lake: str, kind: str, schema: str, iceberg: Target | None, answer
     Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
     registered at once, and no statement is printed.
     """
-    from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
+    from jobs.lake.catalog import CatalogKind, statements
     from jobs.lake.lake import Lake
     from jobs.typed.typings import typed_tables
 
     place = Lake(normalise(lake), file_system_options())
     if iceberg is not None:
         return _register(place, iceberg, answer)
-    with shown_as_usage(NoSuchPlaceError):
-        found = list(statements(place, CatalogKind(kind), schema, typed_tables(place)))
+    found = list(statements(place, CatalogKind(kind), schema, typed_tables(place)))
     if not found:
         raise NotAStore(_NO_LAKE, None, place.location)
     if answer.as_json:

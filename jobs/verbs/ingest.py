@@ -31,11 +31,10 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine, lacking_spark
-from jobs.launch.failures import held_by_other, shown_as_usage
 from jobs.products.registry import NAMES
 from jobs.storage.locations import is_local, normalise
 from jobs.store.beside_broker import care_beside
-from jobs.store.selection import Selection, TopicsError
+from jobs.store.selection import Selection
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake
@@ -199,14 +198,10 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--follow with --dry-run: nothing would ever be new")
     if not follow and (every is not None or until is not None):
         raise click.UsageError("--every and --until are for --follow")
-    try:
-        if follow:
-            summary, options = _follow(request, engine, 5.0 if every is None else every, until, after_step)
-        else:
-            summary, options = _once(request, engine)
-    except held_by_other() as error:
-        say(f"rmq-lake: {place.store}: {error}")
-        return ExitCode.HELD
+    if follow:
+        summary, options = _follow(request, engine, 5.0 if every is None else every, until, after_step)
+    else:
+        summary, options = _once(request, engine)
     _write_metrics(metrics, summary)
     if report is not None:
         from jobs.report.of_ingest import report_of
@@ -256,13 +251,10 @@ def _run(request: IngestRequest, look: Look, asked: str) -> Done:
 
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
-    from jobs.lake.identity import AmbiguousBrokerError
-    from jobs.lake.integrity import ForeignFilesError
     from jobs.products import loaded  # noqa: F401
 
     workers = workers_of(engine, half=request.care is not None)
-    with shown_as_usage(AmbiguousBrokerError, ForeignFilesError, TopicsError):
-        return ingest(request, workers), workers.options
+    return ingest(request, workers), workers.options
 
 
 def _load_arrow() -> None:
@@ -328,7 +320,6 @@ def _follow(
     _load_arrow()
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, Stop
-    from jobs.lake.identity import AmbiguousBrokerError
     from jobs.products import loaded  # noqa: F401
 
     workers = _workers_that_follow(request, engine)
@@ -352,6 +343,6 @@ def _follow(
     # A look at a local log takes a millisecond; elsewhere it is two requests, which are paid for.
     look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = Stop()
-    with shown_as_usage(AmbiguousBrokerError, TopicsError), stop.heard(), closing(progress):
+    with stop.heard(), closing(progress):
         summary = Follower(request, workers, Pace(every, until, look_s), stop, done).run()
     return summary, workers.options

@@ -43,7 +43,6 @@ from jobs.query.source import (
     OtherBrokerError,
     Reason,
     ReasonKind,
-    SeveralStoresError,
     Source,
     ask_each,
 )
@@ -180,7 +179,7 @@ def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
         options.geometry,
         options.through_log,
     )
-    with ExitStack() as stack, shown_as_usage(SeveralStoresError):
+    with ExitStack() as stack:
         searched = silent if options.quiet else stack.enter_context(closing(LateProgress("searching the log")))
         try:
             opened = stack.enter_context(open_stores(place, searched))

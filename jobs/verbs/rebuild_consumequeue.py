@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from jobs.command.answer import Answer, answer_options
-from jobs.command.engine import engine_option, start_workers
+from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import StoreForm, StorePlace, bundled, given_words, read_options, store_options
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
@@ -21,14 +21,11 @@ from jobs.command.rebuilds import (
     put_in_place,
     rebuild_options,
     refuse_beside_broker,
-    say_dry_run,
 )
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import is_local, local_path
-from jobs.store.beside_broker import care_beside
-from jobs.store.known import UndecidedError
 from jobs.store.rocksdb import check_installed
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
@@ -96,33 +93,27 @@ def command(  # noqa: PLR0913 - one argument an option
         _refuse_for_database(root, target, how)
     if how.wants_install and not how.dry_run:
         refuse_beside_broker(root)
-    conf = place.conf()
-    care = care_beside(root, form.max_rate)
-    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.rebuild.queue_run")
-
-    # Beside the start of a JVM, Python imports what is needed.
+    run = StoreRun(place, engine, form.max_rate, warm="jobs.rebuild.queue_run")
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.install import plan_queues
     from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
     from jobs.rebuild.queues import Target
 
-    workers = ready()
     request = RebuildQueuesRequest(
         root,
         target,
-        form.wanted(conf).conf,
+        form.wanted(run.conf).conf,
         form.release,
         lost_only=how.lost_only,
         to=Target(made.to),
-        commitlog=place.log_directories(conf),
-        care=care,
+        commitlog=run.commitlog,
+        care=run.care,
     )
     if how.only_says:
-        with shown_as_usage(UndecidedError):
-            return say_dry_run(dry_run_of_queues(request, workers.options), answer)
+        would = dry_run_of_queues(request, run.workers.options)
+        return answer.end(would, would.lines())
     with held_for_install(place, out, how) as held:
-        with shown_as_usage(UndecidedError):
-            summary = rebuild(request, workers)
+        summary = rebuild(request, run.workers)
         answer.begin(_lines(summary))
         if how.wants_install:
             summary.installed = put_in_place(partial(plan_queues, root, target), answer, held)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
-from jobs.command.engine import engine_option, start_workers
+from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import StoreForm, StorePlace, given_words, read_options, report_option, store_options
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.command.rebuilds import (
@@ -18,14 +18,11 @@ from jobs.command.rebuilds import (
     put_in_place,
     rebuild_options,
     refuse_beside_broker,
-    say_dry_run,
 )
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
-from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import is_local
-from jobs.store.beside_broker import broker_process, care_beside
-from jobs.store.known import UndecidedError
+from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
     from jobs.rebuild.index import Result
@@ -68,34 +65,28 @@ def command(  # noqa: PLR0913 - one argument an option
     refuse_used(out)
     if how.wants_install and not how.dry_run:
         refuse_beside_broker(root)
-    conf = place.conf()
-    care = care_beside(root, form.max_rate)
-    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.rebuild.index")
-
-    # Beside the start of a JVM, Python imports what is needed.
+    run = StoreRun(place, engine, form.max_rate, warm="jobs.rebuild.index")
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild
     from jobs.rebuild.install import plan_index
     from jobs.report.of_rebuild_index import report_of
     from jobs.report.output import write_report
 
-    workers = ready()
     request = RebuildIndexRequest(
         root,
         out,
-        form.wanted(conf),
+        form.wanted(run.conf),
         lost_only=how.lost_only,
         broker_runs=broker_process(root) is not None,
-        commitlog=place.log_directories(conf),
-        care=care,
+        commitlog=run.commitlog,
+        care=run.care,
         options=given_words(place, form),
     )
     if how.only_says:
-        with shown_as_usage(UndecidedError):
-            return say_dry_run(dry_run_of_index(request, workers.options), answer)
+        would = dry_run_of_index(request, run.workers.options)
+        return answer.end(would, would.lines())
     with held_for_install(place, out, how) as held:
-        with shown_as_usage(UndecidedError):
-            result = rebuild(request, workers)
+        result = rebuild(request, run.workers)
         answer.begin(_lines(result))
         if how.wants_install and not result.contradictions:
             result.installed = put_in_place(

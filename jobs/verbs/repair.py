@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options, typed
-from jobs.command.engine import engine_option, start_workers
+from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import StoreForm, StorePlace, given_words, label_option, read_options, store_options
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
 from jobs.command.rebuilds import refuse_beside_broker
@@ -18,11 +18,7 @@ from jobs.console.program import program
 from jobs.console.result import Result, Step
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
-from jobs.launch.failures import shown_as_usage
 from jobs.repair.journal import JOURNAL
-from jobs.store.beside_broker import care_beside
-from jobs.store.held_store import RefusedError
-from jobs.store.known import UndecidedError
 
 if TYPE_CHECKING:
     from jobs.repair.run import RepairSummary
@@ -108,38 +104,27 @@ def command(  # noqa: PLR0913 - one argument an option
         return _undone(place.store, out, answer)
     if not (out / JOURNAL).exists():
         refuse_used(str(out))
-    conf = place.conf()
-    care = care_beside(place.store, form.max_rate)
-    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.repair.run")
+    run = StoreRun(place, engine, form.max_rate, warm="jobs.repair.run")
+    from jobs.repair.run import RepairRequest, repair
 
-    # Beside the start of a JVM, Python imports what is needed.
-    from jobs.lake.lake import Lake
-    from jobs.repair.run import NotRepairableError, RepairRequest, repair
-    from jobs.storage.locations import normalise
-
-    workers = ready()
     request = RepairRequest(
         place.store,
         out.absolute(),
-        Lake(normalise(lake), workers.options) if lake is not None else None,
-        broker or conf.broker_name,
-        form.wanted(conf),
+        run.lake(lake) if lake is not None else None,
+        broker or run.conf.broker_name,
+        form.wanted(run.conf),
         applies,
         bridges,
         deliver_empty,
         older,
         frozenset(accepted),
-        commitlog=place.log_directories(conf),
-        care=care,
+        commitlog=run.commitlog,
+        care=run.care,
         options=given_words(place, form),
     )
-    with shown_as_usage(NotRepairableError, UndecidedError, RefusedError):
-        summary = repair(request, workers)
-    result = summary.result(answer.seconds)
+    summary = repair(request, run.workers)
     next_lines = _next(summary, place.store, applies=applies, has_lake=lake is not None)
-    lines = [*summary.lines(_SHOWN), *next_lines, *start_lines(summary.start)]
-    answer.give(summary.describe(), lines, result)
-    return summary.exit_code
+    return answer.end(summary, [*summary.lines(_SHOWN), *next_lines, *start_lines(summary.start)])
 
 
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
@@ -203,10 +188,9 @@ def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
 
 
 def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
-    from jobs.repair.run import NotRepairableError, undo
+    from jobs.repair.run import undo
 
-    with shown_as_usage(NotRepairableError, RefusedError):
-        done = undo(store, out.absolute())
+    done = undo(store, out.absolute())
     result = Result(Severity.NOT_VERIFIED, f"{counted(len(done), 'part')} taken back", answer.seconds, verdict="done")
     answer.give({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)], result)
     return ExitCode.CLEAN

@@ -1,7 +1,6 @@
 """`restore`: a broker's store, given back by the lake."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 
@@ -15,7 +14,7 @@ from jobs.command.times import LOG_PLACE, LogPlace
 from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
 from jobs.console.result import Step
-from jobs.launch.failures import shown_as_usage
+from jobs.storage.locations import normalise
 from rmq_formats.broker_conf import BrokerConf
 
 _NO_TOPICS = (
@@ -82,44 +81,33 @@ def command(  # noqa: PLR0913 - one argument an option
     if not resume:
         refuse_used(str(out))
     ready = start_workers(engine, lake, warm="jobs.restore.segment")
-
-    # Beside the start of a JVM, Python imports what is needed.
     from jobs.lake.lake import Lake
-    from jobs.restore.config import NotResumableError
-    from jobs.restore.plan import NothingToRestoreError, offset_at
+    from jobs.restore.plan import offset_at
     from jobs.restore.run import RestoreRequest, find_store, restore
-    from jobs.storage.locations import normalise
-    from jobs.store.known import UndecidedError
 
     workers = ready()
     source = Lake(normalise(lake), workers.options)
-    with shown_as_usage(NothingToRestoreError, NotResumableError, UndecidedError):
-        store_id = find_store(source, broker).store_id
+    store_id = find_store(source, broker).store_id
 
-        def resolved(place: LogPlace | None) -> int | None:
-            if place is None or place.timestamp is None:
-                return place.offset if place is not None else None
-            return offset_at(source, store_id, place.timestamp)
+    def resolved(place: LogPlace | None) -> int | None:
+        if place is None or place.timestamp is None:
+            return place.offset if place is not None else None
+        return offset_at(source, store_id, place.timestamp)
 
-        summary = restore(
-            RestoreRequest(
-                source,
-                out.absolute(),
-                store_id,
-                resolved(start) or 0,
-                resolved(until),
-                segment_size,
-                form.wanted(BrokerConf()),
-                with_queues=not no_queues,
-                with_index=not no_index,
-                resume=resume,
-            ),
-            workers,
-        )
-    result = summary.result(answer.seconds)
-    described = {**asdict(summary), "bytes": result.size, "severity": summary.severity.value}
-    answer.give(described, [*summary.lines(), *_next(out)], result)
-    return summary.exit_code
+    request = RestoreRequest(
+        source,
+        out.absolute(),
+        store_id,
+        resolved(start) or 0,
+        resolved(until),
+        segment_size,
+        form.wanted(BrokerConf()),
+        with_queues=not no_queues,
+        with_index=not no_index,
+        resume=resume,
+    )
+    summary = restore(request, workers)
+    return answer.end(summary, [*summary.lines(), *_next(out)], has_bytes=True)
 
 
 def _next(out: Path) -> Iterator[str]:

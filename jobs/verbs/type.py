@@ -13,11 +13,9 @@ from jobs.command.engine import engine_option, start_workers
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
-from jobs.console.log import say
 from jobs.console.program import program
 from jobs.console.result import Result
 from jobs.console.severity import Severity
-from jobs.launch.failures import held_by_other, shown_as_usage
 
 if TYPE_CHECKING:
     from jobs.typed.run import Summary, TopicSummary
@@ -127,20 +125,17 @@ def command(  # noqa: PLR0913 - one argument an option
     if accept_dead_letters and not retype:
         raise click.UsageError("--accept-dead-letters goes with --retype TOPIC")
     summary = _typed(lake, declared, retype, engine, retry=retry, accepts=accept_dead_letters)
-    if summary is None:
-        return ExitCode.HELD
     return _answer(lake, declared, summary, limit=limit or _Limit(), metrics=metrics, answer=answer, retry=retry)
 
 
 def _typed(  # noqa: PLR0913 - one argument an option
     lake: str, declared: Path, retype: tuple[str, ...], engine: str, *, retry: bool, accepts: bool
-) -> "Summary | None":
-    """Type the topics that a file declares; return None where another process is typing the lake."""
-    from jobs.typed.declaration import DeclarationError, read_types
+) -> "Summary":
+    """Type the topics that a file declares."""
+    from jobs.typed.declaration import read_types
 
     # The user's own words are judged before a JVM starts.
-    with shown_as_usage(DeclarationError):
-        types = read_types(declared)
+    types = read_types(declared)
     unknown = sorted(set(retype) - {one.topic for one in types})
     if unknown:
         raise click.BadParameter(f"{unknown[0]!r}: {declared} declares no such topic", param_hint="--retype")
@@ -151,12 +146,7 @@ def _typed(  # noqa: PLR0913 - one argument an option
 
     workers = ready()
     request = TypeRequest(Lake(normalise(lake), workers.options), types, retype, str(declared), retry, accepts)
-    try:
-        with shown_as_usage(DeclarationError):
-            return type_lake(request, workers)
-    except held_by_other() as error:
-        say(f"rmq-lake: {lake}: {error}")
-        return None
+    return type_lake(request, workers)
 
 
 def _answer(  # noqa: PLR0913 - one argument an option

@@ -1,13 +1,12 @@
 """`verify`: compare a store's queues and index files with its log, and the log with itself. Nothing is written."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from jobs.command.answer import Answer, answer_options
-from jobs.command.engine import engine_option, start_workers
+from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
     StoreForm,
     StorePlace,
@@ -19,12 +18,9 @@ from jobs.command.options import (
 )
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
-from jobs.launch.failures import shown_as_usage
-from jobs.storage.locations import normalise
-from jobs.store.beside_broker import care_beside
-from jobs.store.known import UndecidedError
 
 if TYPE_CHECKING:
+    from jobs.lake.lake import Lake
     from jobs.verify.run import Verdict, VerifyRequest
 
 
@@ -65,45 +61,34 @@ def command(  # noqa: PLR0913 - one argument an option
 
     STORE may be the folder of a tier (`tieredStoreFilePath`), too.
     """
-    conf = place.conf()
-    care = care_beside(place.store, form.max_rate)
-    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.verify.run")
-
-    # Beside the start of a JVM, Python imports what is needed.
+    run = StoreRun(place, engine, form.max_rate, warm="jobs.verify.run")
     from jobs.report.of_verify import report_of
     from jobs.report.output import write_report
     from jobs.verify.run import VerifyRequest, verify
     from jobs.verify.text import verdict_lines
 
     request = VerifyRequest(
-        place.store, form.wanted(conf), scratch, commitlog=place.log_directories(conf), care=care,
+        place.store, form.wanted(run.conf), scratch, commitlog=run.commitlog, care=run.care,
         options=given_words(place, form),
     )  # fmt: skip
-    workers = ready()
-    with shown_as_usage(UndecidedError):
-        verdict = verify(request, workers)
+    verdict = verify(request, run.workers)
     if findings_lake is not None:
-        _keep(findings_lake, broker or conf.broker_name, request, verdict, workers.options)
+        _keep(run.lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     if report is not None:
         write_report(report, report_of(verdict, answer.seconds))
-    result = verdict.result(answer.seconds)
-    lines = verdict_lines(verdict, limit, places=shows_places)
-    answer.give({**verdict.describe(), "bytes": result.size}, lines, result)
-    return verdict.exit_code
+    return answer.end(verdict, verdict_lines(verdict, limit, places=shows_places), has_bytes=True)
 
 
-def _keep(
-    location: str, broker: str | None, request: "VerifyRequest", verdict: "Verdict", options: Mapping[str, str]
-) -> None:
+def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
+    """Write the findings into a lake, under its name of the store."""
     from jobs.lake.identity import identify
-    from jobs.lake.lake import DEFAULT_BROKER, Lake
+    from jobs.lake.lake import DEFAULT_BROKER
     from jobs.lake.tier_identity import identify_tier
     from jobs.lake.verifications import record_findings
     from jobs.store.store import IsTierError
 
-    lake = Lake(normalise(location), options)
     try:
-        known = identify(lake, request.listed(options), broker, register_new=False)
+        known = identify(lake, request.listed(lake.options), broker, register_new=False)
     except IsTierError:
-        known = identify_tier(lake, request.tier(options).queues, broker or DEFAULT_BROKER, register_new=False)
+        known = identify_tier(lake, request.tier(lake.options).queues, broker or DEFAULT_BROKER, register_new=False)
     record_findings(lake, known, broker, verdict.findings)
