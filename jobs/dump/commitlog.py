@@ -127,7 +127,6 @@ _PHYSICAL_OFFSET = HEAD.index("physical_offset")
 
 
 def _start(segment: SegmentBytes, offset: int) -> int:
-    """Return the position that a dump from *offset* begins at."""
     position = offset - segment.base_offset
     if position > segment.size:
         reason = f"the file ends at offset {segment.base_offset + segment.size}"

@@ -26,7 +26,6 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
 
 
 def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
-    """Return the number of slots and entries of the file: as given, or as its own numbers allow."""
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
     index_bytes = Content(file.size, file.read)

@@ -63,7 +63,6 @@ class Look:
 
     @cached_property
     def _manifests(self) -> list[dict[str, Any]]:
-        """The newest manifests in the lake of stores whose log is this one: one, or none before a first run."""
         _require_local(self._request)
         return [one for one in _manifests(Lake(normalise(self._request.lake))) if _has_fingerprints(self._store, one)]
 
@@ -148,7 +147,6 @@ def _require(holds: object) -> None:
 
 
 def _manifests(lake: Lake) -> Iterator[dict[str, Any]]:
-    """Yield the newest manifest of each store."""
     newest: dict[str, tuple[int, list[str]]] = {}
     for info in lake.list_files(_MANIFESTS):
         _require(not info.name.startswith("."))  # being created, or left by a run that was killed

@@ -210,7 +210,6 @@ def _is_left_over(store: Store, state: StateReport, stack: ExitStack) -> Callabl
 
 
 def _note_lost_ends(store: Store, report: StoreReport) -> None:
-    """Note bytes that are missing before the first segment and after the last record."""
     problems, index, log = report.problems, report.index, report.log
     if not store.segments:
         if not report.state.log_folders and (report.queues.queues or index.files):

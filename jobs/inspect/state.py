@@ -165,7 +165,6 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
 
 
 def _folders(store: Store) -> list[FolderReport]:
-    """Count every file of a store, by folder and kind."""
     counted: dict[tuple[str, str], FolderReport] = {}
     for about, size in _all_files(store):
         folder = _folder(about)

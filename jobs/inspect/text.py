@@ -56,7 +56,6 @@ _SHOWN_ABOVE = frozenset(
 
 
 def _other_folders(report: StoreReport) -> Iterator[str]:
-    """Name the folders whose files no other line is about."""
     title = "ALSO"
     for folder in report.state.folders:
         if folder.kind not in _SHOWN_ABOVE:

@@ -93,7 +93,6 @@ def _with_topics(wanted: Wanted, topics: list[Any]) -> Wanted:
 
 
 def _ranges(reader: StoreReader, store: Store, place: Place, wanted: Wanted) -> Iterator[Range]:
-    """Yield one range for each segment that may hold a wanted message."""
     ranges = plan_ranges(store, place.offset, WHOLE_SEGMENTS, place.store_timestamp)
     for range_ in ranges:
         begin, end = reader.segment_times[range_.base_offset]
@@ -104,7 +103,6 @@ def _ranges(reader: StoreReader, store: Store, place: Place, wanted: Wanted) -> 
 
 
 def _parts(reader: StoreReader, range_: Range, wanted: Wanted) -> Iterator[Range]:
-    """Cut a segment's range where records begin."""
     segment = reader.store.segment_at(range_.base_offset)
     starts = [range_.start]
     if segment is not None and wanted.batch_part < range_.end - range_.start:

@@ -90,31 +90,28 @@ class Place(NamedTuple):
         return place
 
 
-class Way(NamedTuple):
-    """The end of a walk along the log, and the ranges on the way."""
-
-    end: Place
-    ranges: tuple[Range, ...]
+Way = tuple[Place, tuple[Range, ...]]
+"""The end of a walk along the log, and the ranges on the way."""
 
 
-class Bounds(NamedTuple):
-    """How far the log is followed."""
-
-    limit: int = MAX_LONG  # so many bytes, but beyond one record at least
-    stop: int = MAX_LONG  # never after this offset
-    part_size: int = MAX_LONG  # bytes of a range, about
-
-
-def way_from(start: Place, store: Store, bounds: Bounds, *, fails_on_data_loss: bool) -> Way:
+def way_from(  # noqa: PLR0913 - how far the log is followed
+    start: Place,
+    store: Store,
+    *,
+    limit: int = MAX_LONG,
+    stop: int = MAX_LONG,
+    part_size: int = MAX_LONG,
+    fails_on_data_loss: bool,
+) -> Way:
     """
-    Follow the log from *start* to its last boundary within *bounds*.
+    Follow the log from *start* to its last boundary within *limit* bytes, but at least to the first one after *start*.
 
-    `DataLossError` where files are missing, unless they may be; `FileNotFoundError` where one is deleted meanwhile.
+    Nothing after the offset *stop* is taken; ranges have about *part_size* bytes. `DataLossError` if files are missing,
+    unless they may be; `FileNotFoundError` if one is deleted meanwhile.
     """
-    stop = bounds.stop
     end, taken = start, list[Range]()
     ranges = plan_ranges(store, start.offset, WHOLE_SEGMENTS, start.store_timestamp)
-    aim = min(stop, ranges[0].start_offset + bounds.limit) if ranges else stop
+    aim = min(stop, ranges[0].start_offset + limit) if ranges else stop
     for range_ in ranges:
         if range_.start_offset >= (aim if end.offset > start.offset else stop):
             break
@@ -123,17 +120,15 @@ def way_from(start: Place, store: Store, bounds: Bounds, *, fails_on_data_loss: 
                 raise data_loss(end.offset, range_.start_offset, store.root)
             lost = f"offsets {end.offset} to {range_.start_offset} were deleted before they were read"
             say(f"rmq-lake: {store.root}: {lost}", "warning")
-        step = _Step(range_, aim, stop if end.offset == start.offset else aim, bounds.part_size, end)
+        step = _Step(range_, aim, stop if end.offset == start.offset else aim, part_size, end)
         taken += step.take()
         end = step.end
         if step.is_last or end.offset < range_.end_offset:
             break
-    return Way(end, tuple(taken))
+    return end, tuple(taken)
 
 
 class _Last(NamedTuple):
-    """A record that is taken."""
-
     offset: int
     size: int
     store_timestamp: int

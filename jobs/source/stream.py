@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from jobs.source.log import Bounds, Place, Way, check_chain, check_place, data_loss, lose, way_from
+from jobs.source.log import Place, Way, check_chain, check_place, data_loss, lose, way_from
 from jobs.source.options import FAILFAST, LATEST, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import Start, start_of
@@ -67,9 +67,9 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
             began = monotonic()
             way = self._look(place, limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG)
-            if way is not None and way.end.offset > place.offset:
+            if way is not None and way[0].offset > place.offset:
                 self._way, self._next_look = (place, way), 0.0
-                return way.end.to_json()
+                return way[0].to_json()
             now = monotonic()
             self._next_look = now + max(self._wanted.poll_s, _SHARE * (now - began))
         return dict(start)
@@ -80,10 +80,10 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last.offset <= first.offset:
             return []
         store = self._listed()
-        if self._way is None or (self._way[0], self._way[1].end) != (first, last):
+        if self._way is None or (self._way[0], self._way[1][0]) != (first, last):
             self._check(last, store)  # of the batch that a checkpoint began
             self._way = first, begun_again(store, lambda now: self._way_from(first, now, MAX_LONG, last.offset))
-        ranges = self._way[1].ranges
+        _, ranges = self._way[1]
         reached = ranges[-1].end_offset if ranges else first.offset
         if reached < last.offset and reached >= store.start_offset:
             raise data_loss(reached, last.offset, store.root)
@@ -108,8 +108,8 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun_again(store, lambda now: self._way_from(place, now, limit, self._target))
 
     def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
-        bounds = Bounds(limit, stop, self._wanted.stream_part)
-        return way_from(place, store, bounds, fails_on_data_loss=self._fails)
+        part_size = self._wanted.stream_part
+        return way_from(place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._fails)
 
     @property
     def _fails(self) -> bool:
@@ -128,7 +128,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def look(now: Store) -> Place:
             newest = newest_segment(now)
             base = newest.segment.base_offset if newest else now.start_offset
-            return way_from(Place(base), now, Bounds(), fails_on_data_loss=False).end
+            return way_from(Place(base), now, fails_on_data_loss=False)[0]
 
         return begun_again(store, look)
 

@@ -80,8 +80,6 @@ class _Work(NamedTuple):
 
 
 class _Verified(NamedTuple):
-    """The result of verifying one file."""
-
     findings: tuple[Finding, ...] = ()
     copies: int = 0
     compared: int = 0
@@ -143,7 +141,6 @@ def _whole(store: Store) -> list[list[_CompactedFile]]:
 
 
 def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> Iterator[Finding]:
-    """Yield the findings on the files of a queue, and on their order."""
     before: int | None = None
     for file, verified in files:
         yield from verified.findings
@@ -197,7 +194,6 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
 
 
 def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
-    """Yield the findings on the records of a file; *made* are the units of those records that are of its queue."""
     yield from map(_as_damage, record_findings(log, checks)[0])
     name = log.below(log.segments[0].location)
     records = sum(check.records for check in checks)
@@ -221,7 +217,6 @@ def _as_damage(finding: Finding) -> Finding:
 
 
 def _collect(_: Range, pieces: Iterator[Records | Piece], *, work: _Work) -> Units:
-    """Return the units that records make in their queue, in the order of the log."""
     collector = UnitCollector(work.rules)
     for item in pieces:
         if not isinstance(item, Piece):

@@ -208,7 +208,6 @@ def _damaged(piece: Piece, store: Store) -> Finding:
 
 
 def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, int | str], cause: str) -> Finding:
-    """Return the finding that the log has no records from one offset to another."""
     start, end = offsets
     return Finding(
         LOG, kind, *place, "offsets", f"{start} to {end}", "records", cause, log_offset=start,

@@ -157,7 +157,6 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
 def _log_and_queues(
     request: VerifyRequest, workers: Workers, store: Store
 ) -> tuple[Store, LogCheck, QueueFindings, Writers]:
-    """Return the results of one pass over the log."""
     check = LogCheck()
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)

@@ -8,7 +8,6 @@ kill some may be missing that were in memory; the next start makes them from the
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache
-from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.lake.findings import DAMAGED_TIMER, QUEUES, Finding
@@ -28,21 +27,10 @@ TIMER_OF_NOTHING = "timer_row_of_no_message"
 TIMER_UNIT_OF_NOTHING = "timer_unit_of_no_message"
 
 
-class _Row(NamedTuple):
-    """The address of a record in a row or a unit."""
-
-    physical_offset: int
-    size: int
-    name: str = ""  # transaction id, or unique key: a property of the record
-
-
-class _Waiting(NamedTuple):
-    """The messages that wait in one place."""
-
-    kind: str  # of the finding, where one leads to no record
-    topic: str
-    place: str  # below the store's root
-    rows: Iterable[_Row]
+_Row = tuple[int, int, str]
+"""Physical offset and size of a record; transaction id or unique key: a property of the record."""
+_Waiting = tuple[str, str, str, Iterable[_Row]]
+"""The messages that wait in one place: the kind of a finding on them, their topic, the place, and their rows."""
 
 
 def add_what_waits(part: PartReport, store: Store) -> None:
@@ -71,11 +59,11 @@ def _in_rocksdb(part: PartReport, store: Store) -> list[_Waiting]:
     part.notes.append(
         f"in RocksDB: {len(state.transactions)} pending transactions, {len(state.timers)} timer messages that wait"
     )
-    transactions = (_Row(row.physical_offset, row.size, row.transaction_id) for row in state.transactions)
-    timers = (_Row(row.physical_offset, row.size, row.unique_key) for row in state.timers)
+    transactions = ((row.physical_offset, row.size, row.transaction_id) for row in state.transactions)
+    timers = ((row.physical_offset, row.size, row.unique_key) for row in state.timers)
     return [
-        _Waiting(TRANSACTION_OF_NOTHING, HALF_TOPIC, state.folder, transactions),
-        _Waiting(TIMER_OF_NOTHING, TIMER_TOPIC, state.folder, timers),
+        (TRANSACTION_OF_NOTHING, HALF_TOPIC, state.folder, transactions),
+        (TIMER_OF_NOTHING, TIMER_TOPIC, state.folder, timers),
     ]
 
 
@@ -84,8 +72,8 @@ def _in_files(part: PartReport, store: Store) -> list[_Waiting]:
     if state is None or not state.slots:
         return []
     part.notes.append(f"{counted(state.waiting, 'timer message')} in {state.wheel} wait")
-    units = (_Row(unit.physical_offset, unit.record_size) for unit in waiting_units(store, state))
-    return [_Waiting(TIMER_UNIT_OF_NOTHING, TIMER_TOPIC, state.wheel, units)]
+    units = ((unit.physical_offset, unit.record_size, "") for unit in waiting_units(store, state))
+    return [(TIMER_UNIT_OF_NOTHING, TIMER_TOPIC, state.wheel, units)]
 
 
 def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
@@ -105,22 +93,16 @@ def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
             except FormatError:
                 return None
 
-        for one in waiting:
-            live = (row for row in one.rows if row.physical_offset >= store.start_offset)  # the others are expired
-            wrong = [row for row in live if not _leads_to(row, record_at(row.physical_offset), one.topic)]
+        for kind, topic, place, rows in waiting:
+            live = (row for row in rows if row[0] >= store.start_offset)  # the others are expired
+            wrong = [offset for offset, size, name in live if not _leads_to(size, name, record_at(offset), topic)]
             if wrong:
-                yield _finding(one, wrong)
+                cause = f"the log lost or damaged these messages, or {place} is of another log"
+                found = f"{len(wrong)} rows, the first of offset {min(wrong)}", f"messages of {topic}"
+                yield Finding(QUEUES, kind, place, None, "rows", *found, cause, len(wrong), min(wrong))
 
 
-def _leads_to(row: _Row, record: MessageRecord | None, topic: str) -> bool:
-    if record is None or record.topic != topic or record.total_size != row.size:
+def _leads_to(size: int, name: str, record: MessageRecord | None, topic: str) -> bool:
+    if record is None or record.topic != topic or record.total_size != size:
         return False
-    return row.name.encode() in record.properties_raw
-
-
-def _finding(waiting: _Waiting, wrong: list[_Row]) -> Finding:
-    first = min(row.physical_offset for row in wrong)
-    cause = f"the log lost or damaged these messages, or {waiting.place} is of another log"
-    found = f"{len(wrong)} rows, the first of offset {first}"
-    place = waiting.place, None, "rows"
-    return Finding(QUEUES, waiting.kind, *place, found, f"messages of {waiting.topic}", cause, len(wrong), first)
+    return name.encode() in record.properties_raw

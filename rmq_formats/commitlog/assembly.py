@@ -70,8 +70,6 @@ class _Properties(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Everything that records are made of."""
-
     numbers: NDArray[np.int32]
     wide_numbers: NDArray[np.int64]
     topic: _Text
@@ -253,7 +251,6 @@ def _properties_size(rows: _Rows, row: int) -> int:
 
 @compiled
 def _fill(rows: _Rows, sizes: Sizes, buffer: Bytes) -> None:
-    """Write every whole record after the one before it."""
     at = 0
     for row in range(sizes.size):
         if sizes[np.uintp(row)] >= 0:

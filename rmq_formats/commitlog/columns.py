@@ -111,7 +111,6 @@ def _filled(
 
 
 def _selected(records: Records, takes: Callable[[str], bool]) -> Integers:
-    """Return the positions of the records whose topic is wanted."""
     buffer, positions = records.buffer, records.positions
     count = positions.size
     numbers, raw = _room(np.int32, count), _column_room(count, fill.measure(buffer, positions).topics)
@@ -278,14 +277,12 @@ def _repeated(numbers: Sizes, texts: pa.Array) -> pa.Array:
 
 
 def _texts(texts: Texts) -> pa.Array:
-    """Return distinct texts in the order of their numbers."""
     return pa.Array.from_buffers(
         pa.string(), texts.known, [None, pa.py_buffer(texts.ends[: texts.known + 1]), pa.py_buffer(texts.heap)]
     )
 
 
 def _host_texts(texts: Texts) -> pa.Array:
-    """Return distinct hosts as text, in the order of their numbers."""
     raw, ends = texts.heap.tobytes(), texts.ends[: texts.known + 1].tolist()
     return pa.array([_host_text(raw[start:end]) for start, end in pairwise(ends)], pa.string())
 
