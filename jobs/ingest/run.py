@@ -152,6 +152,8 @@ class _Run(NextRun):
                     work.discard(outcome.payload)
                 raise
             self.clock.lap(product.step)
+        for outcome in outcomes:
+            work.sweep(outcome.payload)
         self._confirm_read(outcomes)
         self._commit_read(outcomes, superseded)
 

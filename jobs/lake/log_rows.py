@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import STORED_MESSAGES
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
@@ -40,14 +39,6 @@ def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterat
         if part.size:
             here = _wanted(store_id, int(part[0]), int(part[-1]) + 1)
             yield from _groups(chosen(lake, snapshot, _COLUMNS, here).sort_by("physical_offset"))
-
-
-def records(start: int, end: int, *, lake: Lake, names: Sequence[str], store_id: str) -> Iterator[Records]:
-    """Yield the records of a store's log that begin in [start, end), from files that the run at work has written."""
-    wanted = _wanted(store_id, start, end)
-    for name in names:
-        for batch in plain_batches(lake, STORED_MESSAGES, StoredFile.not_committed(name), _COLUMNS):
-            yield from _groups(batch.filter(wanted))
 
 
 def _wanted(store_id: str, start: int, end: int) -> pc.Expression:

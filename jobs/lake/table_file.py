@@ -60,9 +60,9 @@ class FileNaming(NamedTuple):
     store_id: str
     run: int
 
-    def name(self, part: str) -> str:
+    def name(self, part: str, suffix: str = ".parquet") -> str:
         """Return a name that no other attempt has."""
-        return f"{self.prefix}{part}-{uuid4()}.parquet"
+        return f"{self.prefix}{part}-{uuid4()}{suffix}"
 
     @property
     def prefix(self) -> str:

@@ -17,8 +17,9 @@ import pyarrow as pa
 from jobs.lake.lake import Lake
 from jobs.lake.lock import check_shared
 from jobs.lake.table_file import Action, FileNaming, TableFile
-from jobs.lake.tables import Table
+from jobs.lake.tables import INDEX_ENTRIES, Table
 from jobs.products.index.settings import Wanted
+from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
 from jobs.store.release import Writers
@@ -45,6 +46,11 @@ class Output:
         """Return a file of this run, not created before it has rows; *constants* are values of columns."""
         whose: dict[str, str | int] = {"broker": self.broker, "store_id": self.naming.store_id}
         return TableFile(self.lake, table, self.naming.name(part), whose | constants)
+
+    @property
+    def scratch(self) -> Scratch:
+        """The place of files that tasks hand on; a run that dies leaves them where the next one looks for leftovers."""
+        return Scratch(self.lake.locate(INDEX_ENTRIES.name), self.lake.options)
 
     def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> Action | None:
         """Write a file of rows about the broker's configuration; None when there are none."""
@@ -77,6 +83,7 @@ class Made(NamedTuple, Generic[C_co]):
 
     value: C_co
     files: Mapping[str, Action]
+    scratch: tuple[str, ...] = ()  # files of the run's scratch, which are deleted before its commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +173,13 @@ class RangePass:
         """Delete what was written for a range that was not accepted."""
         for table, action in _files(collected).items():
             self.output.lake.delete(f"{table}/{action.path}")
+        self.sweep(collected)
+
+    def sweep(self, collected: Collected) -> None:
+        """Delete the scratch files of a range."""
+        for made in collected:
+            for name in made.scratch:
+                self.output.scratch.delete(name)
 
 
 def files_of(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[Action]]:

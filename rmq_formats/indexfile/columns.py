@@ -33,6 +33,13 @@ SCHEMA = pa.schema(
     ]
 )
 _KINDS = pa.array([kind.value for kind in KINDS])
+TEXTS = pa.schema([("topic", pa.string()), ("key", pa.string()), ("kind", pa.int32())])  # of keys; the kind's number
+
+
+def texts_of(places: NDArray[np.void], buffer: Bytes) -> pa.RecordBatch:
+    """Return the texts of keys whose *places* in *buffer* were noted as they were packed."""
+    texts = [text_array(buffer, places[name], places[f"{name}_end"]) for name in ("topic", "key")]
+    return pa.RecordBatch.from_arrays([*texts, pa.array(np.ascontiguousarray(places["kind"]))], schema=TEXTS)
 
 
 def entry_batch(
@@ -41,10 +48,9 @@ def entry_batch(
     geometry: Geometry,
     entries: NDArray[np.void],
     store_timestamps: NDArray[np.int64] | None = None,
-    places: NDArray[np.void] | None = None,
-    buffer: Bytes | None = None,
+    texts: pa.RecordBatch | None = None,
 ) -> pa.RecordBatch:
-    """Return rows of consecutive *entries*; without *places* their keys are not known."""
+    """Return rows of consecutive *entries*; without *texts* (`TEXTS`) their keys are not known."""
     count = len(entries)
     native = {name: entries[name].astype(entries[name].dtype.newbyteorder("=")) for name in STORED_ENTRY.names or ()}
     columns: dict[str, Any] = {
@@ -57,10 +63,8 @@ def entry_batch(
         "kind": pa.nulls(count, pa.string()),
         "store_timestamp": pa.nulls(count, pa.int64()),
     }
-    if places is not None and buffer is not None and store_timestamps is not None:
-        columns["topic"] = text_array(buffer, places["topic"], places["topic_end"])
-        columns["key"] = text_array(buffer, places["key"], places["key_end"])
-        columns["kind"] = _KINDS.take(pa.array(places["kind"]))
+    if texts is not None:
+        columns |= {"topic": texts["topic"], "key": texts["key"], "kind": _KINDS.take(texts["kind"])}
         columns["store_timestamp"] = store_timestamps
     arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

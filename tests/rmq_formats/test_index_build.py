@@ -17,7 +17,7 @@ from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, pack_keys
-from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch
+from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.keys import typed_index_keys
@@ -282,7 +282,7 @@ def test_rows_of_entries_name_slot_and_key() -> None:
     entries = np.zeros(2, STORED_ENTRY)
     entries["key_hash"] = block.keys["key_hash"]
     times = block.keys["store_timestamp"].astype(np.int64)
-    rows = entry_batch(3, 5, GEOMETRY, entries, times, block.places, group_of([record], 0).buffer).to_pylist()
+    rows = entry_batch(3, 5, GEOMETRY, entries, times, texts_of(block.places, group_of([record], 0).buffer)).to_pylist()
 
     assert [(row["index_file"], row["entry"], row["topic"], row["key"], row["kind"]) for row in rows] == [
         (3, 5, "T", "a", "key"),

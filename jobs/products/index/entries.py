@@ -2,9 +2,8 @@
 Entries of index files as rows of `index_entries`: which files a run continues or begins, and the writing of each.
 
 The first run of a store takes its boundaries from the broker's own files, where there are any: where the log happens to
-begin says nothing about where a file does. Every later run continues the file that the last one left open. The log is
-decoded a second time for the entries, from the page cache, and only for keys: packed keys with their texts would be as
-much to write and to read as the decoding costs.
+begin says nothing about where a file does. Every later run continues the file that the last one left open. The keys
+come from scratch files, to which the pass over the log has written them with their texts.
 """
 
 import os
@@ -30,7 +29,7 @@ from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.eras import piece_start
 from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file
 from jobs.products.index.kept_slots import OpenFile, keep, take
-from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
+from jobs.products.index.key_row import KeyBlock, KeyRow, RangeKeys, ScratchKeys
 from jobs.products.index.placement import Kind, RowShape, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
 from jobs.products.product import Output
@@ -40,7 +39,7 @@ from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.indexfile.build import FileBuilder, pack_keys
-from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch
+from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
 from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
@@ -70,7 +69,6 @@ class EntryWork:
 
     ordinal: int
     recipe: IndexRecipe
-    ranges: tuple[Range, ...]  # which the recipe's parts name by number
     opened: IndexHeader | None = None  # as the last run left it
     opened_in: tuple[StoredFile, ...] = ()  # the files of `index_entries` that hold its entries so far
     opened_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
@@ -93,26 +91,23 @@ class EntryRows(NamedTuple):
     sha256: str | None
     actions: tuple[Action, ...]  # the files that were written
     left_out: int = 0  # entries without a row
-    short: tuple[Range, ...] = ()  # ranges that had fewer keys when they were read once more
 
 
 def plan(
     opening: Opening,
     store: Store,
-    counted: Sequence[tuple[Range, RangeKeys]],
+    source: ScratchKeys,
+    spans: Sequence[RangeKeys],
     opened_in: Callable[[int], Sequence[StoredFile]],
-    kept: Sequence[Kept] = (),
 ) -> list[EntryWork]:
     """
     Return the plan of each file to write.
 
-    *counted* are the accepted ranges, each with what its collector counted; *opened_in* gives the Parquet
-    files that hold entries of an index file; *kept* gives the records of each range whose file is deleted by then.
+    *spans* are the keys of the accepted ranges in *source*; *opened_in* gives the Parquet files that hold entries of an
+    index file.
     """
-    source = LogKeys(tuple(range_ for range_, _ in counted), opening.rules, opening.from_offset, tuple(kept))
-    spans = tuple(span._replace(file=str(number)) for number, (_, span) in enumerate(counted))
-    row = KeyRow(source, spans, opening.from_offset)
-    maker = _Maker(opening, row, source, store)
+    row = KeyRow(source, tuple(spans), opening.from_offset)
+    maker = _Maker(opening, row, store)
     if opening.files:
         return list(maker.anchored(_anchors(opening, store, row)))
     return list(maker.continued(opened_in))
@@ -137,11 +132,10 @@ def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
 class _Maker:
     """Turns places in the row into work."""
 
-    def __init__(self, opening: Opening, row: KeyRow, source: LogKeys, store: Store) -> None:
+    def __init__(self, opening: Opening, row: KeyRow, store: Store) -> None:
         self._opening = opening
         self._store = store
         self._row = row
-        self._source = source
         self._capacity = opening.geometry.capacity
 
     def continued(self, opened_in: Callable[[int], Sequence[StoredFile]]) -> Iterator[EntryWork]:
@@ -200,8 +194,8 @@ class _Maker:
     def _work(self, ordinal: int, start: int, end: int, previous: IndexHeader | None) -> EntryWork:
         opening, parts = self._opening, tuple(self._row.parts(start, end))
         storage = self._store.storage
-        recipe = IndexRecipe(opening.geometry, opening.rules, self._source, parts, previous, storage=storage)
-        return EntryWork(ordinal, recipe, self._source.ranges, known_until=opening.known_until)
+        recipe = IndexRecipe(opening.geometry, opening.rules, self._row.source, parts, previous, storage=storage)
+        return EntryWork(ordinal, recipe, known_until=opening.known_until)
 
 
 def write(work: EntryWork, *, output: Output) -> EntryRows:
@@ -241,7 +235,7 @@ class _FileWriter:
         builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
         if work.opened is not None:
             self._continue(builder, work.opened, is_hashed=file is not None)
-        short = fill(builder, recipe, self._note)
+        fill(builder, recipe, self._note)
         self._flush()
         self._await_written()
         self._close_rows()
@@ -252,9 +246,7 @@ class _FileWriter:
         if not is_complete:
             keep(self._open_file(header), builder.slots)
         name = recipe.real.name if recipe.real else None
-        short_ranges = tuple(work.ranges[int(part.file)] for part in short)
-        actions = tuple(self._actions)
-        return EntryRows(work.ordinal, name, header, is_complete, digest, actions, self._left_out, short_ranges)
+        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), self._left_out)
 
     def _continue(self, builder: FileBuilder, opened: IndexHeader, *, is_hashed: bool) -> None:
         """
@@ -311,7 +303,8 @@ class _FileWriter:
                 first, more = min(more, last), max(more - last, 0)
                 entries, number = block.keys[first:last].copy(), builder.header.index_count
                 builder.add(entries)
-                self._note(number, entries, KeyBlock(block.keys[first:last], block.places[first:last], records.buffer))
+                texts = texts_of(block.places[first:last], records.buffer)
+                self._note(number, entries, KeyBlock(block.keys[first:last], texts))
         self._found, self._known_until = None, known_until
         builder.resume(builder.slots, opened)
         return True
@@ -334,7 +327,7 @@ class _FileWriter:
             batch = entry_batch(self._work.ordinal, first, geometry, stored)
         else:
             times = block.keys["store_timestamp"].astype(np.int64)
-            batch = entry_batch(self._work.ordinal, first, geometry, stored, times, block.places, block.buffer)
+            batch = entry_batch(self._work.ordinal, first, geometry, stored, times, block.texts)
         offsets = stored["physical_offset"].astype(np.int64)
         wanted = offsets >= self._known_until
         if not wanted.all():

@@ -20,7 +20,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, KeySource, RowPart
+from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, RowPart, ScratchKeys
 from jobs.products.index.placement import Kind
 from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
@@ -56,7 +56,7 @@ class IndexRecipe:
 
     geometry: Geometry
     rules: Rules
-    source: KeySource
+    source: ScratchKeys
     parts: tuple[RowPart, ...]
     previous: IndexHeader | None = None
     empty_index_count: int = 1
@@ -78,26 +78,20 @@ def make(recipe: IndexRecipe, write: Write) -> IndexHeader:
     return builder.finish(recipe.empty_index_count)
 
 
-def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> list[RowPart]:
-    """Put the file's entries into *builder*, and tell *note* of them; return parts that had fewer keys than counted."""
-    short = []
+def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> None:
+    """Put the file's entries into *builder*, and tell *note* of them."""
     _adopt(builder, recipe, 1, recipe.head, note)
     for part in recipe.parts:
         if part.file == OWN:
             _adopt(builder, recipe, part.first, part.keys, note)
             continue
-        left = part.keys
         for block in recipe.source.blocks(part, with_texts=note is not None):
-            left -= len(block.keys)
             entries = block.keys if note is None else block.keys.copy()
             number = builder.header.index_count
             builder.add(entries)
             if note is not None:
                 note(number, entries, block)
-        if left:
-            short.append(part)
     _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail, note)
-    return short
 
 
 def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int, note: Note | None) -> None:

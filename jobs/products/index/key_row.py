@@ -5,29 +5,32 @@ Each range of the log gives a run of the row. Their counts, summed up, say where
 so which keys an index file holds: nothing is sorted and nothing is shuffled. The place of a message in the row is found
 in the same pass, for the messages that somebody asks about.
 
-Whoever needs the keys of a run again takes them from a scratch file, or decodes the range once more: see the ADR.
+The keys of each range go to a scratch file, 20 bytes each; where rows are made of them, their texts go to another.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias
+from struct import Struct
+from typing import BinaryIO, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import C, LogCollector
-from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, holes
 from jobs.store.retention import ListedLog, read_from, read_what_stays
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.indexfile.build import PACKED_KEY, pack_keys
+from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, pack_keys
+from rmq_formats.indexfile.columns import TEXTS, texts_of
 from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.release import Rules
 
@@ -35,7 +38,8 @@ KEYS_AT_ONCE = 1 << 18
 PAGE = 1 << 10  # keys read where few are asked for: a search asks for single ones, at last for near ones
 _PAGES = 16
 
-Kept = Callable[[int, int], Iterable[Records]]  # the records that begin in [start, end), where the log is deleted
+_TEXTS = ".texts"  # after the name of a file of keys
+_FRAME = Struct("<qq")  # how many texts follow, in how many bytes
 
 
 class Key(NamedTuple):
@@ -82,78 +86,61 @@ class RowPart(NamedTuple):
 
 
 class KeyBlock(NamedTuple):
-    """Consecutive keys, which may be changed; with their texts, where these are in the buffer they were read into."""
+    """Consecutive keys, which may be changed; with their texts (`TEXTS`), where these are wanted."""
 
     keys: NDArray[np.void]
-    places: NDArray[np.void] | None = None
-    buffer: NDArray[np.uint8] | None = None
+    texts: pa.RecordBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchKeys:
-    """Keys in scratch files, one a run."""
+    """Keys in scratch files, one a range; and their texts in another, where rows are made of them."""
 
     scratch: Scratch
     page: int = PAGE  # how many keys are read where few are asked for
 
     def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
-        """Yield the keys of a part of one file, which has no texts."""
-        del with_texts
+        """Yield the keys of a part of one file."""
+        counts = self._texts(part) if with_texts else ((count, None) for count in _counts(part.keys))
+        first = part.first
         with self.scratch.open(part.file) as file:
-            first, left = part.first, part.keys
-            while left:
-                count = min(left, KEYS_AT_ONCE)
+            for count, texts in counts:
                 keys = np.empty(count, PACKED_KEY)
                 found = file.read_into(first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
-                yield KeyBlock(keys[: found // PACKED_KEY.itemsize])
-                first, left = first + count, left - count
+                yield KeyBlock(keys[: found // PACKED_KEY.itemsize], texts)
+                first += count
+
+    def _texts(self, part: RowPart) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the texts of a part of one file, as many at a time as were written together."""
+        before, left, position = part.first, part.keys, 0
+        with self.scratch.open(f"{part.file}{_TEXTS}") as file:
+            while left:
+                rows, size = _FRAME.unpack(file.read(position, _FRAME.size))
+                position += _FRAME.size
+                if before < rows:
+                    data = np.empty(size, np.uint8)
+                    file.read_into(position, data.data)
+                    some = pa.ipc.read_record_batch(pa.py_buffer(data), TEXTS).slice(before, left)
+                    yield some.num_rows, some
+                    left -= some.num_rows
+                before, position = max(before - rows, 0), position + size
+
+    @staticmethod
+    def names(file: str) -> tuple[str, ...]:
+        """Return the scratch files of a range, in which there are keys."""
+        return (file, f"{file}{_TEXTS}") if file else ()
 
 
-@dataclass(frozen=True, slots=True)
-class LogKeys:
-    """Keys in the log itself: a run is named by its range's number."""
-
-    ranges: tuple[Range, ...]
-    rules: Rules
-    from_offset: int = 0
-    kept: tuple[Kept, ...] = ()  # of each range
-    page: int = PAGE
-
-    def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
-        """Decode the range again, as far as the part reaches; a log that has grown since has the same keys before."""
-        table = RuleTable.of(self.rules)
-        number, end = 0, part.first + part.keys
-        for item in self._records(int(part.file)):
-            for block in pack_keys(item, table, self.from_offset, with_places=with_texts):
-                start, stop = max(part.first - number, 0), min(end - number, len(block.keys))
-                number += len(block.keys)
-                if start < stop:
-                    places = block.places[start:stop] if with_texts else None
-                    yield KeyBlock(block.keys[start:stop], places, item.buffer)
-                if number >= end:
-                    return
-
-    def _records(self, number: int) -> Iterator[Records]:
-        """Yield the records of a range; those whose file retention has deleted since, as somebody has kept them."""
-        range_ = self.ranges[number]
-        reader = RangeReader(range_, was_read=True)
-        start = range_.start_offset
-        for item in reader.pieces():
-            if isinstance(item, Records):
-                yield item
-                start = item.base_offset + int(item.positions[-1]) + 1
-        if reader.was_deleted and self.kept:
-            yield from self.kept[number](start, range_.end_offset)
-
-
-KeySource: TypeAlias = "ScratchKeys | LogKeys"  # the files that hold the keys of runs
+def _counts(keys: int) -> Iterator[int]:
+    for first in range(0, keys, KEYS_AT_ONCE):
+        yield min(keys - first, KEYS_AT_ONCE)
 
 
 @dataclass(frozen=True)
 class KeyRow:
     """The keys of a log, run after run."""
 
-    source: KeySource
+    source: ScratchKeys
     spans: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
@@ -240,7 +227,7 @@ class KeyRow:
         return None
 
 
-def _keys_of(source: KeySource, page: RowPart) -> list[Key]:
+def _keys_of(source: ScratchKeys, page: RowPart) -> list[Key]:
     """Return the keys of a page; fewer at the end of a run."""
     return [Key(*key) for block in source.blocks(page) for key in block.keys.tolist()]
 
@@ -256,7 +243,7 @@ def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and what is as
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
     log = log.narrow()
-    outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file), collector)
+    outcomes = read_what_stays(workers, log, task, partial(_discard, scratch), collector)
     start = read_from(log, outcomes)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
     return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start, gaps)
@@ -272,38 +259,48 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+def _discard(scratch: Scratch, span: RangeKeys) -> None:
+    if span.file:
+        scratch.delete(span.file)
+
+
 def collect_range(
     range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...] = ()
 ) -> RangeKeys:
     """Write the keys of one range into a scratch file."""
-    name = f"{range_.start_offset:020d}-{uuid4()}.keys"
-    with scratch.create(name) as file:
-        collector = KeyCollector(rules, asked, write=lambda keys: file.write(keys.view(np.uint8).data))
+    with ExitStack() as files:
+        collector = KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files, asked)
         for item in pieces:
             collector.add(item)
-    return collector.span(name)
+    return collector.finish()
 
 
 class KeyCollector:
-    """Counts the keys of one range, notes the places of messages asked about, and hands the keys on."""
+    """Writes the keys of one range into a scratch file, and notes the places of messages asked about."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - where the keys go, and which are wanted
         self,
         rules: Rules,
+        scratch: Scratch,
+        file: str,
+        files: ExitStack,
         asked: Sequence[int] = (),
         from_offset: int = 0,
-        write: Callable[[NDArray[np.void]], object] | None = None,
+        *,
+        with_texts: bool = False,
     ) -> None:
-        """Begin; *asked* ascends, and *write* takes packed keys."""
+        """Begin; *asked* ascends, and *files* closes what the first keys open."""
         self._table = RuleTable.of(rules)
+        self._scratch, self._file, self._files = scratch, file, files
         self._asked = asked
         self._from_offset = from_offset
-        self._write = write
+        self._with_texts = with_texts
         self._keys = self._records = 0
         self._damaged: list[tuple[int, int]] = []
         self._last_record: int | None = None
         self._last_keyed: int | None = None
         self._places: dict[int, KeyPlace] = {}
+        self._sinks: list[BinaryIO] = []  # of keys, and of texts
 
     def add(self, item: Records | Piece) -> None:
         """Take the next records, or the bytes between them."""
@@ -319,21 +316,30 @@ class KeyCollector:
         self._records += int(np.count_nonzero(item.positions >= self._from_offset - item.base_offset))
         self._last_record = last
         starts = _starts(item, self._asked[bisect_left(self._asked, first) : bisect_right(self._asked, last)])
-        for block in pack_keys(item, self._table, self._from_offset):
+        for block in pack_keys(item, self._table, self._from_offset, with_places=self._with_texts):
             if not len(block.keys):
                 continue
             if starts:
                 _note_places(self._places, starts, block.keys["physical_offset"], self._keys)
             self._last_keyed = int(block.keys["physical_offset"][-1])
             self._keys += len(block.keys)
-            if self._write is not None:
-                self._write(block.keys)
+            self._write(block, item)
         for offset in starts:
             self._places.setdefault(offset, KeyPlace(self._keys, 0))
 
-    def span(self, file: str) -> RangeKeys:
-        """Return the facts about the range; *file* has its keys."""
-        damaged = tuple(_merged(self._damaged))
+    def _write(self, block: PackedKeys, records: Records) -> None:
+        if not self._sinks:
+            names = [self._file, f"{self._file}{_TEXTS}"][: 1 + self._with_texts]
+            self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
+        self._sinks[0].write(block.keys.view(np.uint8).data)
+        if self._with_texts:
+            texts = texts_of(block.places, records.buffer).serialize()
+            self._sinks[1].write(_FRAME.pack(len(block.keys), texts.size))
+            self._sinks[1].write(texts)
+
+    def finish(self) -> RangeKeys:
+        """Return the facts about the range."""
+        file, damaged = self._file if self._sinks else "", tuple(_merged(self._damaged))
         return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, damaged)
 
 

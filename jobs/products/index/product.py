@@ -1,36 +1,35 @@
 """
 The index in a run of `ingest`: rows of `index_entries` and `index_files`, continued from the last run's boundary.
 
-Keys are counted in the ranges' tasks; then one task a file makes the new entries. What retention deletes meanwhile is
-taken from rows just written. Entries never change, and neither does a file that is complete; only the open one gets a
-newer row in `index_files`.
+The ranges' tasks write the keys to scratch files; then one task a file makes the new entries. Entries never change, and
+neither does a file that is complete; only the open one gets a newer row in `index_files`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.log_rows import records
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.table_file import Action
-from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
+from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.products.index.entries import EntryRows, Opening, plan, write
 from jobs.products.index.eras import is_alike, rules_of_files
-from jobs.products.index.key_row import Kept, KeyCollector, RangeKeys
+from jobs.products.index.key_row import KeyCollector, RangeKeys, ScratchKeys
 from jobs.products.index.settings import settle_geometry
 from jobs.products.index.survivors import asked_offsets, real_files, refusal
-from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
+from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
+from jobs.storage.locations import is_local, local_path
 from jobs.store.chain import Outcome
 from jobs.store.known import ASSUMED, Known, UndecidedError
 from jobs.store.ranges import Range
 from jobs.store.release import Writers
-from jobs.store.retention import confirm_gone
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
-from rmq_formats.release import Release, Rule, Rules, rules_of
+from rmq_formats.release import Release, Rule, rules_of
 
 
 def start(run: Run, state: State | None) -> Started[RangeKeys]:
@@ -73,7 +72,7 @@ def _first(run: Run) -> Started[RangeKeys]:
 
 
 def _started(run: Run, geometry: Known[Geometry], writers: Writers, opening: Opening) -> Started[RangeKeys]:
-    collector = partial(_collector, opening.rules, opening.asked, opening.from_offset)
+    collector = partial(_collector, run.output, opening)
     return Started(opening.from_offset, collector, StartedIndex(run, geometry, writers, opening).finish)
 
 
@@ -108,17 +107,12 @@ class StartedIndex:
     def finish(self, outcomes: Sequence[Outcome[Made[RangeKeys]]], to_offset: int) -> Finished:
         """Make the index entries of the new messages."""
         run, output = self.run, self.run.output
-        counted = [(outcome.range, outcome.payload.value) for outcome in outcomes]
-        kept = [_rows_of(output, outcome.payload.files) for outcome in outcomes]
-        works = plan(self.opening, run.store, counted, partial(_files_with, output.lake, output.naming.store_id), kept)
+        source, spans = ScratchKeys(run.output.scratch), [outcome.payload.value for outcome in outcomes]
+        works = plan(self.opening, run.store, source, spans, partial(_files_with, output.lake, output.naming.store_id))
         written = run.workers.map(works, partial(write, output=output), "making index entries")
         finished = Finished(state=self._state(written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
         finished.add(INDEX_FILES, self._headers(written))
-        short = {range_.start_offset: range_ for rows in written for range_ in rows.short}
-        confirm_gone(run.store, tuple(short.values()))
-        why = "deleted before its index entries were made"
-        finished.gaps = [Gap(range_.start_offset, range_.end_offset, why) for range_ in short.values()]
         return finished
 
     def _headers(self, written: Sequence[EntryRows]) -> Action | None:
@@ -159,19 +153,19 @@ class StartedIndex:
         }
 
 
-def _collector(
-    rules: Rules, asked: Sequence[int], from_offset: int, range_: Range, _files: ExitStack
-) -> Collector[RangeKeys]:
-    """Return the counter of the keys of one range; *asked* are messages whose places in the row must be known."""
-    keys = KeyCollector(rules, asked, from_offset)
-    return Collector(keys.add, lambda: Made(keys.span(f"{range_.start_offset:020d}"), {}))
+def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
+    """Return the collector of the keys of one range, which are handed on in scratch files."""
+    scratch = output.scratch
+    if is_local(scratch.location):
+        Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
+    name = output.naming.name(f"{range_.start_offset:020d}", ".keys")
+    keys = KeyCollector(opening.rules, scratch, name, files, opening.asked, opening.from_offset, with_texts=True)
 
+    def finish() -> Made[RangeKeys]:
+        span = keys.finish()
+        return Made(span, {}, ScratchKeys.names(span.file))
 
-def _rows_of(output: Output, written: Mapping[str, Action]) -> Kept:
-    """Give the records of a range as this run has written them."""
-    action = written.get(MESSAGES.name)
-    names = [action.path] if action else []
-    return partial(records, lake=output.lake, names=names, store_id=output.naming.store_id)
+    return Collector(keys.add, finish)
 
 
 def _files_with(lake: Lake, store_id: str, ordinal: int) -> list[StoredFile]:

@@ -13,6 +13,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.index.product import StartedIndex
 from jobs.products.registry import NAMES
+from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
@@ -73,10 +74,10 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
 
 
 @pytest.mark.parametrize("with_files", [True, False])
-def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_rows(
+def test_entries_of_segments_that_are_deleted_after_they_were_read_are_made(
     with_files: bool, golden: StoreOf, tmp_path: Path
 ) -> None:
-    """Keys are counted first and taken then: a message that the lake has by then is in its index, too."""
+    """The keys of a message are kept as it is read."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     if not with_files:
         shutil.rmtree(store / "index")
@@ -118,8 +119,8 @@ def test_files_follow_the_newest_one_that_is_full_once_it_is_continued(golden: S
     assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
 
 
-def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: StoreOf, tmp_path: Path) -> None:
-    """A record with a wrong body is no row, but the broker has indexed it: that it is missing is said."""
+def test_keys_of_a_deleted_record_with_a_wrong_body_are_kept(golden: StoreOf, tmp_path: Path) -> None:
+    """It is no row of `messages`, but the broker has indexed it."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     shutil.rmtree(store / "index")
     first = segments_of(store)[0]
@@ -129,8 +130,20 @@ def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Sto
     with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, first.unlink)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
-    assert summary.quarantined == 1
-    assert [(gap["from"], gap["why"]) for gap in summary.gaps] == [(0, "deleted before its index entries were made")]
+    assert (summary.quarantined, summary.gaps) == (1, [])
+    assert real_entries(golden("b551-base")) == lake_entries(tmp_path / "lake")
+
+
+def test_the_log_is_read_once(golden: StoreOf, tmp_path: Path) -> None:
+    """It was decoded once more for the entries of the index."""
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    shutil.rmtree(store / "index")
+    with patch.object(RangeReader, "pieces", autospec=True, side_effect=RangeReader.pieces) as pieces:
+        summary = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert summary.index_entries > 0
+    assert pieces.call_count == 1 + len(segments_of(store))  # the first records identify the store
+    assert not [path.name for path in tmp_path.glob("lake/index_entries/*") if ".keys" in path.name]
 
 
 def test_a_choice_of_topics_has_no_index(golden: StoreOf, tmp_path: Path) -> None:
