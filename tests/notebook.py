@@ -31,6 +31,10 @@ def cells() -> list[dict[str, Any]]:
     return [cell for cell in document["cells"] if cell["cell_type"] == "code"]
 
 
+def recorded() -> list[str]:
+    return ["".join(line for output in cell["outputs"] for line in output["text"]).rstrip() for cell in cells()]
+
+
 def shown(python: str, work: Path, path: str = "") -> list[str]:
     """
     Run the notebook with *python*, its files in *work*; return what each cell shows: output, then its last value.

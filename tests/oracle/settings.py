@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.products.index.settings import Wanted
-from tests.support.ports import free_port
+from tests.support.waiting import free_port
 
 _BATCH_UNIT_SIZE: Final = 46
 _QUEUE_UNIT_SIZE: Final = 20

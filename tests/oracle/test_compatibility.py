@@ -3,7 +3,7 @@
 from tests.oracle.compatibility import PAGE, Cell, of_upgrade, with_verdicts
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
 from tests.oracle.scenarios import SCENARIOS, UPGRADES
-from tests.oracle.store_kinds import cells
+from tests.oracle.test_store_kinds import cells
 
 
 def test_every_release_scenario_upgrade_and_store_kind_has_a_cell() -> None:

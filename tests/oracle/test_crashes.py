@@ -1,6 +1,7 @@
 """Brokers killed at random moments, started again and killed again: every file they leave has an explanation."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,13 +11,31 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobs.lake.findings import Finding
+from jobs.rebuild import queue_run
+from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
+from jobs.rebuild.install import install, plan_index
+from jobs.store.held_store import hold_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import PRE_BLANK, SCHEDULE_TOPIC
 from tests.oracle.conftest import Kills, StoreFactory, Verdict
-from tests.oracle.judge import Writer, by_scalar, explain_index, list_index_files, on_disk, records, unfaithful
-from tests.oracle.sessions import DirectMessage, some_messages
+from tests.oracle.judge import (
+    Writer,
+    by_scalar,
+    explain_index,
+    list_index_files,
+    on_disk,
+    records,
+    unfaithful,
+    units_into_log,
+)
+from tests.oracle.releases import NEWEST_OF_TWO_LINES, marks
+from tests.oracle.sessions import DirectMessage, RealStore, some_messages
 from tests.oracle.settings import SMALL_GEOMETRY
+from tests.oracle.stage import removed_empty_files
 
 _LIVES = 3
 _FIRST_TIME = 1_795_000_000_000
@@ -102,3 +121,156 @@ def _missing_units(made: dict[str, bytes], real: dict[str, bytes]) -> set[str]:
             whole = -(-written // UNIT.size) * UNIT.size
             kinds.add("behind" if theirs[:whole] == ours[:whole] else f"different: {name}")
     return kinds
+
+
+def test_behind_a_delay_that_is_no_number_a_broker_passes_over_messages_up_to_the_end_of_the_file(
+    real_store: StoreFactory, tmp_path: Path, release: str
+) -> None:
+    """
+    No client gets such a record into a log; the store's own door takes it. How many depends on how far it had written.
+
+    We make the units of the messages after it: they are whole, and consumers of a broker never see them.
+    """
+    store = tmp_path / "store"
+    poison = DirectMessage(SCHEDULE_TOPIC, 0, b"poison", "DELAY\1soon\2KEYS\1poison\2")
+    with real_store(release, store) as opened:
+        stored = list(opened.put_each(poison if number == 5 else _message(number) for number in range(30)))
+    log = records(store)
+    made = by_scalar(log, Writer(((0, release),))).queues
+    end_of_file = SMALL_GEOMETRY.commit_log_file_size
+    behind = {one.physical_offset for one in stored[6:] if one.physical_offset < end_of_file}
+
+    assert [record.physical_offset for record in log] == [one.physical_offset for one in stored]
+    assert len(behind) > 1
+    assert _offsets(made) - _offsets(on_disk(store).queues) <= behind
+    assert _offsets(on_disk(store).queues) <= _offsets(made) - {stored[5].physical_offset}
+
+
+def _message(number: int) -> DirectMessage:
+    return DirectMessage("P", 0, bytes(1000), f"KEYS\1p{number}\2UNIQ_KEY\1poison-{number}\2")
+
+
+def _offsets(queues: dict[str, bytes]) -> set[int]:
+    return {int.from_bytes(unit[:8]) for _, _, unit in units_into_log(queues, 0)}
+
+
+_QUEUES = 2
+_FILE = SMALL_GEOMETRY.consume_queue_units * UNIT.size
+_MESSAGES = [DirectMessage("T", number % _QUEUES, bytes(600), f"KEYS\1k{number}\2") for number in range(100)]
+_MORE = [DirectMessage("T", number % _QUEUES, b"more", f"KEYS\1m{number}\2") for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    "writer", [pytest.param(one, marks=marks(in_every_run=one == "5.5.0")) for one in NEWEST_OF_TWO_LINES]
+)
+def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
+    real_store: StoreFactory, tmp_path: Path, verdict: Verdict, writer: str
+) -> None:
+    """And the next message of each queue gets the number after the last one."""
+    store = tmp_path / "store"
+    with real_store(writer, store) as opened:
+        opened.put_all(_MESSAGES)
+    with real_store(writer, store) as opened:
+        healthy = {queue: opened.read_queue("T", queue) for queue in range(_QUEUES)}
+    segment = SMALL_GEOMETRY.commit_log_file_size
+    lost = range(2 * segment, 3 * segment)
+    (store / "commitlog" / f"{lost.start:020d}").unlink()
+    out = tmp_path / "queues"
+    request = queue_run.RebuildQueuesRequest(str(store), out, BrokerConf(consume_queue_size=_FILE), release=writer)
+    summary = queue_run.rebuild(request, OneByOne())
+    shutil.rmtree(store / "consumequeue")
+    shutil.copytree(out, store / "consumequeue", ignore=shutil.ignore_patterns(queue_run.MANIFEST))
+    with real_store(writer, store) as opened:
+        served = {queue: opened.read_queue("T", queue) for queue in range(_QUEUES)}
+        edges = {queue: opened.queue_edges("T", queue) for queue in range(_QUEUES)}
+        opened.put_all(_MORE)
+
+    left = {queue: [row for row in rows if row[1] not in lost] for queue, rows in healthy.items()}
+    assert summary.blanks == sum(len(healthy[queue]) - len(left[queue]) for queue in range(_QUEUES)) > 0
+    assert served == left
+    assert edges == {queue: (0, rows[-1][0] + 1) for queue, rows in healthy.items()}
+    data = b"".join(path.read_bytes() for path in sorted((store / "consumequeue" / "T" / "0").iterdir()))
+    assert data.count(UNIT.pack(*PRE_BLANK)) == len(healthy[0]) - len(left[0])  # the broker leaves them as they are
+    verdict(writer, "queues over a gap", f"{summary.blanks} blanks skipped, all others under their own numbers")
+
+
+_EVER = {"begin": -(1 << 63), "end": (1 << 63) - 1, "limit": 64}
+
+
+def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(
+    real_store: StoreFactory, tmp_path: Path, release: str
+) -> None:
+    """Stopped cleanly, four of its files deleted, the newest among them; afterwards every file is the log's own."""
+    store = tmp_path / "store"
+    with real_store(release, store) as opened:
+        _put(opened, islice(some_messages("first"), 120))
+    whole = [path.read_bytes() for path in list_index_files(store)]
+    for number in (1, 2, 5, -1):
+        list_index_files(store)[number].unlink()
+    made = _rebuild_and_install(store, tmp_path / "out", release)
+
+    assert made.exit_code == 0
+    assert [path.read_bytes() for path in list_index_files(store)] == whole
+    with real_store(release, store) as opened:
+        assert _not_found(opened, records(store)) == []
+        _put(opened, islice(some_messages("second"), 60))
+    writer = Writer(((0, release),))
+    assert on_disk(store).index_files == by_scalar(records(store), writer).index_files
+
+
+def test_after_a_kill_the_index_is_rebuilt_installed_and_kept_by_the_starting_broker(
+    kills: Kills, real_store: StoreFactory, tmp_path: Path, release: str
+) -> None:
+    """`abort` is there: without the advanced checkpoint the broker would delete the newest files once more."""
+    store = tmp_path / "store"
+    kills(release, store, islice(some_messages("killed"), 400), after=150)
+    for path in list_index_files(store)[2:]:
+        path.unlink()
+    removed_empty_files(store)
+    _rebuild_and_install(store, tmp_path / "out", release, advance_checkpoint=True)
+    installed = {path.name for path in list_index_files(store)}
+    log = records(store)
+    with real_store(release, store) as opened:
+        assert installed <= {path.name for path in list_index_files(store)}
+        assert _not_found(opened, log) == []
+        _put(opened, islice(some_messages("later"), 30))
+        assert _not_found(opened, records(store)) == []
+
+
+def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory, tmp_path: Path, release: str) -> None:
+    """The log begins in the middle of a lost file's history: what is left of it becomes a file of its own."""
+    store = tmp_path / "store"
+    with real_store(release, store) as opened:
+        _put(opened, islice(some_messages("first"), 150))
+    oldest = min((store / "commitlog").iterdir())
+    oldest.unlink()
+    for path in list_index_files(store)[:-2]:
+        path.unlink()
+    made = _rebuild_and_install(store, tmp_path / "out", release)
+
+    assert made.files[0].kind == "supplement"
+    with real_store(release, store) as opened:
+        assert _not_found(opened, records(store)) == []
+
+
+def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkpoint: bool = False) -> Result:
+    wanted = SMALL_GEOMETRY.wanted(release)
+    made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), OneByOne())
+    assert not made.contradictions
+    with hold_store(str(store), out):
+        install(plan_index(str(store), str(out), advance_checkpoint=advance_checkpoint))
+    return made
+
+
+def _put(opened: RealStore, messages: Iterator[DirectMessage]) -> None:
+    opened.put_all(messages)
+    opened.drain()
+
+
+def _not_found(opened: RealStore, log: Sequence[MessageRecord]) -> list[int]:
+    missing = []
+    for record in log:
+        key = record.properties_raw.split(b"\2")[0].partition(b"\1")[2].decode()
+        if record.physical_offset not in opened.find_offsets(record.topic, key, **_EVER):
+            missing.append(record.physical_offset)
+    return missing

@@ -1,12 +1,335 @@
 """Random messages, real store classes and ours: the files are equal every time."""
 
 import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
 
 import pytest
 
-from tests.oracle.fuzzing import DOORS, rounds
+from rmq_formats.commitlog.layout import MAGIC_V1
+from rmq_formats.commitlog.record import MessageRecord, new_record
+from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
+from rmq_formats.indexfile.lookup import IndexReader, select
+from rmq_formats.release import Release, rules_of
+from rmq_formats.store import name_of_offset
+from tests.oracle.judge import (
+    Derived,
+    Difference,
+    Writer,
+    by_compiled,
+    by_scalar,
+    differences,
+    list_index_files,
+    on_disk,
+    records,
+    unfaithful,
+)
+from tests.oracle.process import DriverProcess, running
+from tests.oracle.releases import version_of
+from tests.oracle.sessions import ClientMessage, Crafted, DirectMessage, RealStore, open_store
+from tests.oracle.settings import Geometry
+from tests.rmq_formats.builders import reading
+from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
+
+_NOW: Final = 1_795_000_000_000
+_LONG: Final = 1 << 63
+_FILES: Final = 3000
+_KEYS_A_MESSAGE: Final = 6
+_BYTES_A_MESSAGE: Final = 1400
+_BODIES: Final = (0, 1, 100, 1000, 4000)
+_FILE_SIZES: Final = (8192, 16_384, 65_536, 1 << 20)
+_INDEX_ENTRIES: Final = (2, 3, 5, 20, 100, 1000, 20_000)
+_HASH_SLOTS: Final = (1, 2, 3, 7, 100, 5000)
+_UNITS: Final = (1, 2, 3, 10, 1000)
+_LOOKUPS: Final = 40
+
+# Hash 0, the lowest hash, one hash for several words; separators, blanks, all planes of Unicode, half of a pair.
+_WORDS: Final = (
+    *("Aa", "BB", "AaAa", "BBBB", "polygenelubricants", "\0", "a", "b#c", "#", "T#TagA", "TagA", "dup"),
+    *("\t", "\u00a0", "\u3000", "é", "e\u0301", "ключ", "键", "\U0001f511", "\ud83d", "\udd11x", "x" * 300),
+)
+_TOPICS: Final = ("A", "B", "топик", "t" * 127, SCHEDULE_TOPIC, "%RETRY%g", "%DLQ%g", "rmq_sys_x")
+_FRAGMENTS: Final = ("KEYS", "TAGS", "UNIQ_KEY", "DELAY", "\1", "\2", "\1", "\2", " ", "a", "bb", "3", "Aa", "BB", "é")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round drove in, and where files differed."""
+
+    door: str
+    release: str
+    seed: int
+    geometry: Geometry
+    messages: int
+    found: list[str]
+
+
+# --- the whole store -------------------------------------------------------------------------------------------------
+
+
+def fuzz_store(driver: DriverProcess, store: Path, seed: int, most: int) -> Round:
+    """Put random messages and batches, restart now and then, and make queues and index files again from the log."""
+    random = Random(seed)
+    geometry = _geometry(random, random.choice(_FILE_SIZES))
+    messages = _few_enough(geometry, most)
+    cuts = sorted(random.sample(range(1, messages), min(random.choice((0, 0, 0, 1)), messages - 1)))
+    draw = _MessageStream(random, driver.release, geometry)
+    stored = 0
+    for start, stop in zip([0, *cuts], [*cuts, messages], strict=True):
+        with open_store(driver, store, geometry) as opened:
+            for answer in opened.put_each(draw.message() for _ in range(stop - start)):
+                stored += answer.size > 0
+            if version_of(driver.release) >= (4, 1, 0):
+                opened.put_batch(DirectMessage(draw.topic(), properties=""), draw.batch())
+    log = records(store)
+    writer = Writer(((0, driver.release),), geometry)
+    disk = on_disk(store)
+    found = [f"log: {offset}" for offset in unfaithful(store)]
+    found += _told("scalar", differences(disk, by_scalar(log, writer)))
+    found += _told("compiled", differences(disk, by_compiled(store, writer)))
+    if len(log) < stored:
+        found.append(f"log: {len(log)} records of {stored} messages")
+    return Round("store", driver.release, seed, geometry, len(log), found)
+
+
+class _MessageStream:
+    """Draws messages that hurt."""
+
+    def __init__(self, random: Random, release: str, geometry: Geometry) -> None:
+        self._random = random
+        self._has_ipv6 = version_of(release) >= (4, 6, 0)
+        self._bodies = [size for size in _BODIES if size * 2 < geometry.commit_log_file_size]
+        self._time = _Clock(random)
+        self._number = 0
+
+    def message(self) -> DirectMessage:
+        random = self._random
+        topic = self.topic()
+        born, stored = (self._host(), self._host()) if self._has_ipv6 else ("10.1.2.3", "127.0.0.1")
+        return DirectMessage(
+            topic,
+            random.choice((0, 0, 1, 7)),
+            random.randbytes(random.choice(self._bodies)),
+            self._properties(may_be_junk=topic != SCHEDULE_TOPIC),
+            random.choice((0, 0, 0, 0, 0, 4, 8, 12, 2)),
+            flag=random.choice((0, -1, 77)),
+            born_host=born,
+            store_host=stored,
+            store_timestamp=self._time.tick(),
+        )
+
+    def topic(self) -> str:
+        return self._random.choice(_TOPICS)
+
+    def batch(self) -> list[ClientMessage]:
+        random = self._random
+        return [ClientMessage("A", b"batched", "TagA", random.choice("abc")) for _ in range(random.choice((1, 2, 5)))]
+
+    def _properties(self, *, may_be_junk: bool) -> str:
+        random = self._random
+        # A delay that is no number, on the schedule topic, makes a broker skip the rest of the file: see test_poison.
+        if may_be_junk and random.random() < 0.05:
+            return "".join(random.choice(_FRAGMENTS) for _ in range(random.randrange(30)))
+        self._number += 1
+        properties = []
+        if random.random() < 0.9:
+            properties.append(("UNIQ_KEY", f"{self._number:032X}"))
+        if random.random() < 0.8:
+            properties.append(("KEYS", _keys(random)))
+        if random.random() < 0.5:
+            properties.append(("TAGS", random.choice(_WORDS)))
+        if random.random() < 0.1:
+            properties.append(("DELAY", str(random.choice((-1, 0, 1, 18, 99)))))
+        random.shuffle(properties)
+        text = "".join(f"{name}\1{value}\2" for name, value in properties)
+        return text if random.random() < 0.9 else text[:-1]
+
+    def _host(self) -> str:
+        return self._random.choice(("10.1.2.3", "2001:db8::1"))
+
+
+class _Clock:
+    """Store times that mostly run and sometimes jump."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._now = _NOW
+
+    def tick(self) -> int:
+        random = self._random
+        if random.random() < 0.98:
+            self._now += random.choice((0, 0, 0, 1, 7, 400))
+        else:
+            jump = random.choice((-1, -999, -1000, -86_400_000, 1000, 3_600_000, 10**13))
+            self._now = random.choice((self._now + jump, _NOW, 0, 1, -1, 1000 * ((1 << 31) + 5)))
+        return self._now
+
+
+def _keys(random: Random) -> str:
+    count = random.choice((1, 1, 1, 2, 3, 5, 40)) if random.random() < 0.2 else random.choice((1, 2))
+    return random.choice(("", "", " ")) + random.choice((" ", " ", "  ")).join(
+        random.choice(_WORDS) if random.random() < 0.5 else f"k{random.randrange(10**6)}" for _ in range(count)
+    )
+
+
+# --- the index alone -------------------------------------------------------------------------------------------------
+
+
+def fuzz_index(driver: DriverProcess, store: Path, seed: int, most: int) -> Round:
+    """Hand crafted messages to the index service: offsets that stand or go back, any time; then look keys up."""
+    random = Random(seed)
+    geometry = _geometry(random, _FILE_SIZES[0])
+    release = Release.of(driver.release)
+    crafted = list(_crafted_for_index(random, _few_enough(geometry, most)))
+    writer = Writer(((0, driver.release),), geometry)
+    index = IndexWriter(writer.index_geometry, rules_of((0, release)))
+    for message in crafted:
+        index.dispatch(_as_record(message))
+    made = [file.encode(release.empty_index_count) for file in index.files]
+    with open_store(driver, store, geometry) as opened:
+        opened.dispatch_each("index", crafted)
+        found = _fuzz_lookups(random, opened, crafted, made, writer)
+    real = [path.read_bytes() for path in list_index_files(store)]
+    found += _told("scalar", differences(Derived({}, real), Derived({}, made)))
+    return Round("index", driver.release, seed, geometry, len(crafted), found)
+
+
+def _crafted_for_index(random: Random, count: int) -> Iterator[Crafted]:
+    clock = _Clock(random)
+    offset = random.choice((0, 0, 1 << 40))
+    for number in range(count):
+        offset += random.choice((0, 1, 100, 100, 100, 10**6))
+        time_of_day = clock.tick()
+        yield Crafted(
+            random.choice(_TOPICS[:3]),
+            max(offset - random.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 150)), 0),
+            time_of_day if random.random() < 0.99 else random.randrange(-_LONG, _LONG),
+            keys=_whole(_keys(random)) if random.random() < 0.8 else "",
+            unique_key=f"{number:032X}" if random.random() < 0.9 else None,
+            tags=_whole(random.choice(_WORDS)) if random.random() < 0.3 else None,
+            sys_flag=random.choice((0, 0, 0, 4, 8, 12)),
+        )
+
+
+def _as_record(message: Crafted) -> MessageRecord:
+    properties = {"UNIQ_KEY": message.unique_key, "KEYS": message.keys, "TAGS": message.tags}
+    return new_record(
+        topic=message.topic.encode(),
+        magic_code=MAGIC_V1,
+        properties="".join(f"{name}\1{value}\2" for name, value in properties.items() if value).encode(),
+        physical_offset=message.physical_offset,
+        sys_flag=message.sys_flag,
+        store_timestamp=message.store_timestamp,
+    )
+
+
+def _fuzz_lookups(
+    random: Random, opened: RealStore, crafted: list[Crafted], made: list[bytes], writer: Writer
+) -> list[str]:
+    found = []
+    files = [IndexReader(reading(data), writer.index_geometry) for data in reversed(made)]
+    for _ in range(_LOOKUPS):
+        message = random.choice(crafted)
+        key = random.choice(message.keys.split() or [message.unique_key or "absent"])
+        begin, end = sorted(message.store_timestamp + random.choice((-1, 1)) * 10 ** random.randrange(15) for _ in "be")
+        begin, end = max(begin, -_LONG), min(end, _LONG - 1)
+        limit = random.choice((1, 2, 32, 64))
+        theirs = opened.find_offsets(message.topic, key, begin=begin, end=end, limit=limit)
+        ours = select(files, f"{message.topic}#{key}", begin, end, limit).physical_offsets
+        if theirs != ours:
+            found.append(f"lookup: {message.topic}#{key} {begin}..{end} limit {limit}: {theirs} and ours {ours}")
+    return found
+
+
+# --- the queues alone ------------------------------------------------------------------------------------------------
+
+
+def fuzz_queues(driver: DriverProcess, store: Path, seed: int, most: int) -> Round:
+    """Hand crafted messages to the queues: queue offsets that leap, stand and fall, places that repeat."""
+    random = Random(seed)
+    geometry = _geometry(random, _FILE_SIZES[0])
+    release = Release.of(driver.release)
+    crafted = list(_crafted_for_queues(random, _few_enough(geometry, most)))
+    queues: dict[QueueName, ConsumeQueue] = {}
+    for message in crafted:
+        name = QueueName(QueueKind.PLAIN, message.topic, message.queue_id)
+        queue = queues.setdefault(name, ConsumeQueue(geometry.consume_queue_file_size))
+        places = (message.queue_offset, message.physical_offset, message.size)
+        queue.append(ExpectedUnit(name, *places, message.tags_code, message.store_timestamp), release)
+    with open_store(driver, store, geometry) as opened:
+        opened.dispatch_each("queue", crafted)
+    made = {f"{name.path}/{name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()}
+    found = _told("scalar", differences(Derived(on_disk(store).queues, []), Derived(made, [])))
+    return Round("queues", driver.release, seed, geometry, len(crafted), found)
+
+
+def _crafted_for_queues(random: Random, count: int) -> Iterator[Crafted]:
+    offset = 0
+    next_offsets = {(topic, queue): random.choice((0, 0, 3, 25)) for topic in _TOPICS[:3] for queue in (0, 5)}
+    for _ in range(count):
+        queue = random.choice(list(next_offsets))
+        size = random.choice((1, 91, 100, 5000))
+        queue_offset = next_offsets[queue]
+        if random.random() < 0.02:
+            queue_offset = random.choice((0, queue_offset + 1, queue_offset + 40, max(queue_offset - 2, 0)))
+        next_offsets[queue] = queue_offset + 1
+        place = offset if random.random() < 0.97 else max(offset - random.choice((1, 50, 10_000)), 0)
+        yield Crafted(
+            queue[0],
+            place,
+            _NOW,
+            queue_id=queue[1],
+            queue_offset=queue_offset,
+            size=size,
+            tags_code=random.randrange(-(1 << 31), 1 << 31),
+        )
+        offset += size
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+DOORS: Final[dict[str, Callable[[DriverProcess, Path, int, int], Round]]] = {
+    "store": fuzz_store,
+    "index": fuzz_index,
+    "queues": fuzz_queues,
+}
+
+
+def rounds(release: str, doors: list[str], seed: int, most: int) -> Iterator[Round]:
+    """Play rounds without end, door after door, seed after seed; a process keeps a round's files open to its end."""
+    while True:
+        for door in doors:
+            with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store, running(release) as driver:
+                yield DOORS[door](driver, Path(store) / "store", seed, most)
+        seed += 1
+
+
+def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
+    return Geometry(
+        commit_log_file_size, random.choice(_UNITS), random.choice(_HASH_SLOTS), random.choice(_INDEX_ENTRIES)
+    )
+
+
+def _few_enough(geometry: Geometry, most: int) -> int:
+    """Bound the messages of a round: each file is kept open and mapped, and a process has only so many."""
+    by_index = _FILES * (geometry.index_entries - 1) // _KEYS_A_MESSAGE
+    by_log = _FILES * geometry.commit_log_file_size // _BYTES_A_MESSAGE
+    return max(min(most, by_index, by_log, _FILES * geometry.consume_queue_units), 2)
+
+
+def _told(by: str, found: list[Difference]) -> list[str]:
+    return [f"{by}: {difference}" for difference in found]
+
+
+def _whole(text: str) -> str:
+    """Leave out halves of surrogate pairs, which bytes cannot carry."""
+    return "".join(character for character in text if not "\ud800" <= character <= "\udfff")
+
 
 _SECONDS = float(os.environ.get("ORACLE_FUZZ_SECONDS", "1"))
 _SEED = int(os.environ.get("ORACLE_FUZZ_SEED", "1"))

@@ -15,11 +15,10 @@ from _pytest.mark import ParameterSet
 
 from jobs.console.verbs import VERBS
 from tests.documentation import Shown
-from tests.support.recipe_data import make_recipe_data
-from tests.support.recipes import RECIPES
+from tests.notebook import recorded
+from tests.support.recipes import RECIPES, make_recipe_data
 from tests.support.released import ROOT, Ended, Released, released, without_network
 from tests.support.scenes import OURS, World, name_of, prints_what_is_shown, scenes, world_of
-from tests.test_notebook import recorded
 
 pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # of a busy machine: all takes minutes on an idle one
 

@@ -9,9 +9,38 @@ from hypothesis import strategies as st
 from rmq_formats.commitlog.scan import scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk, walk_segment
 from tests.rmq_formats.builders import a_blank, a_record, log_of
-from tests.rmq_formats.growing import GrowingFile
 from tests.rmq_formats.strategies import FRAMINGS
 from tests.rmq_formats.test_scan import flat
+
+PAGE = 64
+
+
+class GrowingFile:
+    """Bytes of which more are written before each page of each read; what is not written yet is zero."""
+
+    def __init__(self, raw: bytes, written: int, steps: Iterable[int]) -> None:
+        self._raw = raw
+        self._written = written
+        self._steps = iter(steps)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Read as a kernel does: a page may be copied before the broker fills it, and the next one after that."""
+        end = min(position + length, len(self._raw))
+        parts = []
+        while position < end:
+            stop = min((position // PAGE + 1) * PAGE, end)
+            self._written += next(self._steps, 0)
+            seen = max(min(stop, self._written) - position, 0)
+            parts.append(self._raw[position : position + seen].ljust(stop - position, b"\0"))
+            position = stop
+        return b"".join(parts)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill a buffer the same way."""
+        data = self.read(position, buffer.nbytes)
+        buffer[: len(data)] = data
+        return len(data)
+
 
 _BASE = 1 << 30
 _STEPS = st.lists(st.sampled_from([0, 0, 1, 7, 64, 150, 400, 3000]), max_size=120)

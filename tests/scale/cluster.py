@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from jobs.launch.jars import spark_home
 from tests.scale.servers import ADDRESS, running, wait_for_port
-from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import free_port, wait_until
 
 WORKERS = {"worker-a": "127.0.0.2", "worker-b": "127.0.0.3"}
 _SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

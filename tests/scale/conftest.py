@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.scale.azure import AzureServer, azure_server
-from tests.scale.s3 import S3Server, s3_server
+from tests.scale.servers import AzureServer, S3Server, azure_server, s3_server
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,23 @@
 """Servers that tests start on this machine's own address, and stop again."""
 
+import json
 import os
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+from urllib.request import urlopen
 
-from tests.support.waiting import wait_until
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from pyarrow.fs import FileSelector, FileSystem
+
+from jobs.launch.jars import spark_home
+from jobs.storage.azure import AzureSettings, azure_filesystem
+from tests.support.published import Module, azurite, class_path
+from tests.support.waiting import free_port, wait_until
 
 ADDRESS = "127.0.0.1"
 _STOP_SECONDS = 20
@@ -53,3 +62,252 @@ def _is_listening(port: int) -> bool:
 
 def _complaint(port: int, log: Path) -> str:
     return f"no server came up on port {port}: {log.read_text(errors='replace')[-2000:]}"
+
+
+S3PROXY = Module("org.gaul", "s3proxy", "4.1.0", "jar-with-dependencies")
+ACCESS_KEY = "an-access-key-of-tests"
+SECRET_KEY = "a-secret-key-that-nobody-may-read"  # noqa: S105 - of a server that lives as long as a test
+BUCKET = "rocketmq"
+
+
+class S3Server(NamedTuple):
+    """Where it listens, and where its objects lie."""
+
+    port: int
+    folder: Path
+
+    @property
+    def spark_options(self) -> list[str]:
+        settings = {
+            "endpoint": f"http://{ADDRESS}:{self.port}",
+            "access.key": ACCESS_KEY,
+            "secret.key": SECRET_KEY,
+            "path.style.access": "true",
+            "endpoint.region": "us-east-1",
+        }
+        return [word for name, value in settings.items() for word in ("--conf", f"spark.hadoop.fs.s3a.{name}={value}")]
+
+    @property
+    def hadoop_options(self) -> dict[str, str]:
+        settings = (word.removeprefix("spark.hadoop.").partition("=") for word in self.spark_options[1::2])
+        return {name: value for name, _, value in settings}
+
+    def uri(self, *names: str) -> str:
+        return "/".join((f"s3a://{BUCKET}", *names))
+
+    def path(self, *names: str) -> Path:
+        return self.folder.joinpath(BUCKET, *names)
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    port = free_port()
+    objects = folder / "objects"
+    (objects / BUCKET).mkdir(parents=True)
+    settings = folder / "s3proxy.conf"
+    settings.write_text(
+        f"s3proxy.endpoint=http://{ADDRESS}:{port}\ns3proxy.authorization=aws-v4\n"
+        f"s3proxy.identity={ACCESS_KEY}\ns3proxy.credential={SECRET_KEY}\n"
+        f"jclouds.provider=filesystem-nio2\njclouds.identity=local\njclouds.credential=local\n"
+        f"jclouds.filesystem.basedir={objects}\n",
+        encoding="utf-8",
+    )
+    log = folder / "s3proxy.log"
+    command = [
+        "java",
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-jar",
+        str(class_path(S3PROXY.name, [S3PROXY])[0]),
+        "--properties",
+        str(settings),
+    ]
+    with running(command, log) as process:
+        wait_for_port(port, process, log)
+        yield S3Server(port, objects)
+
+
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
+CONTAINER = "rocketmq"
+
+
+class AzureServer(NamedTuple):
+    """Where it listens, and what it holds."""
+
+    port: int
+    filesystem: FileSystem
+
+    @property
+    def options(self) -> dict[str, str]:
+        key = f"fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net"
+        return {key: KEY, "fs.azure.endpoint": f"http://{ADDRESS}:{self.port}"}
+
+    @staticmethod
+    def uri(*names: str) -> str:
+        return "/".join((f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net", *names))
+
+    def upload(self, folder: Path, prefix: str) -> None:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                with self.filesystem.open_output_stream(f"{CONTAINER}/{prefix}/{path.relative_to(folder)}") as out:
+                    out.write(path.read_bytes())
+
+    def download(self, prefix: str, folder: Path) -> None:
+        root = f"{CONTAINER}/{prefix}/"
+        for info in self.filesystem.get_file_info(FileSelector(root, recursive=True)):
+            if info.is_file:
+                path = folder / info.path.removeprefix(root)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with self.filesystem.open_input_stream(info.path) as file:
+                    path.write_bytes(file.read())
+
+
+@contextmanager
+def azure_server(folder: Path) -> Iterator[AzureServer]:
+    program = azurite()
+    port, log = free_port(), folder / "azurite.log"
+    listening = ["--blobHost", ADDRESS, "--blobPort", str(port)]
+    own = ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck", "--silent"]
+    with running([str(program), *listening, *own], log) as process:
+        wait_for_port(port, process, log)
+        settings = AzureSettings(ACCOUNT, KEY, None, f"http://{ADDRESS}:{port}")
+        filesystem = azure_filesystem(settings)
+        filesystem.create_dir(CONTAINER)
+        yield AzureServer(port, filesystem)
+
+
+_SECONDS = 240  # of a busy machine
+HADOOP = Module("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 has the rest of it
+_JVM = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+_DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+
+
+class Hdfs(NamedTuple):
+    """Where its name node listens, and its configuration as users have it."""
+
+    port: int
+    http_port: int
+    folder: Path
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "conf"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"dfs.namenode.http-address": f"{ADDRESS}:{self.http_port}"}
+
+    @property
+    def spark_options(self) -> list[str]:
+        return [word for name, value in self.options.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
+
+    def uri(self, path: str) -> str:
+        return f"hdfs://{ADDRESS}:{self.port}{path}"
+
+    def shell(self, *arguments: str) -> None:
+        """Run `hdfs dfs …`, as the user who may do everything."""
+        command = [*_JVM, "-cp", _class_path(self.conf), "org.apache.hadoop.fs.FsShell", *arguments]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if answer.returncode:
+            raise OSError(f"{arguments}: {answer.stderr[-2000:]}")
+
+
+def _class_path(conf: Path) -> str:
+    return f"{conf}:{class_path(HADOOP.name, [HADOOP])[0]}:{spark_home() / 'jars'}/*"
+
+
+@contextmanager
+def hdfs(folder: Path) -> Iterator[Hdfs]:
+    started = Hdfs(free_port(), free_port(), folder)
+    started.conf.mkdir()
+    _write(started.conf / "core-site.xml", {"fs.defaultFS": started.uri(""), "hadoop.tmp.dir": str(folder / "tmp")})
+    nodes = {f"dfs.datanode.{name}": f"{ADDRESS}:{free_port()}" for name in ("address", "http.address", "ipc.address")}
+    settings = {"dfs.replication": "1", "dfs.datanode.hostname": ADDRESS, "dfs.blocksize": "1048576"}
+    _write(started.conf / "hdfs-site.xml", {**settings, **started.options, **nodes})
+    command = [*_JVM, "-cp", _class_path(started.conf)]
+    format_log = subprocess.run([*command, _NAME_NODE, "-format"], capture_output=True, text=True, check=False)
+    if format_log.returncode:
+        raise OSError(format_log.stderr[-2000:])
+    with ExitStack() as stack:
+        name_node = stack.enter_context(running([*command, _NAME_NODE], folder / "name-node.log"))
+        wait_for_port(started.http_port, name_node, folder / "name-node.log")
+        stack.enter_context(running([*command, _DATA_NODE], folder / "data-node.log"))
+        _wait_for_data_node(started.http_port, folder / "data-node.log")
+        yield started
+
+
+def _write(path: Path, settings: Mapping[str, str]) -> None:
+    properties = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items())
+    path.write_text(f"<configuration>{''.join(properties)}</configuration>")
+
+
+def _wait_for_data_node(http_port: int, log: Path) -> None:
+    """Ask the name node until it knows one; its log holds errors alone."""
+    state = f"http://{ADDRESS}:{http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+
+    def is_there() -> bool:
+        with urlopen(state) as answer:
+            beans = json.load(answer)["beans"]  # none while it starts
+        return bool(beans) and bool(beans[0]["NumLiveDataNodes"])
+
+    wait_until(is_there, lambda: f"the data node did not come up: {log.read_text(errors='replace')[-2000:]}")
+
+
+_ICEBERG, _VERSION = "org.apache.iceberg", "1.10.1"
+_SERVLET = [Module(_ICEBERG, "iceberg-core", _VERSION, "tests")]
+_NEEDED = [
+    Module(_ICEBERG, "iceberg-core", _VERSION),
+    Module("org.eclipse.jetty", "jetty-servlet", "11.0.26"),
+    Module("org.xerial", "sqlite-jdbc", "3.50.3.0"),
+]
+_OF_SPARK = ("hadoop-client-*", "py4j-*", "commons-logging-*", "slf4j-api-*")
+
+
+def fetched_iceberg() -> list[Path]:
+    servlet = class_path("iceberg-rest-servlet", _SERVLET)
+    return [*servlet, *class_path("iceberg-rest", _NEEDED, transitive=True)]
+
+
+@contextmanager
+def rest_catalog(folder: Path) -> Iterator[str]:
+    """Start the catalog in a JVM of its own, and yield its address."""
+    jars = spark_home() / "jars"
+    port, token, process = launch_gateway(
+        jarpath=str(next(jars.glob("py4j-*.jar"))),
+        classpath=":".join(
+            map(str, [*fetched_iceberg(), *(jar for name in _OF_SPARK for jar in jars.glob(f"{name}.jar"))])
+        ),
+        die_on_exit=True,
+        enable_auth=True,
+        return_proc=True,
+        javaopts=["-Xmx512m", "-XX:+UseSerialGC"],
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+    try:
+        yield f"http://{ADDRESS}:{_listening(gateway, folder)}"
+    finally:
+        gateway.close()
+        process.kill()
+        process.wait()
+        process.stdin.close()
+
+
+def _listening(gateway: JavaGateway, folder: Path) -> int:
+    java, iceberg, jetty = gateway.jvm, gateway.jvm.org.apache.iceberg, gateway.jvm.org.eclipse.jetty
+    settings = java.java.util.HashMap()
+    settings["uri"] = f"jdbc:sqlite:{folder}/rest.db"
+    settings["warehouse"] = str(folder / "warehouse")
+    settings["jdbc.schema-version"] = "V1"
+    catalog = iceberg.jdbc.JdbcCatalog()
+    catalog.setConf(java.org.apache.hadoop.conf.Configuration())
+    catalog.initialize("rest", settings)
+    port = free_port()
+    server = jetty.server.Server(java.java.net.InetSocketAddress(ADDRESS, port))
+    context = jetty.servlet.ServletContextHandler()
+    servlet = iceberg.rest.RESTCatalogServlet(iceberg.rest.RESTCatalogAdapter(catalog))
+    context.addServlet(jetty.servlet.ServletHolder(servlet), "/*")
+    server.setHandler(context)
+    server.start()
+    return port

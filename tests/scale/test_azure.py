@@ -20,8 +20,8 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
-from tests.scale.azure import ACCOUNT, CONTAINER, KEY, AzureServer
 from tests.scale.commands import expected_rows
+from tests.scale.servers import ACCOUNT, CONTAINER, KEY, AzureServer
 from tests.support.commands import runner
 from tests.support.lakes import table_of
 from tests.support.stores import records_of, segments_of

@@ -16,7 +16,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.scale.commands import expected_rows, in_one_application
-from tests.scale.hdfs import Hdfs, hdfs
+from tests.scale.servers import Hdfs, hdfs
 from tests.support.commands import Run, runner
 from tests.support.lakes import raw_rows, rows_of
 

@@ -14,8 +14,7 @@ from jobs.lake.iceberg_target import Target
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from tests.jobs.lake.test_iceberg import configure, rows
-from tests.scale.iceberg_rest import rest_catalog
-from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.scale.servers import ACCESS_KEY, SECRET_KEY, S3Server, rest_catalog
 from tests.support.broker import Broker, some_records
 from tests.support.commands import runner
 from tests.support.lakes import table_of

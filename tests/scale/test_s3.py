@@ -23,7 +23,7 @@ from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.golden import StoreOf
 from tests.scale.commands import expected_rows, rmq_lake
-from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.scale.servers import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.support.commands import Run, runner
 from tests.support.lakes import table_of
 

@@ -8,9 +8,7 @@ from jobs.launch.places import cache
 from tests.golden import StoreOf
 from tests.sampling import some_often
 from tests.scale.commands import rmq_lake
-from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-
-pytestmark = pytest.mark.cluster
+from tests.scale.servers import ACCESS_KEY, SECRET_KEY, S3Server
 
 STORE = "b533-base"
 REGION = "us-east-1"

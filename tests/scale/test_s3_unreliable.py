@@ -24,12 +24,10 @@ from tests.golden import StoreOf
 from tests.sampling import some_often
 from tests.scale.commands import expected_rows
 from tests.scale.flaky import KINDS, flaky, one_in
-from tests.scale.s3 import S3Server
+from tests.scale.servers import S3Server
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import raw_rows
 from tests.support.other_engine import WITH_VECTORS
-
-pytestmark = pytest.mark.cluster
 
 STORE = "b533-base"
 OFFSETS = "SELECT physical_offset FROM {} ORDER BY physical_offset"

@@ -50,9 +50,8 @@ from rmq_formats.trace import TRACE_TOPIC, decode_traces
 from tests.golden import unpack_situation
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import KEYS, Broker, some_records
-from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of
+from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of, said, taken
 from tests.support.stores import records_of, segments_of
-from tests.support.tiers import said, taken
 
 T = TypeVar("T")
 

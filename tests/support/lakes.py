@@ -1,6 +1,7 @@
 """A lake as readers see it that are not Spark, and what lies in it besides."""
 
 import json
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -160,3 +161,51 @@ def cut_back_after_a_run(folder: Path, release: str) -> tuple[Broker, IngestRequ
     broker.truncate(taken_back[5].physical_offset)
     broker.append(some_records(40, seed=3))
     return broker, asked
+
+
+BROKER = "212d6b50_DefaultCluster/b0"
+Place = tuple[str, int, int]  # topic, queue and offset in it
+
+
+def files(tier: Path, queue: str, kind: str = "COMMIT_LOG") -> list[Path]:
+    return sorted((tier / BROKER / queue / kind).iterdir(), key=lambda path: path.name[-20:])
+
+
+def said(answers: Path) -> list[Place]:
+    queues = json.loads(answers.read_text())["beforeStop"]["queues"]
+    found = []
+    for name, queue in queues.items():
+        topic, _, number = name.rpartition("/")
+        found += [(topic, int(number), offset) for offset in range(queue["min"], queue["max"])]
+    return sorted(found)
+
+
+def taken(lake: Path) -> list[Place]:
+    return sorted((row["topic"], row["queue_id"], row["queue_offset"]) for row in rows_of(lake, "tiered"))
+
+
+SLOTS, ENTRIES = 100, 20  # of every golden store
+ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
+
+
+def real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
+    found = []
+    for ordinal, path in enumerate(sorted((store / "index").iterdir())):
+        content = path.read_bytes()
+        (count,) = struct.unpack_from(">i", content, 36)
+        found += [
+            (ordinal, number, *ENTRY.unpack_from(content, 40 + 4 * SLOTS + 20 * number)) for number in range(1, count)
+        ]
+    return found
+
+
+def lake_entries(lake: Path) -> list[tuple[int, int, int, int, int, int]]:
+    columns = ["index_file", "entry", "key_hash", "physical_offset", "time_diff_s", "prev_entry"]
+    table = table_of(lake / "index_entries", columns)
+    return sorted(tuple(row[column] for column in columns) for row in table.to_pylist())
+
+
+def newest_headers(lake: Path) -> list[dict[str, Any]]:
+    rows = table_of(lake / "index_files").to_pylist()
+    newest = {row["index_file"]: row for row in sorted(rows, key=lambda row: row["run"])}
+    return [newest[ordinal] for ordinal in sorted(newest)]

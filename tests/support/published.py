@@ -103,15 +103,13 @@ def _npm(place: Path, command: str, made: str, *arguments: str) -> None:
 
 def main() -> None:
     from tests.oracle.releases import IN_EVERY_RUN, class_path_of
-    from tests.scale import iceberg_rest
-    from tests.scale.hdfs import HADOOP
-    from tests.scale.s3 import S3PROXY
+    from tests.scale.servers import HADOOP, S3PROXY, fetched_iceberg
 
     for release in IN_EVERY_RUN:
         class_path_of(release)
     for server in (HADOOP, S3PROXY):
         class_path(server.name, [server])
-    iceberg_rest.fetched()
+    fetched_iceberg()
     axe()
     azurite()
 

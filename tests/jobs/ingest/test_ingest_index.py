@@ -19,9 +19,18 @@ from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
-from tests.support.index_rows import ENTRIES, ENTRY, SLOTS, lake_entries, newest_headers, real_entries
 from tests.support.killing import wrong_entries
-from tests.support.lakes import ingest_store, request_of, table_of
+from tests.support.lakes import (
+    ENTRIES,
+    ENTRY,
+    SLOTS,
+    ingest_store,
+    lake_entries,
+    newest_headers,
+    real_entries,
+    request_of,
+    table_of,
+)
 from tests.support.meanwhile import preceded
 from tests.support.stores import flip, records_of, segments_of
 

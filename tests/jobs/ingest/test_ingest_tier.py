@@ -13,8 +13,7 @@ from jobs.lake.runs import known_logs, known_stores
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.support.commands import overwrite
-from tests.support.lakes import ingest_store, rows_of
-from tests.support.tiers import BROKER, files, said, taken
+from tests.support.lakes import BROKER, files, ingest_store, rows_of, said, taken
 
 _OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation", "record_crc"}
 

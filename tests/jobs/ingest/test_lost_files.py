@@ -25,8 +25,7 @@ from tests.support.killing import (
     rewritten_store,
     vacuumed_before_commit,
 )
-from tests.support.lakes import ingest_store, rows_of, state_without_locks
-from tests.support.tiers import said, taken
+from tests.support.lakes import ingest_store, rows_of, said, state_without_locks, taken
 
 
 def run(root: Path) -> Summary:

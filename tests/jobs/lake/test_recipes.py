@@ -10,8 +10,7 @@ import pytest
 from tests.documentation import ROOT
 from tests.golden import SITUATIONS, StoreOf
 from tests.support.lakes import ingest_store
-from tests.support.recipe_data import make_recipe_data
-from tests.support.recipes import RECIPES, TEXT, Recipe, show_tables
+from tests.support.recipes import RECIPES, TEXT, Recipe, make_recipe_data, show_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

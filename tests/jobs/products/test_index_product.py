@@ -26,8 +26,7 @@ from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.release import Release, release_at, rules_of
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
-from tests.support.index_rows import lake_entries, newest_headers, real_entries
-from tests.support.lakes import Options, request_of, table_of
+from tests.support.lakes import Options, lake_entries, newest_headers, real_entries, request_of, table_of
 from tests.support.stores import log_folders
 
 Row = dict[str, Any]

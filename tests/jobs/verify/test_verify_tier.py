@@ -12,8 +12,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.tier_index import ENTRY, HEADER, SLOT
 from tests.support.commands import Run, overwrite, without_spark
-from tests.support.lakes import ingest_store, rows_of
-from tests.support.tiers import files
+from tests.support.lakes import files, ingest_store, rows_of
 
 
 def verified(tier: Path) -> Verdict:
