@@ -132,7 +132,7 @@ class _MessageStream:
 
     def _properties(self, *, may_be_junk: bool) -> str:
         random = self._random
-        # A delay that is no number, on the schedule topic, makes a broker skip the rest of the file: see test_poison.
+        # A delay that is no number, on the schedule topic, makes a broker skip the rest of the file: see test_crashes.
         if may_be_junk and random.random() < 0.05:
             return "".join(random.choice(_FRAGMENTS) for _ in range(random.randrange(30)))
         self._number += 1
