@@ -3,15 +3,17 @@
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
 from jobs.browse.bodies import hex_lines, shown_body
+from jobs.browse.lake_lists import LakeLists
+from jobs.browse.lists import Lists
 from jobs.browse.pictures import histogram_marks, store_picture
-from jobs.browse.subject import Place, opened
+from jobs.browse.store_lists import StoreLists
 from jobs.browse.templates import Words, rendered
 from jobs.browse.workers import Question, Reply
 from jobs.console.moments import GivenTime
@@ -21,14 +23,16 @@ from jobs.inspect.inspection import StoreReport, inspect_store
 from jobs.inspect.text import verdict
 from jobs.launch.failures import failures, one_line
 from jobs.query import lookups
+from jobs.query import story as stories
 from jobs.query.json_text import line, message_object
-from jobs.query.listing.model import Deadline, Listing, Page, Rows, Wanted
-from jobs.query.listing.of_lake import LakeListing
-from jobs.query.log_search import silent
+from jobs.query.lake_source import LakeSource
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME, whole_number
-from jobs.query.story import timeline
-from jobs.query.story.text import timeline_lines
+from jobs.query.pages import Deadline, position_of, read_page
+from jobs.query.place import Place, open_place
+from jobs.query.source import Source, silent, whole_number
+from jobs.query.store_source import StoreSource
+from jobs.query.story_text import timeline_lines
+from jobs.query.wanted import MAX_TIME, MIN_TIME, Wanted
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.consumequeue.unit import is_system_topic
@@ -54,7 +58,7 @@ class Pages:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._stack = ExitStack()
-        self._listing: Listing | None = None
+        self._lists: Lists | None = None
         self._snapshot = -1
         self._overview: StoreReport | None = None
         self._words = Words("en")
@@ -63,12 +67,12 @@ class Pages:
         """Return the answer to a question about the place as of a snapshot, which never decreases."""
         self._words = Words(question.language)
         try:
-            if snapshot != self._snapshot or self._listing is None:
+            if snapshot != self._snapshot or self._lists is None:
                 self._stack.close()
-                self._listing = self._overview = None
-                self._listing = self._stack.enter_context(opened(self._place))
+                self._lists = self._overview = None
+                self._lists = _lists_of(self._stack.enter_context(open_place(self._place)))
                 self._snapshot = snapshot
-            return self._view(question)(self._listing, question)
+            return self._view(question)(self._lists, question)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line(error))
         except failures() as error:
@@ -77,8 +81,8 @@ class Pages:
             traceback.print_exc(file=sys.stderr)
             return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line(error)}")
 
-    def _view(self, question: Question) -> Callable[[Listing, Question], Reply]:
-        views: Mapping[str, Callable[[Listing, Question], Reply]] = {
+    def _view(self, question: Question) -> Callable[[Lists, Question], Reply]:
+        views: Mapping[str, Callable[[Lists, Question], Reply]] = {
             "/": self._front,
             "/messages": self._messages,
             "/messages.ndjson": self._download,
@@ -99,15 +103,15 @@ class Pages:
     def _problem(self, status: int, problem: str, command: str = "") -> Reply:
         return self._page("problem.html", problem=problem, status=int(status), command=command)._replace(status=status)
 
-    def _no_such_page(self, _listing: Listing, _question: Question) -> Reply:
+    def _no_such_page(self, _lists: Lists, _question: Question) -> Reply:
         return self._problem(HTTPStatus.NOT_FOUND, self._words("There is no such page."))
 
     # the front
 
-    def _front(self, listing: Listing, _question: Question) -> Reply:
+    def _front(self, lists: Lists, _question: Question) -> Reply:
         """Show the store to scale, or the lake's stores, runs and growth."""
-        if isinstance(listing, LakeListing):
-            return self._page("front_lake.html", **_lake_overview(listing))
+        if isinstance(lists, LakeLists):
+            return self._page("front_lake.html", **_lake_overview(lists))
         if self._overview is None:
             conf = read_broker_conf(self._place.broker_conf)
             folders = log_directories(self._place.commitlog, conf)
@@ -124,14 +128,15 @@ class Pages:
 
     # messages
 
-    def _messages(self, listing: Listing, question: Question) -> Reply:
+    def _messages(self, lists: Lists, question: Question) -> Reply:
         """Show messages, newest first, and how many were stored when."""
-        wanted, before = _wanted(question), question.query.get("before")
+        wanted, given = _wanted(question), question.query.get("before")
+        before = None if given is None else position_of(given)
         asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
-        histogram = listing.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
-        page = listing.page(wanted, before, _PAGE, Deadline(_SECONDS))
-        topics = _topics_to_pick(listing)
-        has_topic = page.messages or wanted.topic is None or listing.source.has_topic(wanted.topic)
+        histogram = lists.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
+        page = read_page(lists.source, wanted, before, _PAGE, Deadline(_SECONDS))
+        topics = _topics_to_pick(lists)
+        has_topic = page.messages or wanted.topic is None or lists.source.has_topic(wanted.topic)
         similar = [] if has_topic else get_close_matches(str(wanted.topic), topics, _SUGGESTED)
         return self._page(
             "messages.html",
@@ -140,53 +145,52 @@ class Pages:
             topics=topics,
             similar=similar,
             has_topic=has_topic,
-            lacking=listing.source.lacking,
-            rows=[(f"/message?{urlencode({'at': one.position})}", one.message) for one in page.messages],
+            lacking=lists.source.lacking,
+            rows=[(f"/message?at={position_text(one)}", one) for one in page.messages],
             following="" if page.next is None else f"/messages?{urlencode({**asked, 'before': page.next})}",
             histogram=histogram,
             marks=histogram_marks(histogram, "/messages", asked.items()) if histogram else (),
             download=f"/messages.ndjson?{urlencode(asked)}",
-            command=self._place.query("list", *_options(asked), *(("--before", before) if before else ())),
+            command=self._place.query("list", *_options(asked), *(("--before", given) if given else ())),
         )
 
-    def _download(self, listing: Listing, question: Question) -> Reply:
+    def _download(self, lists: Lists, question: Question) -> Reply:
         """Send messages of a list, one JSON object a line, as `query list --json` prints it."""
-        page: Page = listing.page(_wanted(question), question.before, _DOWNLOADED, Deadline(_SECONDS))
-        lines = "".join(line("message", message_object(found.message)) for found in page.messages)
+        page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, Deadline(_SECONDS))
+        lines = "".join(line("message", message_object(found)) for found in page.messages)
         return Reply(lines.encode(), next=page.next)
 
-    def _find(self, listing: Listing, question: Question) -> Reply:
+    def _find(self, lists: Lists, question: Question) -> Reply:
         """Lead to the message that an id, a key or an offset names, or say why there is none."""
         text = question.query.get("id", "").strip()
-        found = _at_offset(listing, text)
+        found = _at_offset(lists, text)
         reason = ""
         if found is None:
-            answer = timeline.by_id(listing.source, text, question.query.get("topic") or None)
+            answer = stories.by_id(lists.source, text, question.query.get("topic") or None)
             reason = answer.reason.text if answer.reason is not None else ""
-            if len({message.origin for message in answer.messages}) > 1:
+            if len({message.record.physical_offset for message in answer.messages}) > 1:
                 return Reply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
             found = next(iter(answer.messages), None)
         if found is not None:
-            position = urlencode({"at": listing.position(found)})
-            return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?{position}")
+            return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?at={position_text(found)}")
         problem = f"No message has {text[:60]!r} as an id or a key, and none begins at such an offset: {reason}"
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query("message", "-i", text))
 
-    def _message(self, listing: Listing, question: Question) -> Reply:
+    def _message(self, lists: Lists, question: Question) -> Reply:
         """Show one message: its story, body, bytes and the index that leads to it."""
         at = question.query.get("at", "")
-        message = _message_at(listing, at)
-        story = next(timeline.stories(listing.evidence, [message]))
+        message = message_at(lists.source, at)
+        told = next(stories.stories(lists.source, [message]))
         raw = encode_record(message.record)
         # In a lake a chain is looked for among all entries, so only on request.
         has_chains = "chains" in question.query or not self._place.is_lake
         return self._page(
             "message.html",
             message=message,
-            story=story,
-            lines=list(timeline_lines(story, None)),
-            positions={copy.message.record.physical_offset: listing.position(copy.message) for copy in story.copies},
-            chains=list(listing.chains(message)) if has_chains else (),
+            story=told,
+            lines=list(timeline_lines(told, None)),
+            positions={copy.message.record.physical_offset: position_text(copy.message) for copy in told.copies},
+            chains=list(lists.chains(message)) if has_chains else (),
             shown=shown_body(message, question.query.get("body")),
             fields=_fields(message, raw),
             size=len(raw),
@@ -194,17 +198,17 @@ class Pages:
             command=self._place.query("story", message.message_id),
         )
 
-    def _body(self, listing: Listing, question: Question) -> Reply:
+    def _body(self, lists: Lists, question: Question) -> Reply:
         """Send a body as its producer sent it, as a file; as it is stored where it cannot be inflated within limits."""
-        message = _message_at(listing, question.query.get("at", ""))
+        message = message_at(lists.source, question.query.get("at", ""))
         inflated = message.body_within(_LARGEST_DOWNLOAD)
         return Reply(bytes(message.record.body if inflated is None else inflated))
 
     # tables
 
-    def _topics(self, listing: Listing, question: Question) -> Reply:
+    def _topics(self, lists: Lists, question: Question) -> Reply:
         """Show the topics; those of the broker itself on request."""
-        rows = listing.topics()
+        rows = lists.topics()
         shown = (
             rows.rows
             if _SHOW_SYSTEM in question.query
@@ -219,18 +223,17 @@ class Pages:
             command="" if rows.sql else self._place.command("inspect", "{}"),
         )
 
-    def _groups(self, listing: Listing, _question: Question) -> Reply:
+    def _groups(self, lists: Lists, _question: Question) -> Reply:
         """Show how far the consumer groups are."""
-        rows = listing.groups()
+        rows = lists.groups()
         command = "" if rows.sql else self._place.query("mqadmin", "consumerProgress")
         return self._page("rows.html", title="consumer groups", table=rows, command=command)
 
-    def _unfinished(self, listing: Listing, _question: Question) -> Reply:
+    def _unfinished(self, lists: Lists, _question: Question) -> Reply:
         """Show what waits or has failed: dead letters, transactions without an end, timers."""
-        tables: Sequence[tuple[str, Rows]] = listing.unfinished()
-        return self._page("unfinished.html", shown=tables)
+        return self._page("unfinished.html", shown=lists.unfinished())
 
-    def _table(self, listing: Listing, question: Question) -> Reply:
+    def _table(self, lists: Lists, question: Question) -> Reply:
         """Show the rows of a table of a lake."""
         name = question.path.removeprefix("/tables/")
         column, part = (question.query.get(one, "") for one in ("column", "holds"))
@@ -242,7 +245,7 @@ class Pages:
         skip = whole_number(question.query.get("skip", "0"))
         if skip is None:
             raise UnsupportedFormat(f"{question.query['skip'][:40]!r} is not a row number")
-        tables, rows = listing.tables(), listing.table(name, filters, skip, _PAGE + 1)
+        tables, rows = lists.tables(), lists.table(name, filters, skip, _PAGE + 1)
         more = f"{path}?{urlencode({**filters, 'skip': skip + _PAGE})}" if len(rows.rows) > _PAGE else ""
         return self._page(
             "rows.html",
@@ -255,24 +258,24 @@ class Pages:
         )
 
 
-def _topics_to_pick(listing: Listing) -> list[str]:
+def _topics_to_pick(lists: Lists) -> list[str]:
     """Return the topics that users made; none of a lake that would be read for too long."""
-    if isinstance(listing, LakeListing) and listing.messages > _MOST_FOR_TOPICS:
+    if isinstance(lists, LakeLists) and lists.messages > _MOST_FOR_TOPICS:
         return []
-    return sorted(topic for topic in listing.source.topics() if not is_system_topic(topic))
+    return sorted(topic for topic in lists.source.topics() if not is_system_topic(topic))
 
 
-def _lake_overview(listing: LakeListing) -> dict[str, object]:
-    histogram = listing.histogram(Wanted(), _SLOTS, Deadline(1))
+def _lake_overview(lists: LakeLists) -> dict[str, object]:
+    histogram = lists.histogram(Wanted(), _SLOTS, Deadline(1))
     return {
-        "stores": listing.stores(),
-        "gaps": listing.gaps(),
-        "losses": listing.losses(),
-        "messages": listing.messages,
-        "growth": listing.growth(_SLOTS),
+        "stores": lists.stores(),
+        "gaps": lists.gaps(),
+        "losses": lists.losses(),
+        "messages": lists.messages,
+        "growth": lists.growth(_SLOTS),
         "histogram": histogram,
         "marks": histogram_marks(histogram, "/messages", ()) if histogram else (),
-        "tables": listing.tables(),
+        "tables": lists.tables(),
     }
 
 
@@ -301,19 +304,38 @@ def _options(asked: Mapping[str, str]) -> Iterator[str]:
         yield from (names.get(name, f"--{name}"), value)
 
 
-def _at_offset(listing: Listing, text: str) -> Message | None:
+def _at_offset(lists: Lists, text: str) -> Message | None:
     """Return the message at a physical offset, or at TOPIC/QUEUE/OFFSET; None where the text is neither."""
     number, place = whole_number(text), _QUEUE_PLACE.fullmatch(text)
     if number is not None:
-        return listing.source.at(number, None)
+        return lists.source.by_offset(number)
     if place is None:
         return None
-    found = lookups.by_offset(listing.source, place[1], int(place[2]), int(place[3]))
+    found = lookups.by_offset(lists.source, place[1], int(place[2]), int(place[3]))
     return next(iter(found.messages), None)
 
 
-def _message_at(listing: Listing, position: str) -> Message:
-    message = listing.at(position)
+def _lists_of(source: Source) -> Lists:
+    if isinstance(source, StoreSource):
+        return StoreLists(source)
+    assert isinstance(source, LakeSource)
+    return LakeLists(source)
+
+
+def position_text(message: Message) -> str:
+    """Return the text by which a page names a message: its offset; of one that was taken back, also its store time."""
+    offset, time = message.record.physical_offset, message.record.store_timestamp
+    return str(offset) if message.superseded_by_run is None else f"{offset}.{time}"
+
+
+def message_at(source: Source, position: str) -> Message:
+    """Return the message that a page names."""
+    offset, dot, time = position.partition(".")
+    if dot and isinstance(source, LakeSource):
+        same = f"physical_offset = {position_of(offset)} AND store_timestamp = {position_of(time)}"
+        message = next(source.superseded(same), None)
+    else:
+        message = source.by_offset(position_of(position))
     if message is None:
         raise UnsupportedFormat(f"no message begins at {position}")
     return message

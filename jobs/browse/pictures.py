@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from jobs.browse.lists import Histogram
 from jobs.console.severity import Severity, worst_of
 from jobs.inspect.inspection import StoreReport
 from jobs.query.json_text import iso_time
-from jobs.query.listing.model import Histogram
 
 WIDTH = 1000
 HEIGHT = 100  # of a histogram

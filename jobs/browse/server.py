@@ -15,10 +15,10 @@ import uvicorn
 
 from jobs.browse.application import Application
 from jobs.browse.safety import Door
-from jobs.browse.subject import Place, opened
 from jobs.browse.workers import Workers
 from jobs.console.exit_codes import ExitCode
 from jobs.launch.errors import SetupError
+from jobs.query.place import Place, open_place
 
 HOST = "127.0.0.1"
 _PATIENCE = 2  # seconds that open answers get at the end
@@ -27,7 +27,7 @@ _LINES = 128  # of waiting connections
 
 def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
     """Serve the pages of a place until Ctrl-C or SIGTERM."""
-    with opened(place):  # errors of the place are raised before an address is printed
+    with open_place(place):  # errors of the place are raised before an address is printed
         pass
     with _listening(port) as listener, ExitStack() as stack:
         port = listener.getsockname()[1]

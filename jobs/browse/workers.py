@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from jobs.browse.subject import Place
+from jobs.query.place import Place
 
 _MOST = 8  # questions that are answered at the same time; others wait for their turn
 _KEPT = 2  # processes that wait for the next question
@@ -29,7 +29,7 @@ class Question(NamedTuple):
     path: str
     query: Mapping[str, str]
     language: str
-    before: str | None = None  # of a download: the position where the previous part ended
+    before: int | None = None  # of a download: the position where the previous part ended
 
 
 class Reply(NamedTuple):
@@ -38,7 +38,7 @@ class Reply(NamedTuple):
     content: bytes
     status: int = HTTPStatus.OK
     location: str = ""  # of a redirect
-    next: str | None = None  # of a download: the position where the next part begins
+    next: int | None = None  # of a download: the position where the next part begins
 
 
 class LateError(Exception):

@@ -17,10 +17,9 @@ from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
-from jobs.query.open_source import SourcePlace, open_stores, seeming_writers
+from jobs.query.place import Place, open_stores, seeming_writers
 from jobs.query.reasons import covered, unknown_topic
-from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, ask_each
-from jobs.query.source import Source as QuerySource
+from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, ask_each
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.sources import LATER
@@ -40,16 +39,12 @@ _AT_ONCE = 8  # items whose parts are on the disk at the same time, where they g
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """The source of an export: a store or a lake."""
+class Asked:
+    """The messages of an export: those of a store or a lake, of all topics or some."""
 
-    store: str | None = None
-    lake: str | None = None
-    commitlog: tuple[str, ...] = ()
-    broker: str | None = None  # whose messages of a lake; the label of a store's
-    release: Release | None = None
+    place: Place  # its broker is also the label of a store's messages
     topics: tuple[str, ...] = ()
-    is_verified: bool = False  # a lake's rows, by their records
+    is_verified: bool = False  # check a lake's rows by their records
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +79,23 @@ class Summary(NamedTuple):
 Choose: TypeAlias = "Callable[[Sequence[Item], Path, int], Chosen]"
 
 
-def plan(source: Source, options: Mapping[str, str]) -> Planned:
+def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
     """Return the items to read."""
-    if source.lake is not None:
-        lake = Lake(normalise(source.lake), options)
+    if asked.place.lake is not None:
+        lake = Lake(normalise(asked.place.lake), options)
         known = known_logs(lake)
-        of_broker = [one for one in known if source.broker in {None, one.broker}]
-        planned = _without_chosen(source, _lake_items(source, lake, known), of_broker)
-        return planned._replace(gaps=[*planned.gaps, *_lost_in_lake(source)])
-    store = list_store(source.store or "", commitlog=source.commitlog, options=options)
+        of_broker = [one for one in known if asked.place.broker in {None, one.broker}]
+        planned = _without_chosen(asked, _lake_items(asked, lake, known), of_broker)
+        return planned._replace(gaps=[*planned.gaps, *_lost_in_lake(asked)])
+    store = list_store(asked.place.store or "", commitlog=asked.place.commitlog or (), options=options)
     store.require_log()
-    label = source.broker or DEFAULT_BROKER
+    label = asked.place.broker or DEFAULT_BROKER
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     with StoreReader(store) as reader:
-        release = source.release or seeming_writers(reader).value.newest
+        release = asked.place.release or seeming_writers(reader).value.newest
         times = reader.segment_times
     items: list[Item] = [
-        LogItem(range_, release.property_parser, label, source.topics, {STORE_TIME: times[range_.base_offset]})
+        LogItem(range_, release.property_parser, label, asked.topics, {STORE_TIME: times[range_.base_offset]})
         for range_ in ranges
     ]
     gaps = [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
@@ -108,40 +103,38 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
     return Planned(items, gaps)
 
 
-def _lost_in_lake(source: Source) -> list[LeftOut]:
+def _lost_in_lake(asked: Asked) -> list[LeftOut]:
     """Return what runs found damaged, or did not find, in the logs of the stores that are exported."""
     from jobs.query.lake_source import open_lake_stores  # with SQL's engine
 
     with suppress(OtherBrokerError):  # which an empty export explains
         return [
             LeftOut(store.store.broker, lost.start, lost.end - lost.start, lost.text)
-            for store in open_lake_stores(source.lake or "", source.broker, source.release or NEWEST)
+            for store in open_lake_stores(asked.place.lake or "", asked.place.broker, asked.place.release or NEWEST)
             for lost in store.damage()
         ]
     return []
 
 
-def _without_chosen(source: Source, items: list[Item], known: Sequence[KnownStore]) -> Planned:
+def _without_chosen(asked: Asked, items: list[Item], known: Sequence[KnownStore]) -> Planned:
     """Return the plan with what runs did not choose: a gap where topics are asked for, else a note."""
-    left_out = [(one, reason) for one in known if (reason := one.chosen.left_out(source.topics))]
-    if not source.topics:
+    left_out = [(one, reason) for one in known if (reason := one.chosen.left_out(asked.topics))]
+    if not asked.topics:
         return Planned(items, [], tuple(f"{one.broker}: {reason}" for one, reason in left_out))
     return Planned(items, [LeftOut(one.broker, 0, one.chosen.until, reason) for one, reason in left_out])
 
 
-def _lake_items(source: Source, lake: Lake, known: Sequence[KnownStore]) -> list[Item]:
+def _lake_items(asked: Asked, lake: Lake, known: Sequence[KnownStore]) -> list[Item]:
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
-        raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", source.lake)
+        raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", asked.place.lake)
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
     if dropped - LATER:
         name = min(dropped - LATER)
-        raise OSError(
-            f"the lake's table {MESSAGES.name} has no column {name}: another engine has made it again without"
-        )
-    stores = tuple(_registered(lake, one) for one in known) if source.is_verified else ()
+        raise OSError(f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten it without")
+    stores = tuple(_registered(lake, one) for one in known) if asked.is_verified else ()
     return [
-        LakeItem(lake, file, source.broker, source.topics, dropped if source.is_verified else None, stores)
+        LakeItem(lake, file, asked.place.broker, asked.topics, dropped if asked.is_verified else None, stores)
         for file in sorted(files(lake, snapshot), key=_place)
     ]
 
@@ -199,16 +192,15 @@ def _summary(planned: Planned, parts: Sequence[Part], size: int, undecoded: Unde
     return Summary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
 
 
-def why_nothing(asked: Source, *, has_times: bool, has_condition: bool) -> Reason:
+def why_nothing(asked: Asked, *, has_times: bool, has_condition: bool) -> Reason:
     """Explain an empty export, as `query` does an empty answer: topics that are not there, else what the log covers."""
-    place = SourcePlace(asked.store, asked.lake, asked.commitlog, None, asked.broker, asked.release)
     with ExitStack() as stack:
         try:
-            sources = stack.enter_context(open_stores(place))
+            sources = stack.enter_context(open_stores(asked.place))
         except OtherBrokerError as error:
             return Reason(ReasonKind.OTHER_BROKER, str(error))
 
-        def explain(source: QuerySource) -> Answer:
+        def explain(source: Source) -> Answer:
             unknown = [unknown_topic(source, topic) for topic in asked.topics if not source.has_topic(topic)]
             if unknown:
                 return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))

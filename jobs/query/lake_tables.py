@@ -31,6 +31,12 @@ INDEX_ENTRIES = "index_entries"
 QUARANTINE = "quarantine"
 SUPERSEDED = "superseded_messages"
 RUNS = "runs"
+# Every table but messages, and but dead_letters, whose name a view has as well; to import them would load the compiler.
+LISTED = (
+    *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
+    *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
+)
+OURS = "total_size IS NOT NULL"  # rows that another engine has added lack it
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 
 
@@ -184,6 +190,15 @@ class LakeTables:
             raise OSError(f"{self._lake}: cannot read {found[0]}: {str(error).rpartition(': ')[2]}") from error
 
 
+def is_lake(location: str, options: Mapping[str, str]) -> bool:
+    """Return whether a location has a table of messages."""
+    try:
+        LakeTables(location, options)
+    except NotAStore:
+        return False
+    return True
+
+
 def _store_of(row: Mapping[str, Any]) -> LakeStore | None:
     """Return the store that all rows of a file belong to; None where its statistics do not show one."""
     columns = LakeStore._fields
@@ -205,7 +220,7 @@ def _refuse_other_types(table: DeltaTable) -> None:
     types = {field.name: field.type for field in ours.fields}
     for field in table.schema().fields:
         if types.get(field.name, field.type) != field.type:
-            reason = f"has another type of the column {field.name}: another engine has made it again"
+            reason = f"has another type of the column {field.name}: another engine has rewritten it"
             raise OSError(f"the lake's table {MESSAGES} {reason}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offset_id, by_unique_key
 from jobs.query.message import Message
-from jobs.query.open_source import SourcePlace, open_place
+from jobs.query.place import Place, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
@@ -51,5 +51,5 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     if (store is None) == (lake is None):
         raise ValueError("give store or lake, one of them")
     given = Release.of(release) if release else None
-    with open_place(SourcePlace(store, lake, None, broker_conf, broker, given, None, through_log)) as source:
+    with open_place(Place(store, lake, None, broker_conf, broker, given, None, through_log)) as source:
         yield source

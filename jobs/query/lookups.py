@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from jobs.query import reasons
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Reason, ReasonKind, Source
+from jobs.query.source import Answer, Reason, ReasonKind, Source
+from jobs.query.wanted import MAX_TIME, MIN_TIME
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.indexfile.keys import KeyKind
 
@@ -41,7 +42,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     """Find the messages of *topic* under *key*, the newest *limit*, or all for None, in the order of the log."""
     _refuse_none(limit)
     kind = KeyKind(kind)
-    found = source.find(kind, topic, key, *window)
+    found = source.by_key(kind, topic, key, *window)
     newest = list(islice(found, limit))
     if not newest:
         return Answer(reason=reasons.no_key(source, topic, key, kind, window.begin, window.end))
@@ -63,7 +64,7 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
     The broker gives the newest *limit* entries under the hash, a message as often as several of its keys have this
     hash; of these the client keeps those that have the key, and up to 4.9.2 it does not look at their topic.
     """
-    newest = list(islice(source.key_hits(topic, key, *window), limit))
+    newest = list(islice(source.by_entry(topic, key, *window), limit))
     kept = [message for message in _in_log_order(newest) if _is_kept(message, topic, key)]
     if kept:
         return Answer(kept)
@@ -94,7 +95,7 @@ def by_unique_key(
 ) -> Answer:
     """Find the message of *topic* with a producer's id: the one stored first, or all by their store times."""
     _refuse_none(limit)
-    found = _in_log_order(islice(source.find(KeyKind.UNIQUE, topic, unique_key), limit))
+    found = _in_log_order(islice(source.by_key(KeyKind.UNIQUE, topic, unique_key), limit))
     if not found:
         return Answer(reason=reasons.no_key(source, topic, unique_key, KeyKind.UNIQUE))
     if not source.release.by_unique_key_keeps_all and limit is not None:
@@ -116,7 +117,7 @@ def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | Non
     named = reasons.offset_id(text)
     if named is None:
         return None
-    message = source.at(named.physical_offset, None if any_host else named.host)
+    message = source.by_offset(named.physical_offset)
     return message if any_host or message is None or message.record.store_host == named.host else None
 
 
@@ -125,7 +126,7 @@ def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
     if named is None:
         return reasons.no_id(text)
     if not any_host:
-        message, hosts = source.at(named.physical_offset, named.host), source.hosts()
+        message, hosts = source.by_offset(named.physical_offset), source.hosts()
         if message is not None:
             return reasons.other_broker(source, text, named, sorted({*hosts, message.record.store_host}))
         if named.host not in hosts:
@@ -139,7 +140,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     if at_offset is not None:
         return Answer([at_offset])
     for candidate in [topic] if topic else sorted(source.topics_of(text)):
-        found = _in_log_order(islice(source.find(KeyKind.UNIQUE, candidate, text), UNIQUE_KEY_LIMIT))
+        found = _in_log_order(islice(source.by_key(KeyKind.UNIQUE, candidate, text), UNIQUE_KEY_LIMIT))
         if found:
             return Answer(found[:1])
     reason = _no_offset_id(source, text, any_host=any_host)

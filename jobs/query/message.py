@@ -18,21 +18,20 @@ LARGEST_BODY = 4 << 20  # bytes of a body when inflated: what a broker takes by 
 class Message:
     """A record and what a client makes of it."""
 
-    def __init__(self, record: MessageRecord, release: Release, store_id: str | None = None) -> None:
-        """Keep *record*, of the store *store_id* in a lake; nothing is parsed before it is asked for."""
+    def __init__(self, record: MessageRecord, release: Release, superseded_by_run: int | None = None) -> None:
+        """
+        Keep *record*; properties are parsed when they are first needed, by the rule of *release*.
+
+        *superseded_by_run*: the run of a lake that found other bytes in its place, as its broker took it back.
+        """
         self.record = record
         self.release = release
-        self.store_id = store_id
+        self.superseded_by_run = superseded_by_run
 
     def __repr__(self) -> str:
         """Name its topic and its places, as an interactive session shows it."""
         one = self.record
         return f"<Message of {self.topic}, queue {one.queue_id} offset {one.queue_offset}, at {one.physical_offset}>"
-
-    @property
-    def origin(self) -> tuple[str, int]:
-        """The store and the place in its log; no two messages of one source have the same."""
-        return self.store_id or "", self.record.physical_offset
 
     @cached_property
     def topic(self) -> str:

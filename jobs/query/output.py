@@ -80,7 +80,7 @@ class Printer:
                 f"damaged: its CRC is {computed:08x}, the record states {stored:08x}; it is shown as it is stored"
             )
         is_shown_raw = self.as_json or not sys.stdout.isatty()
-        return message if is_shown_raw else TerminalMessage(message.record, message.release, message.store_id)
+        return message if is_shown_raw else TerminalMessage(message.record, message.release)
 
     def note(self, sentence: str) -> None:
         """Say something beside the answer, once."""

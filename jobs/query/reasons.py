@@ -10,8 +10,16 @@ from datetime import UTC
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
-from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind, Source
+from jobs.query.source import (
+    EXPLAINED_BY,
+    Coverage,
+    Occurrence,
+    Reason,
+    ReasonKind,
+    Source,
+)
 from jobs.query.transactions import half_end
+from jobs.query.wanted import MAX_TIME, MIN_TIME
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError
@@ -105,7 +113,7 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
 def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
     """Explain that no message of any topic has *key*."""
     named = offset_id(key) if kind is KeyKind.UNIQUE else None
-    if named is not None and named.host in source.hosts() and source.at(named.physical_offset, named.host):
+    if named is not None and named.host in source.hosts() and source.by_offset(named.physical_offset):
         text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.lacks}" if source.lacks else ""
@@ -239,7 +247,7 @@ def _age(one: Occurrence) -> tuple[int, int]:
 
 def _places(seen: list[Occurrence], *, is_part: bool) -> str:
     """Name how many messages were seen, each once whatever its keys, and the oldest; of a part, one of them."""
-    count = len({(one.message.store_id, one.message.record.physical_offset) for one in seen})
+    count = len({(one.message.record.physical_offset) for one in seen})
     number, which = (f"at least {min(count, EXPLAINED_BY)}", "one of them") if is_part else (f"{count}", "the first")
     return f"{number} seen, {which}: {_place(seen[0].message)}"
 

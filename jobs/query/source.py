@@ -1,26 +1,29 @@
 """The source of a query, a store or one store of a lake, and the parts of an answer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jobs.console.exit_codes import RequestError
+from jobs.query.evidence import KeyFact, Origin, QueueFact, Sentence
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.static_topics import StaticQueue
+from jobs.query.wanted import MAX_TIME, MIN_TIME, Wanted
 from jobs.store.broker_config import BrokerConfig
+from jobs.store.broker_config import Progress as ReaderProgress
 from jobs.store.known import ASSUMED, Known
 from jobs.store.release import Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import Unit
 from rmq_formats.errors import FormatError, UnsupportedFormat
-from rmq_formats.hashing import MAX_LONG
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 
-MIN_TIME = 0
-MAX_TIME = MAX_LONG
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
 EXPLAINED_BY = 20  # this many messages under a text are enough to explain an empty answer
 
 
@@ -117,124 +120,188 @@ class Answer:
     offsets: OffsetRange | None = None  # of a pull
 
 
-class Source(Protocol):
+class Source(ABC):
     """
     One store that answers questions: the files of a broker, or the rows that a lake has of one.
 
-    Iterators are lazy: who takes few messages reads few. What an answer may lack is in `lacking` afterwards.
+    Iterators are lazy: they read as far as their caller takes messages. `lacking` then says what an answer may lack.
     """
 
-    notes: list[str]  # what the user should know beside the answers
+    name: str  # by which a user chooses the store
+    broker: str | None  # the broker's name, where it is known
+    notes: list[str]  # remarks on the answers
+    _reasons: list[str]  # why messages may be missing
+    lacks: str | None  # a remark on messages that are missing in the store, whichever question is asked
+    searches_all: bool  # whether every message is searched where an index leaves a question open
+    knows_topics: bool  # whether a topic that `topics` does not name certainly does not exist
+    config: BrokerConfig | None  # the broker's settings of topics and groups; None where only tables have them
+    release: Release  # to answer as
+    possible_releases: tuple[Release, ...]  # that may have written the store
 
-    @property
-    def name(self) -> str:
-        """The words by which a user chooses the store."""
+    def say(self, note: str) -> None:
+        """Note something, once."""
+        if note not in self.notes:
+            self.notes.append(note)
 
-    @property
-    def broker(self) -> str | None:
-        """The broker's name, where it is known."""
-
-    @property
-    def release(self) -> Release:
-        """The release to answer as."""
-
-    @property
-    def possible_releases(self) -> tuple[Release, ...]:
-        """The releases that may have written the store."""
+    def lack(self, reason: str) -> None:
+        """Note why an answer may not be complete, once."""
+        if reason not in self._reasons:
+            self._reasons.append(reason)
 
     @property
     def lacking(self) -> list[str]:
         """Why messages may be missing in the answers so far."""
+        return self._reasons
 
-    @property
-    def lacks(self) -> str | None:
-        """Say that messages are missing in the store, whatever is asked."""
+    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:  # noqa: B027 - a store notes damage as it reads
+        """Note the damage between two offsets that is known without reading the log."""
 
-    @property
-    def searches_all(self) -> bool:
-        """Whether every message is looked at where an index leaves a question open."""
+    # messages
 
-    @property
-    def knows_topics(self) -> bool:
-        """Whether a topic that is not named by `topics` is certainly none."""
+    @abstractmethod
+    def by_offset(self, physical_offset: int) -> Message | None:
+        """Return the message that begins at an offset."""
 
-    @property
-    def config(self) -> BrokerConfig | None:
-        """The broker's settings of topics and groups; None where only tables have them."""
-
-    def say(self, note: str) -> None:
-        """Note something, once."""
-
-    def lack(self, reason: str) -> None:
-        """Note why an answer may not be complete, once."""
-
-    def find(
+    @abstractmethod
+    def by_key(
         self, kind: KeyKind, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME
     ) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
 
-    def key_hits(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
-        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
+    @abstractmethod
+    def by_entry(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
+        """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
 
-    def occurrences(self, text: str, /) -> Iterator[Occurrence]:
-        """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
+    @abstractmethod
+    def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
+        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
 
-    def taken_back(self, text: str, /) -> Iterator[Message]:
-        """Yield the messages that their broker took back, with a text as an id or as a key."""
+    @abstractmethod
+    def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+        """
+        Yield messages that are stored before an offset of the log, the newest first; the caller checks each.
 
-    def at(self, physical_offset: int, host: Host | None) -> Message | None:
-        """Return the message that begins at an offset."""
-
-    def place(self, physical_offset: int) -> Reason:
-        """Return the reason why no message begins at an offset."""
-
-    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        """Return which offsets a queue holds; None when there is no such queue."""
-
-    def complete_queues(self, topic: str) -> None:
-        """Have every message of a topic's queues found, or note why it is not."""
+        Each comes with the offset down to which the log has been searched, which also comes alone. As many messages as
+        *limit* are read together.
+        """
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number."""
+        return next(iter(self.by_queue(topic, queue_id, queue_offset, queue_offset + 1)))
 
-    def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
-        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+    # queues and topics
 
+    @abstractmethod
+    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
+        """Return which offsets a queue holds; None when there is no such queue."""
+
+    @abstractmethod
+    def complete_queues(self, topic: str) -> None:
+        """Have every message of a topic's queues found, or note why it is not."""
+
+    @abstractmethod
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
-        """Return the next number of a queue that may have a message, this one or a later one."""
+        """Return the next number of a queue that may have a message, this one or a later one; this one without any."""
 
+    @abstractmethod
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return the unit that a queue has for a message."""
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the queue offset that one pull does not go beyond."""
+        del topic, queue_id, queue_offset
+        return MAX_TIME
 
     def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
         """Return the part of a queue that a broker searches for a store time."""
+        del topic, queue_id, time
+        return offsets
 
+    @abstractmethod
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues."""
 
+    @abstractmethod
     def has_topic(self, topic: str) -> bool:
-        """Return whether a topic is there."""
+        """Return whether a topic exists."""
 
+    @abstractmethod
     def topics(self) -> frozenset[str]:
         """Name every topic."""
 
+    @abstractmethod
     def topics_of(self, unique_key: str) -> frozenset[str]:
         """Name the topics that may have a message with a producer's id."""
 
+    @abstractmethod
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of a topic, where that takes no long search."""
 
     def static_queues(self, topic: str) -> list[StaticQueue]:
-        """Return the queues of a static topic; none of any other."""
+        """Return the queues of a static topic; none of other topics."""
+        del topic
+        return []
 
+    # to explain an empty answer
+
+    @abstractmethod
+    def occurrences(self, text: str, /) -> Iterator[Occurrence]:
+        """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
+
+    def taken_back(self, text: str, /) -> Iterator[Message]:
+        """Yield the messages that their broker took back, with a text as an id or as a key."""
+        del text
+        return iter(())
+
+    @abstractmethod
+    def place(self, physical_offset: int) -> Reason:
+        """Return the reason why no message begins at an offset."""
+
+    @abstractmethod
+    def count(self, wanted: Wanted) -> int | None:
+        """Return the number of messages of a topic, or of all, in the wanted times; None: not known."""
+
+    @abstractmethod
     def hosts(self) -> list[Host]:
         """Return the store hosts of messages."""
 
+    @abstractmethod
     def coverage(self) -> Coverage:
         """Return the part of the history that is there."""
+
+    # evidence
+
+    @abstractmethod
+    def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
+        """Yield the messages under a unique key."""
+
+    @abstractmethod
+    def origin_of(self, message: Message) -> Origin:
+        """Return the file or the table that has a message."""
+
+    @abstractmethod
+    def queue_facts(self, message: Message) -> list[QueueFact]:
+        """Return the units of queues for a message."""
+
+    @abstractmethod
+    def key_facts(self, message: Message) -> list[KeyFact]:
+        """Return for each key whether the index leads to a message."""
+
+    @abstractmethod
+    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
+        """Yield the position of each reader of *topics*."""
+
+    @abstractmethod
+    def removal_of(self, message: Message) -> Sentence | None:
+        """Say when or why a message leaves the log."""
+
+    @abstractmethod
+    def unknown_facts(self) -> list[Sentence]:
+        """Return what cannot be known from here."""
+
+
+def silent(*_: object) -> None:
+    """Show no progress, and note nothing."""
 
 
 class AnswersAs(NamedTuple):

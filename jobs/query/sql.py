@@ -23,8 +23,7 @@ from deltalake.exceptions import DeltaError
 from jobs.console.interruption import LEFT_BEHIND
 from jobs.lake.lake import Lake
 from jobs.lake.views import views
-from jobs.query.lake_tables import MESSAGES, LakeTables
-from jobs.query.listing.of_lake import LISTED
+from jobs.query.lake_tables import LISTED, MESSAGES, LakeTables
 from jobs.storage.locations import normalise
 from rmq_formats.arrow import plain_type
 from rmq_formats.errors import UnsupportedFormat

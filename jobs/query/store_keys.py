@@ -11,55 +11,19 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from jobs.query.log_search import Span, few_records, holding
 from jobs.query.message import Message
-from jobs.query.source import EXPLAINED_BY, MAX_TIME, MIN_TIME, Occurrence
-from jobs.query.store_view import StoreView
+from jobs.query.source import EXPLAINED_BY, Occurrence
+from jobs.query.store_log import Span, StoreView, few_records, holding
+from jobs.query.wanted import MAX_TIME, MIN_TIME, KeyWanted, entries_under, says
 from jobs.store.rocksdb import Database
 from jobs.store.rocksdb_keys import rows_under
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash, java_text
-from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
+from rmq_formats.indexfile.keys import KeyKind, index_keys
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import UNIQ_KEY, property_items
 
 _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
-
-
-class KeyWanted(NamedTuple):
-    """The messages that are asked for by a key."""
-
-    kind: KeyKind
-    topic: str
-    key: str
-    begin: int = MIN_TIME  # ms, store time
-    end: int = MAX_TIME
-
-    @property
-    def text(self) -> str:
-        """The text that index entries have the hash of."""
-        of_kind = tag_text if self.kind is KeyKind.TAG else key_text
-        return of_kind(self.topic, self.key)
-
-    def has_key(self, message: Message) -> bool:
-        """
-        Return whether a client keeps a message of the broker's answer, whenever it was stored: entries have own times.
-
-        No broker indexes a rollback.
-        """
-        is_indexed = message.transaction is not TransactionType.ROLLBACK
-        return is_indexed and message.topic == self.topic and says(message, self.kind, self.key)
-
-    def takes(self, message: Message) -> bool:
-        """Return whether a message of the log is asked for."""
-        return self.begin <= message.record.store_timestamp <= self.end and self.has_key(message)
-
-    def times_indexed(self, message: Message) -> int:
-        """Return the number of entries for a message in a broker's index; 1 for a tag where none is indexed."""
-        if self.kind is KeyKind.TAG and not message.release.indexes_tags:
-            return 1
-        return index_keys(message.record, message.release).count(self.text)
 
 
 class _CoveredSpan(NamedTuple):
@@ -80,7 +44,7 @@ class _UncoveredSpan(NamedTuple):
 class StoreKeys(StoreView):
     """The keys of a store's messages."""
 
-    def find(
+    def by_key(
         self, kind: KeyKind, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME
     ) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
@@ -134,7 +98,7 @@ class StoreKeys(StoreView):
                 given[message.record.physical_offset] += 1
                 yield message
             if self._hits(part, wanted) is None:
-                last = self.at(part.last)
+                last = self.by_offset(part.last)
                 span = Span(part.first, last.record.end_offset if last else part.last)
                 yield from self._find_uncovered(_UncoveredSpan(span, None), wanted, given)
             if part.file.header.begin_timestamp < wanted.begin:
@@ -201,7 +165,7 @@ class StoreKeys(StoreView):
         # Places are kept, not messages of any size. The message that the next file begins with may have its first
         # entries in a file that is lost.
         places = [*(record.physical_offset for record in records), span.end]
-        return filter(None, map(self.at, reversed(places)))
+        return filter(None, map(self.by_offset, reversed(places)))
 
     def _row_offsets(self, database: Database, wanted: KeyWanted) -> Iterator[int]:
         """Yield the offsets of the messages of rows in RocksDB, in the order of the rows: the oldest hour first."""
@@ -212,10 +176,10 @@ class StoreKeys(StoreView):
         except CorruptData as damage:
             self.lack(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
 
-    def key_hits(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
-        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
+    def by_entry(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
+        """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
         if self._why_not_index(KeyKind.KEY) is not None:
-            yield from self.find(KeyKind.KEY, topic, key, begin, end)
+            yield from self.by_key(KeyKind.KEY, topic, key, begin, end)
             return
         wanted = KeyWanted(KeyKind.KEY, topic, key, begin, end)
         if self._database is not None:
@@ -257,7 +221,7 @@ class StoreKeys(StoreView):
         messages = filter(wanted.takes, self.search(holding(wanted.key)))
         places = [(message.record.physical_offset, wanted.times_indexed(message)) for message in messages]
         for offset, times in reversed(places):
-            found = self.at(offset)
+            found = self.by_offset(offset)
             if found:
                 yield from [found] * times
 
@@ -295,18 +259,6 @@ class StoreKeys(StoreView):
     def _is_indexed(self, message: Message, kind: KeyKind, text: str) -> bool:
         found = self._in_index_alone(kind, message.topic, text)
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
-
-
-def says(message: Message, kind: KeyKind, key: str) -> bool:
-    """Return whether a message has *key* as a key of that kind."""
-    if kind is KeyKind.UNIQUE:
-        return message.unique_key == key
-    return message.tags == key if kind is KeyKind.TAG else key in message.keys
-
-
-def entries_under(message: Message, key_hash: int) -> int:
-    """Return the number of entries for a message under a hash in a broker's index, whichever keys they are of."""
-    return sum(index_key_hash(key) == key_hash for key in index_keys(message.record, message.release))
 
 
 def has_shadowed_key(message: Message, text: str) -> bool:

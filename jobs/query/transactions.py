@@ -38,13 +38,13 @@ def open_halves(source: Source, limit: int) -> OpenHalves:
         for queue_id in source.queue_ids(op_topic):
             ops, is_part = _newest(source, op_topic, queue_id, _OPS_READ)
             was_cut_short |= is_part
-            for op in source.run_of_queue(op_topic, queue_id, *ops):
+            for op in source.by_queue(op_topic, queue_id, *ops):
                 if op is not None:
                     ended.setdefault(queue_id, set()).update(_ended_numbers(op))
         for queue_id in source.queue_ids(topic):
             halves, is_part = _newest(source, topic, queue_id, limit)
             was_cut_short |= is_part
-            for half in source.run_of_queue(topic, queue_id, *halves):
+            for half in source.by_queue(topic, queue_id, *halves):
                 if half is None:
                     continue
                 # A half message that is checked again is written again: the newest one of a message counts.

@@ -9,7 +9,9 @@ from jobs.command.configuration import config_option
 from jobs.command.options import broker_conf_option, commitlog_option, one_release_option
 from jobs.command.places import STORE_OR_LAKE
 from jobs.console.exit_codes import ExitCode
+from jobs.launch.arguments import file_system_options
 from jobs.launch.errors import SetupError
+from rmq_formats.release import Release
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")
 _EPILOG = """\
@@ -52,7 +54,9 @@ def command(  # noqa: PLR0913 - one argument an option
     if not all(map(find_spec, _NEEDED)):
         raise SetupError(f"the pages need {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")
     from jobs.browse.server import serve
-    from jobs.browse.subject import Place
+    from jobs.query.lake_tables import is_lake
+    from jobs.query.place import Place
 
-    place = Place(location, commitlog, broker_conf, broker, release)
-    return serve(place.recognised(), port, opens=not no_open)
+    store, lake = (None, location) if is_lake(location, file_system_options()) else (location, None)
+    named = Release.of(release) if release else None
+    return serve(Place(store, lake, commitlog, broker_conf, broker, named), port, opens=not no_open)

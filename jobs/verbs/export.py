@@ -129,14 +129,16 @@ def command(  # noqa: PLR0913 - one argument an option
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.export.candidate_rows import TimeBounds
-    from jobs.export.export import Output, Source, export, plan, why_nothing
+    from jobs.export.export import Asked, Output, export, plan, why_nothing
     from jobs.export.parts import Format
+    from jobs.query.place import Place
 
     between = TimeBounds(_explained(since), _explained(until))
     workers = ready()
     choose = _chooser(where, between, workers)
-    source = Source(store, lake, commitlog or (), broker, printed_as, topics, is_verified)
-    planned = plan(source, workers.options)
+    place = Place(store, lake, commitlog, None, broker, printed_as)
+    asked = Asked(place, topics, is_verified)
+    planned = plan(asked, workers.options)
     if dry_run:
         # How much of it a condition spares only the run tells.
         files, size = len(planned.items), sum(item.size for item in planned.items)
@@ -150,7 +152,7 @@ def command(  # noqa: PLR0913 - one argument an option
     result = _result(summary, answer.seconds)
     reason = None
     if not summary.messages:
-        reason = why_nothing(source, has_times=bool(since or until), has_condition=where is not None)
+        reason = why_nothing(asked, has_times=bool(since or until), has_condition=where is not None)
     described = {
         **_described(summary, out),
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},

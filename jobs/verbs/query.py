@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from dataclasses import fields, replace
+from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 import click
@@ -16,8 +17,8 @@ from jobs.command.options import (
     CHARSET,
     ZONE,
     broker_conf_option,
-    bundled,
     commitlog_option,
+    composed,
     hash_slots_option,
     index_num_option,
     json_option,
@@ -33,19 +34,19 @@ from jobs.console.progress import LateProgress
 from jobs.console.rows import Form
 from jobs.launch.failures import shown_as_usage
 from jobs.query import lookups, reasons
-from jobs.query.log_search import silent
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.output import Printer
+from jobs.query.place import Place, open_stores
 from jobs.query.source import (
-    MAX_TIME,
-    MIN_TIME,
     Answer,
     OtherBrokerError,
     Reason,
     ReasonKind,
     Source,
     ask_each,
+    silent,
 )
+from jobs.query.wanted import MAX_TIME, MIN_TIME, Wanted
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
@@ -69,58 +70,53 @@ def closed_at_the_end(printer: Printer) -> Printer:
     return printer
 
 
-class QueryOptions(NamedTuple):
-    """The source and the output form of a query, as its options say."""
+class Options(NamedTuple):
+    """The place to ask, and how answers are printed."""
 
-    store: str | None = None
-    lake: str | None = None
-    commitlog: tuple[str, ...] | None = None
-    broker_conf: Path | None = None
-    broker: str | None = None
-    release: str | None = None
-    time_zone: ZoneInfo | None = None
-    hash_slots: int | None = None
-    index_num: int | None = None
-    through_log: bool = False
-    any_host: bool = False
-    as_json: bool = False
-    output: str = Form.TEXT
-    quiet: bool = False
-    body: bool = False
-    charset: str = "UTF-8"
-    bodies: Path | None = None
+    place: Place
+    printer: Printer
+    any_host: bool
 
-    def check(self) -> None:
-        """Refuse options that contradict each other before anything is read."""
-        if self.store is None and self.lake is None:
-            raise click.UsageError(ONE_SOURCE)
-        if (self.hash_slots is None) != (self.index_num is None):
-            raise click.UsageError("--hash-slots and --index-num belong together")
-        self.known_release()
-
-    @property
-    def printer(self) -> Printer:
-        """How the answer is printed."""
-        charset = self.charset if self.body else None
-        form = form_of(self.output, as_json=self.as_json)
-        return closed_at_the_end(Printer(self.time_zone, form, self.quiet, self.bodies, charset))
-
-    @property
-    def geometry(self) -> Geometry | None:
-        """The index files' geometry; None if it is not given."""
-        return Geometry(self.hash_slots, self.index_num) if self.hash_slots and self.index_num else None
-
-    def window(self, begin: GivenTime | None, end: GivenTime | None) -> TimeWindow:
+    def window(self, since: GivenTime | None, until: GivenTime | None) -> TimeWindow:
         """Return the times that are asked for; a window that ends before it begins is refused."""
-        zone = self.time_zone
-        refuse_reversed(begin, end, zone)
+        zone = self.printer.zone
+        refuse_reversed(since, until, zone)
         return TimeWindow(
-            MIN_TIME if begin is None else begin.milliseconds(zone), MAX_TIME if end is None else end.milliseconds(zone)
+            MIN_TIME if since is None else since.milliseconds(zone),
+            MAX_TIME if until is None else until.milliseconds(zone),
         )
 
-    def known_release(self) -> Release | None:
-        """Return the release that is given."""
-        return Release.of(self.release) if self.release else None
+
+def _with_options(command: _Command) -> _Command:
+    """Give the command the options of all queries as one value."""
+
+    @wraps(command)
+    def with_options(  # noqa: PLR0913 - one argument an option
+        *,
+        hash_slots: int | None,
+        index_num: int | None,
+        release: str | None,
+        time_zone: ZoneInfo | None,
+        any_host: bool,
+        as_json: bool,
+        output: str,
+        quiet: bool,
+        body: bool,
+        charset: str,
+        bodies: Path | None,
+        **values: Any,  # noqa: ANN401 - those of the place, and of the command
+    ) -> object:
+        if (hash_slots is None) != (index_num is None):
+            raise click.UsageError("--hash-slots and --index-num belong together")
+        geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
+        named = Release.of(release) if release else None
+        given = {field.name: values.pop(field.name) for field in fields(Place) if field.name in values}
+        place = Place(**given, release=named, geometry=geometry)
+        form = form_of(output, as_json=as_json)
+        printer = closed_at_the_end(Printer(time_zone, form, quiet, bodies, charset if body else None))
+        return command(options=Options(place, printer, any_host), **values)
+
+    return cast("_Command", with_options)
 
 
 output_option = click.option(
@@ -131,9 +127,7 @@ output_option = click.option(
 )
 
 
-_place_options = bundled(
-    "options",
-    QueryOptions,
+_place_options = composed(
     source_options,
     commitlog_option,
     broker_conf_option,
@@ -160,31 +154,22 @@ _place_options = bundled(
         help="Write each body into a file of DIR, decompressed.",
     ),
     config_option,
+    _with_options,
 )
 
 
 @contextmanager
-def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
+def _opened(options: Options) -> Iterator[Sequence[Source]]:
     """Open the store, or the stores of the lake that can be meant."""
-    options.check()
-    from jobs.query.open_source import SourcePlace, open_stores
-
-    place = SourcePlace(
-        options.store,
-        options.lake,
-        options.commitlog,
-        options.broker_conf,
-        options.broker,
-        options.known_release(),
-        options.geometry,
-        options.through_log,
-    )
+    place, printer = options.place, options.printer
+    if place.store is None and place.lake is None:
+        raise click.UsageError(ONE_SOURCE)
     with ExitStack() as stack:
-        searched = silent if options.quiet else stack.enter_context(closing(LateProgress("searching the log")))
+        searched = silent if printer.quiet else stack.enter_context(closing(LateProgress("searching the log")))
         try:
             opened = stack.enter_context(open_stores(place, searched))
         except OtherBrokerError as error:
-            click.get_current_context().exit(options.printer.empty(Reason(ReasonKind.OTHER_BROKER, str(error))))
+            click.get_current_context().exit(printer.empty(Reason(ReasonKind.OTHER_BROKER, str(error))))
         yield opened
 
 
@@ -239,7 +224,7 @@ def command() -> None:
 @_limit(KEY_LIMIT)
 @_place_options
 def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
-    options: QueryOptions,
+    options: Options,
     topic: str,
     key: str,
     key_type: str,
@@ -260,7 +245,7 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
         )
         printer = options.printer
         for given in (since, until):
-            sentence = given.explained(options.time_zone) if given is not None else None
+            sentence = given.explained(printer.zone) if given is not None else None
             if sentence is not None:
                 printer.note(sentence)
         printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
@@ -271,7 +256,7 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
 @click.option("-i", "--id", "message_ids", required=True, metavar="ID[,ID…]")
 @click.option("-t", "--topic", metavar="TOPIC", help="Where to look for an id that a producer gave.")
 @_place_options
-def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCode:
+def by_id(options: Options, message_ids: str, topic: str | None) -> ExitCode:
     """Print messages by their ids, as queryMsgById does; offset ids, and where these lead nowhere, producers' ids."""
     with _opened(options) as sources:
         return _print_ids(options, sources, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
@@ -281,13 +266,13 @@ def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCod
 @click.option("-i", "--id", "message_id", required=True, metavar="ID")
 @click.option("-t", "--topic", metavar="TOPIC")
 @_place_options
-def message(options: QueryOptions, message_id: str, topic: str | None) -> ExitCode:
+def message(options: Options, message_id: str, topic: str | None) -> ExitCode:
     """Print the message that an id names: an offset id first, and if that leads nowhere, a producer's id."""
     with _opened(options) as sources:
         return _print_ids(options, sources, [message_id.strip()], topic)
 
 
-def _print_ids(options: QueryOptions, sources: Sequence[Source], texts: Sequence[str], topic: str | None) -> ExitCode:
+def _print_ids(options: Options, sources: Sequence[Source], texts: Sequence[str], topic: str | None) -> ExitCode:
     printer = options.printer
     outcome = ExitCode.CLEAN
     for text in texts:
@@ -306,7 +291,7 @@ def _print_ids(options: QueryOptions, sources: Sequence[Source], texts: Sequence
 @click.option("-a", "--all", "show_all", is_flag=True, help="Print all messages with this id, not the first alone.")
 @_limit(lookups.UNIQUE_KEY_LIMIT)
 @_place_options
-def by_unique_key(options: QueryOptions, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
+def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
     """Print the message with a producer's id, as queryMsgByUniqueKey does."""
     ask = partial(lookups.by_unique_key, topic=topic, unique_key=unique_key, show_all=show_all, limit=limit or None)
     with _opened(options) as sources:
@@ -324,10 +309,11 @@ def by_unique_key(options: QueryOptions, topic: str, unique_key: str, limit: int
 @click.option("-i", "--queue-id", required=True, type=click.IntRange(min=0), metavar="QUEUE")
 @click.option("-o", "--offset", required=True, type=int, metavar="OFFSET")
 @_place_options
-def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
+def by_offset(options: Options, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
     """Print the message that is number OFFSET of its queue, as queryMsgByOffset does."""
-    if options.lake and broker_name and not options.broker:
-        options = options._replace(broker=broker_name)
+    place = options.place
+    if place.is_lake and broker_name and not place.broker:
+        options = options._replace(place=replace(place, broker=broker_name))
     with _opened(options) as sources:
         printer = options.printer
         source, answer = ask_each(
@@ -354,7 +340,7 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
 )
 @_place_options
 def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
-    options: QueryOptions,
+    options: Options,
     topic: str | None,
     queue_id: int | None,
     key: str | None,
@@ -366,23 +352,21 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     limit: int,
     seconds: float,
 ) -> ExitCode:
-    """List messages, the newest first: of a store by their offsets, of a lake by their store times."""
-    from jobs.query.listing.empty import why_empty
-    from jobs.query.listing.model import Deadline, Wanted
-    from jobs.query.listing.open_listing import listing_of
+    """List messages, the newest first, by their offsets in the log."""
+    from jobs.query.pages import Deadline, position_of, read_page, why_empty
 
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue goes with -t TOPIC")
     wanted = Wanted(topic, key, tag, words, *options.window(since, until), queue_id)
 
     def ask(source: Source) -> Answer:
-        listing = listing_of(source)
-        page = listing.page(wanted, before, limit, Deadline(seconds))
+        start = None if before is None else position_of(before)
+        page = read_page(source, wanted, start, limit, Deadline(seconds))
         if not page.messages:
-            return Answer(reason=why_empty(listing, wanted, page, before, seconds))
+            return Answer(reason=why_empty(source, wanted, page, start, seconds))
         stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
         following = f"{stopped}the next page: the same command with --before {page.next}"
-        return Answer([found.message for found in page.messages], notes=[following] if page.next is not None else [])
+        return Answer(list(page.messages), notes=[following] if page.next is not None else [])
 
     with _opened(options) as sources:
         source, answer = ask_each(sources, ask)
@@ -396,7 +380,7 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
 @click.option("-t", "--topic", metavar="TOPIC", help="With -k: the topic of the key. With ID: where to look first.")
 @click.option("-k", "--key", metavar="KEY", help="One of the message's KEYS, in place of its id.")
 @_place_options
-def story(options: QueryOptions, message_id: str | None, topic: str | None, key: str | None) -> ExitCode:
+def story(options: Options, message_id: str | None, topic: str | None, key: str | None) -> ExitCode:
     """
     Tell what happened to a message: sent, half, delayed, retried, consumed, dead, and where each line is known from.
 
@@ -404,20 +388,19 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
     """
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
-    from jobs.query.listing.open_listing import listing_of
-    from jobs.query.story import timeline
-    from jobs.query.story.text import story_lines, story_object
+    from jobs.query import story as stories
+    from jobs.query.story_text import story_lines, story_object
 
     def ask(source: Source) -> Answer:
         if key is not None:
-            return timeline.by_key(source, topic or "", key)
-        return timeline.by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
+            return stories.by_key(source, topic or "", key)
+        return stories.by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
 
     with _opened(options) as sources:
         source, answer = ask_each(sources, ask)
         printer = options.printer
-        for told in timeline.stories(listing_of(source).evidence, answer.messages):
-            lines = (*story_lines(told, options.time_zone), "")
+        for told in stories.stories(source, answer.messages):
+            lines = (*story_lines(told, printer.zone), "")
             printer.row("story", story_object(told), "".join(f"{line}\n" for line in lines))
         return printer.finish(answer, source)
 
@@ -506,7 +489,7 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_js
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND [OPTIONS]…")
 @_place_options
-def mqadmin_line(options: QueryOptions, arguments: tuple[str, ...]) -> ExitCode:
+def mqadmin_line(options: Options, arguments: tuple[str, ...]) -> ExitCode:
     """
     Answer an mqadmin line as it is, with the option letters of the store's release.
 
@@ -519,8 +502,8 @@ def mqadmin_line(options: QueryOptions, arguments: tuple[str, ...]) -> ExitCode:
     from jobs.query.mqadmin.context import Context
 
     try:
-        if options.store is None and options.lake is None:
-            parse(arguments, options.known_release() or NEWEST)  # a line that no store answers says so first
+        if not options.place.location:
+            parse(arguments, options.place.release or NEWEST)  # a line that no store answers says so first
         with _opened(options) as sources:
             line, source = mqadmin.addressed(arguments, sources)
             now = time.time_ns() // 1_000_000

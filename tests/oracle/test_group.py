@@ -13,9 +13,8 @@ from typing import Final, NamedTuple, Self
 
 import pytest
 
+from jobs.query import story as timeline
 from jobs.query.message import Message
-from jobs.query.story import timeline
-from jobs.query.story.lake_evidence import LakeEvidence
 from jobs.store.workers import OneByOne
 from jobs.verify import run as verify
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
@@ -216,9 +215,9 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
 def _state(lake: Path, writer: str, record: MessageRecord) -> str:
     """Return the state of a message by its story, which is asked for by the id that its producer gave."""
     release = Release.of(writer)
-    evidence = LakeEvidence(open_lake(lake, release))
-    found = timeline.by_id(evidence.source, Message(record, release).unique_key or "", None).messages
-    return next(timeline.stories(evidence, found)).state
+    source = open_lake(lake, release)
+    found = timeline.by_id(source, Message(record, release).unique_key or "", None).messages
+    return next(timeline.stories(source, found)).state
 
 
 def _put(member: RealBroker, key: str) -> int:

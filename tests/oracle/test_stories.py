@@ -10,15 +10,14 @@ from typing import NamedTuple
 
 import pytest
 
+from jobs.query import story as timeline
+from jobs.query.evidence import Check
 from jobs.query.mqadmin.text import HALF_TOPIC
+from jobs.query.source import Source
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.query.story import timeline
-from jobs.query.story.evidence import Check, Evidence
-from jobs.query.story.lake_evidence import LakeEvidence
-from jobs.query.story.store_evidence import StoreEvidence
-from jobs.query.story.timeline import Consumed as ConsumedFact
-from jobs.query.story.timeline import Role, Story
+from jobs.query.story import Consumed as ConsumedFact
+from jobs.query.story import Role, Story
 from jobs.query.transactions import OP_TOPIC
 from jobs.store.store import list_store
 from rmq_formats.commitlog.record import MessageRecord
@@ -313,10 +312,10 @@ def _state(note: Note) -> str:
     return f"{role}, {'not yet' if note.is_late else 'consumed'} by {GROUPS[note.topic].group}"
 
 
-def _told(evidence: Evidence, note: Note) -> Story:
+def _told(source: Source, note: Note) -> Story:
     """Tell a story by the id that the producer was told; a batch's message may have another in lakes."""
     for named in (note.unique_key, note.offset_id):
-        for story in timeline.stories(evidence, timeline.by_id(evidence.source, named or "", note.topic).messages):
+        for story in timeline.stories(source, timeline.by_id(source, named or "", note.topic).messages):
             return story
     raise AssertionError(note)
 
@@ -335,13 +334,13 @@ def test_each_story_is_what_its_driver_wrote_down(version: str, seed: int, count
     ingest_store(tmp_path / "store", lake)
     surprises = []
     with StoreReader(list_store(str(tmp_path / "store"))) as reader:
-        places: dict[str, Evidence] = {
-            "store": StoreEvidence(StoreSource(reader, release)),
-            "lake": LakeEvidence(open_lake(lake, release)),
+        places: dict[str, Source] = {
+            "store": StoreSource(reader, release),
+            "lake": open_lake(lake, release),
         }
         for note in notes:
-            for place, evidence in places.items():
-                story = _told(evidence, note)
+            for place, source in places.items():
+                story = _told(source, note)
                 found = (*_surprises(note, story), *_surprises_beside(note, story))
                 surprises += [f"{place}: {note}: {text}" for text in found]
     assert surprises == []

@@ -30,7 +30,7 @@ from jobs.inspect.inspection import inspect_store
 from jobs.inspect.problems import Problems
 from jobs.lake.findings import DAMAGED_RANGE
 from jobs.products.queues.differences import DifferenceKind
-from jobs.query.log_search import silent
+from jobs.query.source import silent
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne

@@ -29,8 +29,8 @@ from jobs.lake.open_damage import OpenDamage
 from jobs.lake.writers import Saved
 from jobs.launch.engine import VERBS_WITH_ENGINE, Engine
 from jobs.query import json_text
-from jobs.query.story.evidence import KeyFact, Place, QueueFact
-from jobs.query.story.timeline import GroupFact
+from jobs.query.evidence import KeyFact, Origin, QueueFact
+from jobs.query.story import GroupFact
 from jobs.rebuild.queue_run import Summary as QueuesSummary
 from jobs.restore.run import Summary as RestoreSummary
 from jobs.typed.rows import UnknownField
@@ -270,7 +270,7 @@ def _query() -> Schema:
             _line("trace", trace_topic=_TEXT, physical_offset=_INTEGER, client_address=_TEXT,
                   **_of(Trace)["properties"]),
             _line("story", unique_key=_or_null(_TEXT), state=_TEXT, copies=_list(_copy()), not_known=_list(_TEXT),
-                  traces=_list(_of(Trace, text=_TEXT, known_from=_of(Place)))),
+                  traces=_list(_of(Trace, text=_TEXT, known_from=_of(Origin)))),
             _line("id", offset_id=_object(store_host=_TEXT, physical_offset=_INTEGER),
                   unique_id=_object(address=_TEXT, process_id=_INTEGER, loader_hash=_INTEGER, time_diff=_INTEGER,
                                     nearly_time=_INTEGER, counter=_INTEGER)),
@@ -283,7 +283,7 @@ def _copy() -> Schema:
     integers = dict.fromkeys(("physical_offset", "queue_id", "queue_offset", "reconsume_times"), _INTEGER)
     return _object(
         **texts, **integers, due_time=_or_null(_TEXT), ended_by_offset=_or_null(_INTEGER), retention=_or_null(_TEXT),
-        known_from=_of(Place), queues=_list(_of(QueueFact)), keys=_list(_of(KeyFact)), groups=_list(_of(GroupFact)),
+        known_from=_of(Origin), queues=_list(_of(QueueFact)), keys=_list(_of(KeyFact)), groups=_list(_of(GroupFact)),
     )  # fmt: skip
 
 
@@ -340,7 +340,7 @@ def _of_class(kind: type[Any]) -> Schema:
         return _SEVERITY
     if issubclass(kind, Enum):
         return {} if not issubclass(kind, str) else _TEXT
-    if is_dataclass(kind) or is_typeddict(kind) or kind is Place:
+    if is_dataclass(kind) or is_typeddict(kind) or kind is Origin:
         return _of(kind)
     return _list({}) if issubclass(kind, tuple) else {}
 

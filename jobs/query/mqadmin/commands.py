@@ -26,8 +26,9 @@ from jobs.query.mqadmin.text import (
     topic_status_row,
 )
 from jobs.query.mqadmin.traces import message_traces
-from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind, Source, only_one
+from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
 from jobs.query.static_topics import LOGICAL_BROKER
+from jobs.query.wanted import MAX_TIME
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
@@ -65,11 +66,11 @@ def _has_answer(line: Line, source: Source) -> bool:
     match line.command:
         case "queryMsgByKey":
             kind = _KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY)
-            return next(source.find(kind, _parent_of_lmq(line), text), None) is not None
+            return next(source.by_key(kind, _parent_of_lmq(line), text), None) is not None
         case "queryMsgByUniqueKey":
-            return next(source.find(KeyKind.UNIQUE, _parent_of_lmq(line), text), None) is not None
+            return next(source.by_key(KeyKind.UNIQUE, _parent_of_lmq(line), text), None) is not None
         case "queryMsgTraceById":
-            return next(source.find(KeyKind.KEY, options.get("traceTopic", TRACE_TOPIC), text), None) is not None
+            return next(source.by_key(KeyKind.KEY, options.get("traceTopic", TRACE_TOPIC), text), None) is not None
         case "queryMsgById":
             ids = [part.strip() for part in text.split(",")]
             return any(lookups.by_any_id(source, one, options.get("topic")).messages for one in ids)

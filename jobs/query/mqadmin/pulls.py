@@ -107,7 +107,7 @@ class PulledQueue(NamedTuple):
         found: list[Message] = []
         size = 0
         is_hole = True
-        for message in self.source.run_of_queue(self.topic, self.queue_id, offset, end):
+        for message in self.source.by_queue(self.topic, self.queue_id, offset, end):
             if found and (len(found) == count or (message and size + message.record.total_size > _PULL_BYTES)):
                 break
             offset += 1

@@ -10,7 +10,8 @@ from jobs.query.mqadmin.context import Context
 from jobs.query.mqadmin.java_map import set_order
 from jobs.query.mqadmin.pulls import Pull, PulledQueue, PullStatus, queue_order, wanted_tags
 from jobs.query.mqadmin.text import OffsetRange, message_line, pad
-from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind
+from jobs.query.source import Answer, Reason, ReasonKind
+from jobs.query.wanted import MAX_TIME
 from rmq_formats.errors import UnsupportedFormat
 
 _LINE = "--------------------------------------------------------\n"

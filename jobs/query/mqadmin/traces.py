@@ -11,7 +11,8 @@ from jobs.query.mqadmin.arguments import Line
 from jobs.query.mqadmin.context import Context
 from jobs.query.mqadmin.java_map import set_order
 from jobs.query.mqadmin.text import address_text, pad, second_text
-from jobs.query.source import MAX_TIME, Reason, ReasonKind
+from jobs.query.source import Reason, ReasonKind
+from jobs.query.wanted import MAX_TIME
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.hashing import MAX_LONG, MIN_LONG
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces

@@ -21,12 +21,12 @@ import pytest
 import uvicorn
 
 from jobs.browse.server import serve
-from jobs.browse.subject import Place
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.inspect.inspection import StoreReport, inspect_store
-from jobs.query.log_search import silent
 from jobs.query.message import Message
+from jobs.query.place import Place
+from jobs.query.source import silent
 from jobs.store.store import read_broker_conf
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.flags import COMPRESSED

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jobs.browse.application import Application
-from jobs.browse.subject import Place
 from jobs.browse.workers import LateError, Question, Reply, WorkerError, Workers
+from jobs.query.place import Place
 
 PLACE = Place("/store")
 ENDLESS, DYING, SHORT = (Question(path, {}, "en") for path in ("/endless", "/dying", "/short"))

@@ -16,10 +16,11 @@ import pytest
 
 from jobs.export.bodies import Undecoded, slices
 from jobs.export.candidate_rows import Chosen, TimeBounds, candidates, choose_by_time, numbered_rows
-from jobs.export.export import Output, Source, Summary, export, plan
+from jobs.export.export import Asked, Output, Summary, export, plan
 from jobs.export.items import COLUMNS, Item, LogItem
 from jobs.export.parts import Format, PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
+from jobs.query.place import Place
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.flags import COMPRESSED
@@ -34,20 +35,20 @@ SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, Source]:
+def places(tmp_path: Path) -> dict[str, Asked]:
     packed = [Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED) for body in (SMALL, LARGE, CUT)]
     broken = Sent(keys=("k",), body=b"no stream", sys_flag=COMPRESSED)
     store = write_store(tmp_path / "store", stored([*packed, broken]))
     write_messages(tmp_path / "lake", store, RELEASE)
-    return {"store": Source(store=str(store)), "lake": Source(lake=str(tmp_path / "lake"))}
+    return {"store": Asked(Place(store=str(store))), "lake": Asked(Place(lake=str(tmp_path / "lake")))}
 
 
-def _export(source: Source, out: Path, kind: Format, limit: int = LIMIT) -> Summary:
+def _export(source: Asked, out: Path, kind: Format, limit: int = LIMIT) -> Summary:
     return export(plan(source, {}), RELEASE, Output(out, kind, limit), OneByOne())
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_body_larger_than_the_limit_is_named_in_ndjson(place: str, places: dict[str, Source], tmp_path: Path) -> None:
+def test_a_body_larger_than_the_limit_is_named_in_ndjson(place: str, places: dict[str, Asked], tmp_path: Path) -> None:
     summary = _export(places[place], tmp_path / "out", Format.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
@@ -62,9 +63,7 @@ def test_a_body_larger_than_the_limit_is_named_in_ndjson(place: str, places: dic
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_body_larger_than_the_limit_is_named_in_parquet(
-    place: str, places: dict[str, Source], tmp_path: Path
-) -> None:
+def test_a_body_larger_than_the_limit_is_named_in_parquet(place: str, places: dict[str, Asked], tmp_path: Path) -> None:
     _export(places[place], tmp_path / "out", Format.PARQUET)
     rows = pq.read_table(tmp_path / "out").to_pylist()
 
@@ -87,7 +86,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     size = 4 << 20
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
-    [item] = plan(Source(store=str(broker.root)), {}).items
+    [item] = plan(Asked(Place(store=str(broker.root))), {}).items
     every = choose_by_time(TimeBounds(0, None), [item], tmp_path, DEFAULT_LIMIT)
     task = PartTask(tmp_path, Format.PARQUET, RELEASE, chosen=every if how == "chosen" else None)
     next(candidates(item, ("body",), DEFAULT_LIMIT, Undecoded()))  # what is loaded once
@@ -106,7 +105,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
 
 
 def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is_named(
-    places: dict[str, Source],
+    places: dict[str, Asked],
 ) -> None:
     undecoded = Undecoded()
     [item] = plan(places["store"], {}).items
@@ -117,7 +116,7 @@ def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[str, Source], tmp_path: Path) -> None:
+def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[str, Asked], tmp_path: Path) -> None:
     def choose(items: Sequence[Item], folder: Path, _limit: int) -> Chosen:
         (folder / "undecoded").mkdir(parents=True)
         for number, item in enumerate(items):
@@ -159,7 +158,7 @@ def test_an_export_by_times_reads_a_segment_once(
     real = LogItem.read
     monkeypatch.setattr(LogItem, "read", read)
     by_times = partial(choose_by_time, TimeBounds(records[0].store_timestamp + since, None))
-    summary = export(plan(Source(store=str(store)), {}), RELEASE, Output(tmp_path / "out"), OneByOne(), by_times)
+    summary = export(plan(Asked(Place(store=str(store))), {}), RELEASE, Output(tmp_path / "out"), OneByOne(), by_times)
 
     assert [COLUMNS] == reads
     assert (messages, damaged) == (summary.messages, len(summary.damaged))
@@ -169,7 +168,7 @@ def test_damage_that_an_export_leaves_out_is_said(tmp_path: Path) -> None:
     records = stored([Sent(body=bytes(50)) for _ in range(4)])
     store = write_store(tmp_path / "store", records)
     flip(store / "commitlog" / f"{0:020d}", records[1].physical_offset + 90)  # its body
-    summary = _export(Source(store=str(store)), tmp_path / "out", Format.NDJSON)
+    summary = _export(Asked(Place(store=str(store))), tmp_path / "out", Format.NDJSON)
 
     assert summary.messages == 3
     assert [(records[1].physical_offset, records[1].total_size)] == [(it.offset, it.size) for it in summary.damaged]

@@ -343,7 +343,7 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
     assert restore(out, OneByOne()).messages == compared.equal == 30
     assert sum(len(batch) for batch in exported if isinstance(batch, pa.RecordBatch)) == 30
     assert "theirs" not in source.topics()
-    assert source.at(0, None) is not None
+    assert source.by_offset(0) is not None
 
 
 def test_rows_that_another_engine_inserted_once_more_are_a_finding(lake: SharedLake) -> None:

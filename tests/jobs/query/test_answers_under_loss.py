@@ -15,21 +15,18 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from jobs.console.exit_codes import ExitCode
-from jobs.export.export import Source as Exported
-from jobs.export.export import plan
+from jobs.export.export import Asked, plan
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
-from jobs.query.listing.model import Deadline
-from jobs.query.listing.model import Wanted as Listed
-from jobs.query.listing.of_lake import LakeListing
-from jobs.query.log_search import holding
-from jobs.query.open_source import seeming_writers
+from jobs.query.pages import Deadline, read_page
+from jobs.query.place import Place, seeming_writers
 from jobs.query.source import Answer
+from jobs.query.store_log import holding
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.query.story.lake_evidence import LakeEvidence
+from jobs.query.wanted import Wanted as Listed
 from jobs.source.batch import RocketmqReader
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted
@@ -114,7 +111,7 @@ def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, golden:
 
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
     """Require that who reads the log alone names what it has lost; other losses leave these answers whole."""
-    assert bool(plan(Exported(store=str(store)), {}).gaps) is is_lost
+    assert bool(plan(Asked(Place(store=str(store))), {}).gaps) is is_lost
     taken = ingest_store(store, lake)
     assert (taken.exit_code is not ExitCode.CLEAN) >= is_lost
     assert not is_lost or taken.notes or taken.gaps
@@ -193,19 +190,19 @@ def test_an_answer_names_the_topics_that_runs_left_out(
 
     for topic in ("T2", "T3", "T9"):
         assert ["--topics T1,T2; --exclude-topics T2" in text for text in asked(topic)] == [True]
-        assert [gap.offset for gap in plan(Exported(lake=lake, topics=(topic, "T1")), {}).gaps] == [0]
+        assert [gap.offset for gap in plan(Asked(Place(lake=lake), topics=(topic, "T1")), {}).gaps] == [0]
     assert asked("T1") == []
-    planned = plan(Exported(lake=lake, topics=("T1",)), {})
+    planned = plan(Asked(Place(lake=lake), topics=("T1",)), {})
     assert (planned.gaps, planned.notes) == ([], ())
-    assert "some topics only" in plan(Exported(lake=lake), {}).notes[0]
+    assert "some topics only" in plan(Asked(Place(lake=lake)), {}).notes[0]
     for page, is_short in (Listed(), False), (Listed(key="dup"), True), (Listed(tag="TagA"), True):
         source = open_lake(lake)
-        LakeListing(source).page(page, None, 5, Deadline(60))
+        read_page(source, page, None, 5, Deadline(60))
         assert ["some topics only" in text for text in (source.lacking if is_short else source.notes)] == [True]
         assert bool(source.lacking) is is_short
-    story = LakeEvidence(open_lake(lake))
-    assert not list(story.copies("7F000001" * 4, ()))
-    assert story.source.lacking
+    source = open_lake(lake)
+    assert not list(source.copies("7F000001" * 4, ()))
+    assert source.lacking
     by_id = open_lake(lake)
     assert lookups.by_any_id(by_id, "7F000001" * 4, None).reason
     assert by_id.lacking

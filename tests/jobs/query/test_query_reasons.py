@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobs.query import lookups
-from jobs.query.log_search import holding
 from jobs.query.lookups import TimeWindow
 from jobs.query.source import EXPLAINED_BY, Answer, ReasonKind
+from jobs.query.store_log import holding
 from jobs.query.store_source import StoreSource
 from rmq_formats.commitlog.record import Host, encode_record
 from rmq_formats.flags import TransactionType

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.query import log_search, lookups
+from jobs.query import lookups, store_log
 from jobs.query.lookups import TimeWindow
+from jobs.query.source import silent
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
@@ -118,10 +119,10 @@ def test_a_place_in_a_queue_or_in_the_log_leads_to_its_message_and_to_no_other(
             answer = lookups.by_offset(source, topic, queue_id, number)
             assert expected == offsets(answer)
             assert not expected or answer.offsets == (0, len(queue))
-            message = source.at(record.physical_offset)
+            message = source.by_offset(record.physical_offset)
             assert message is not None
             assert [record.physical_offset] == offsets(lookups.by_offset_id(source, message.offset_id))
-            assert source.at(record.physical_offset + 1) is None
+            assert source.by_offset(record.physical_offset + 1) is None
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 1000), (1000, 2000), (3000, 9000)])
@@ -161,14 +162,14 @@ def test_both_ways_to_search_a_log_find_the_same_records(
         everything = [stored.record for stored in stored_records(golden(name))]
         seen: list[tuple[int, int]] = []
         for compiled_from in (0, 1 << 40):
-            monkeypatch.setattr(log_search, "COMPILED_FROM", compiled_from)
+            monkeypatch.setattr(store_log, "COMPILED_FROM", compiled_from)
             seen.clear()
 
-            found = list(log_search.search(reader, log_search.holding(""), lambda *place: seen.append(place)))
+            found = list(store_log.search(reader, store_log.holding(""), lambda *place: seen.append(place)))
             chosen = [record for record in everything if b"k1" in encode_record(record)]
 
             assert everything == found
-            assert chosen == list(log_search.search(reader, log_search.holding("k1"), log_search.silent))
+            assert chosen == list(store_log.search(reader, store_log.holding("k1"), silent))
             assert seen == sorted(seen)
 
 

@@ -9,16 +9,15 @@ from typing import NamedTuple
 
 import pytest
 
+from jobs.browse.pages import message_at, position_text
 from jobs.browse.templates import Words
-from jobs.query.listing.of_lake import LakeListing
-from jobs.query.listing.open_listing import listing_of
-from jobs.query.open_source import SourcePlace, open_place
-from jobs.query.story import timeline
-from jobs.query.story.evidence import Check, Evidence
-from jobs.query.story.lake_evidence import LakeEvidence
-from jobs.query.story.store_evidence import StoreEvidence
-from jobs.query.story.text import timeline_lines
-from jobs.query.story.timeline import Consumed, Role, Story
+from jobs.query import story as timeline
+from jobs.query.evidence import Check
+from jobs.query.lake_source import LakeSource
+from jobs.query.place import Place, open_place
+from jobs.query.source import Source
+from jobs.query.story import Consumed, Role, Story
+from jobs.query.story_text import timeline_lines
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf, golden_stores, release_of
@@ -64,24 +63,24 @@ def sent_lines(store: Path) -> list[SentLine]:
     return [line for line in found if "," not in line.unique_key and line.offset_id != "null"]
 
 
-def tell(evidence: Evidence, line: SentLine) -> Story:
-    (story,) = timeline.stories(evidence, timeline.by_id(evidence.source, line.unique_key, line.topic).messages)
+def tell(source: Source, line: SentLine) -> Story:
+    (story,) = timeline.stories(source, timeline.by_id(source, line.unique_key, line.topic).messages)
     return story
 
 
-def of_lake(store: Path, lake: Path, release: Release) -> LakeEvidence:
+def of_lake(store: Path, lake: Path, release: Release) -> LakeSource:
     """Ingest a store and return what the lake says."""
     ingest_store(store, lake)
-    return LakeEvidence(open_lake(lake, release))
+    return open_lake(lake, release)
 
 
 def roles(story: Story) -> list[Role]:
     return [copy.role for copy in story.copies]
 
 
-def check_sent(evidence: Evidence, line: SentLine) -> Story:
+def check_sent(source: Source, line: SentLine) -> Story:
     """Check a story against what its producer was told; every unit and key of a whole store leads to its copy."""
-    story = tell(evidence, line)
+    story = tell(source, line)
     first = story.copies[0]
     assert (line.offset_id, line.queue_id, line.queue_offset) == (
         first.message.offset_id,
@@ -100,12 +99,11 @@ def test_a_story_has_what_the_driver_wrote_down(golden: StoreOf, tmp_path: Path,
     store, release = golden(name), Release.of(release_of(name))
     lake = of_lake(store, tmp_path / "lake", release)
     with opened(store, release, None) as source:
-        evidence = StoreEvidence(source)
         consumed = _CONSUMED.findall((store / "EXPECT" / "sent.txt").read_text())
         lines = sent_lines(store)
         assert lines
         for number, line in enumerate(lines):
-            story = check_sent(evidence, line)
+            story = check_sent(source, line)
             assert_as_sent(line, story, name, consumed)
             assert_in_chinese(story)
             if number % _LAKE_IS_ASKED == 0:
@@ -150,9 +148,8 @@ def assert_in_chinese(story: Story) -> None:
 def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -> None:
     store, release = golden(name), Release.of(release_of(name))
     with opened(store, release, None) as source:
-        evidence = StoreEvidence(source)
         told = {
-            key: list(timeline.stories(evidence, timeline.by_key(evidence.source, "T1", key).messages))
+            key: list(timeline.stories(source, timeline.by_key(source, "T1", key).messages))
             for key in ("txc", "txr", "txu")
         }
         if not any(told.values()):
@@ -196,8 +193,7 @@ def test_nothing_that_is_no_story_is_told(golden: StoreOf, run: Run) -> None:
 def test_queues_that_selective_double_write_leaves_out_are_not_called_lost(situation: StoreOf) -> None:
     store = situation("b551-lmq-selective") / "store"
     with opened(store, geometry=None) as source:
-        evidence = StoreEvidence(source)
-        (story,) = timeline.stories(evidence, timeline.by_key(evidence.source, "Orders", "l39").messages)
+        (story,) = timeline.stories(source, timeline.by_key(source, "Orders", "l39").messages)
     assert {"Orders": Check.LEADS_THERE, "%LMQ%q3": Check.NOT_KNOWN, "%LMQ%all": Check.NOT_KNOWN} == {
         fact.topic: fact.check for copy in story.copies for fact in copy.queues
     }
@@ -212,7 +208,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
     for told in unreplicated:
         for given in (told["message-id"], told["offset-message-id"]):
             source = open_lake(lake)
-            (story,) = timeline.stories(LakeEvidence(source), timeline.by_id(source, given, None).messages)
+            (story,) = timeline.stories(source, timeline.by_id(source, given, None).messages)
             (copy,) = story.copies
             record = copy.message.record
             assert (told["message-id"], int(told["queue"]), int(told["queue-offset"])) == (
@@ -221,10 +217,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
             assert "taken back by its broker" == story.state
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
-            listing = LakeListing(source)
-            shown = listing.at(listing.position(copy.message))
-            assert shown is not None
-            assert copy.message.record == shown.record
+            assert copy.message.record == message_at(source, position_text(copy.message)).record
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
@@ -237,15 +230,15 @@ def test_messages_of_a_batch_that_share_its_id_have_stories_of_their_own(tmp_pat
     write_segment(tmp_path / "store", records)
     release = Release.of("5.3.3")
     with ExitStack() as stack:
-        evidence: Evidence
+        source: Source
         if kind == "store":
-            evidence = StoreEvidence(stack.enter_context(opened(tmp_path / "store", release, None)))
+            source = stack.enter_context(opened(tmp_path / "store", release, None))
         else:
-            evidence = of_lake(tmp_path / "store", tmp_path / "lake", release)
-        under_key = timeline.by_key(evidence.source, "T1", "k1").messages
-        at_offsets = [evidence.source.at(one.physical_offset, one.store_host) for one in records]
+            source = of_lake(tmp_path / "store", tmp_path / "lake", release)
+        under_key = timeline.by_key(source, "T1", "k1").messages
+        at_offsets = [source.by_offset(one.physical_offset) for one in records]
         seeds = [*under_key, *(found for found in at_offsets if found is not None)]
-        stories = [next(timeline.stories(evidence, [seed])) for seed in seeds]
+        stories = [next(timeline.stories(source, [seed])) for seed in seeds]
     offsets = [[copy.message.record.physical_offset for copy in story.copies] for story in stories]
     own = [one.physical_offset for one in records]
     assert [[own[1], own[3]], [own[0]], [own[1], own[3]], [own[2]], [own[1], own[3]]] == offsets
@@ -260,7 +253,7 @@ def test_a_line_of_a_trace_without_a_group_has_the_group_of_its_request(tmp_path
     trace = a_record((taken + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
     with opened(write_segment(tmp_path / "store", [sent, trace]), geometry=None) as source:
         found = timeline.by_id(source, "ID", "T1").messages
-        (story,) = timeline.stories(StoreEvidence(source), found)
+        (story,) = timeline.stories(source, found)
     told = [line.text for line in timeline_lines(story, None)]
 
     assert "trace: consumed by the group consumers in 3 ms, success" in told
@@ -273,7 +266,7 @@ def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf,
     alone = of_lake(golden(name), tmp_path / "alone", release)
     ingest_store(golden(other), tmp_path / "both", "other")
     ingest_store(golden(name), tmp_path / "both", "this")
-    both = LakeEvidence(open_lake(tmp_path / "both", release, "this"))
+    both = open_lake(tmp_path / "both", release, "this")
     for line in sent_lines(golden(name)):
         expected, story = tell(alone, line), tell(both, line)
         assert [(copy.text, len(copy.queues), len(copy.keys)) for copy in expected.copies] == [
@@ -291,7 +284,7 @@ def test_a_half_message_that_no_check_decided_is_abandoned(tmp_path: Path) -> No
     moved = a_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
     with opened(write_segment(tmp_path / "store", placed([half, moved])), geometry=None) as source:
         found = timeline.by_id(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC").messages
-        (story,) = timeline.stories(StoreEvidence(source), found)
+        (story,) = timeline.stories(source, found)
 
     assert [Role.HALF, Role.ABANDONED] == roles(story)
     assert "abandoned" == story.state
@@ -305,9 +298,8 @@ def test_a_group_that_sent_a_copy_back_has_not_consumed_it(golden: StoreOf) -> N
     name = "b551-retry"
     failed = 0
     with opened(golden(name), Release.of(release_of(name)), geometry=None) as source:
-        evidence = StoreEvidence(source)
         for line in sent_lines(golden(name)):
-            story = tell(evidence, line)
+            story = tell(source, line)
             retries = [n for n, copy in enumerate(story.copies) if copy.role in {Role.RETRIED, Role.DEAD_LETTER}]
             before = [copy for copy in story.copies[: max(retries, default=0)] if copy.groups]
             failed += len(before)
@@ -322,13 +314,13 @@ def test_a_tag_is_not_missed_in_an_index_of_a_release_that_may_not_index_tags(tm
     """5.4.0 was the first to index tags; these records do not tell which release wrote them."""
     records = stored([Sent(keys=("k",), unique_key="ID", tags="tag")])
     store = write_store(tmp_path / "store", records, release=Release.of("5.3.3"))
-    asked = SourcePlace(store=str(store), geometry=GEOMETRY)
+    asked = Place(store=str(store), geometry=GEOMETRY)
     if place == "lake":
         write_messages(tmp_path / "lake", store, Release.of("5.3.3"))
         write_entries(tmp_path / "lake", records, Release.of("5.3.3"))
-        asked = SourcePlace(lake=str(tmp_path / "lake"))
+        asked = Place(lake=str(tmp_path / "lake"))
     with open_place(asked) as source:
-        (story,) = timeline.stories(listing_of(source).evidence, timeline.by_id(source, "ID", "Orders").messages)
+        (story,) = timeline.stories(source, timeline.by_id(source, "ID", "Orders").messages)
     checks = {fact.key: fact.check for fact in story.copies[0].keys}
 
     assert {"ID": Check.LEADS_THERE, "k": Check.LEADS_THERE, "tag": Check.NOT_KNOWN} == checks

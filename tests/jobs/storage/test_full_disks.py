@@ -8,10 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.export.export import Output, Source, export, plan
+from jobs.export.export import Asked, Output, export, plan
 from jobs.export.parts import Format
 from jobs.launch.failures import one_line
 from jobs.products.index.settings import Wanted
+from jobs.query.place import Place
 from jobs.rebuild import index
 from jobs.store.workers import OneByOne
 from rmq_formats.release import NEWEST
@@ -29,7 +30,7 @@ def _ingest(store: Path, disk: Path) -> object:
 
 def _export_as(kind: Format) -> Callable[[Path, Path], object]:
     def run(store: Path, disk: Path) -> object:
-        export(plan(Source(store=str(store)), {}), NEWEST, Output(disk / "out", kind), OneByOne())
+        export(plan(Asked(Place(store=str(store))), {}), NEWEST, Output(disk / "out", kind), OneByOne())
         if kind is Format.PARQUET:
             return pq.read_table(disk / "out").column("physical_offset").to_pylist()
         return [int(json.loads(line)["physical_offset"]) for line in (disk / "out").read_text().splitlines()]

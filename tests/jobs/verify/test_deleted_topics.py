@@ -12,7 +12,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
 from jobs.inspect.inspection import inspect_store
 from jobs.products.index.settings import Wanted
-from jobs.query.log_search import silent
+from jobs.query.source import silent
 from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify

@@ -12,11 +12,11 @@ from enum import StrEnum, unique
 from typing import NamedTuple, assert_never
 
 from jobs.query import lookups
+from jobs.query.evidence import KeyFact, Origin, QueueFact, Sentence
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text
 from jobs.query.reasons import TIMER_TOPIC
 from jobs.query.source import Answer, Source, whole_number
-from jobs.query.story.evidence import Evidence, KeyFact, Place, QueueFact, Sentence
 from jobs.query.transactions import HalfEnd, half_end
 from jobs.store.broker_config import ReaderKind
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -71,7 +71,7 @@ class GroupFact(NamedTuple):
     group: str
     state: Consumed
     next_offset: int
-    place: Place
+    place: Origin
 
 
 @dataclass(slots=True)
@@ -81,14 +81,18 @@ class Copy:
     message: Message
     role: Role
     text: Sentence
-    place: Place
+    place: Origin
     queues: list[QueueFact] = field(default_factory=list)
     keys: list[KeyFact] = field(default_factory=list)
     groups: list[GroupFact] = field(default_factory=list)
     due: int | None = None  # ms: when a waiting copy is delivered
     ended: Message | None = None  # of a half message: the op message that ends it
     leaves: Sentence | None = None
-    is_taken_back: bool = False
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether a later run of a lake found other bytes in its place."""
+        return self.message.superseded_by_run is not None
 
     @property
     def time(self) -> int:
@@ -101,7 +105,7 @@ class Report(NamedTuple):
 
     trace: Trace
     message: Message
-    place: Place
+    place: Origin
 
 
 @dataclass(slots=True)
@@ -135,53 +139,50 @@ def _or_elsewhere(source: Source, answer: Answer, topic: str | None, text: str) 
     return answer
 
 
-def stories(evidence: Evidence, seeds: Iterable[Message]) -> Iterator[Story]:
+def stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
     """Yield the story of each message that *seeds* are copies of, once."""
-    seen: set[tuple[str, int]] = set()
+    seen: set[int] = set()
     for seed in seeds:
-        if seed.origin not in seen:
-            story = _story(evidence, seed)
-            seen |= {copy.message.origin for copy in story.copies}
+        if seed.record.physical_offset not in seen:
+            story = _story(source, seed)
+            seen |= {copy.message.record.physical_offset for copy in story.copies}
             yield story
 
 
-def _story(evidence: Evidence, seed: Message) -> Story:
-    unknown = evidence.unknown()
-    found = _copies(evidence, seed, unknown)
-    messages = sorted(found.values(), key=lambda one: one.origin)
+def _story(source: Source, seed: Message) -> Story:
+    unknown = source.unknown_facts()
     copies: list[Copy] = []
-    for message in messages:
+    for _, message in sorted(_copies(source, seed, unknown).items()):
         role = _role(message, copies)
-        copies.append(Copy(message, role, _TEXTS[role](message), evidence.place(message)))
+        copies.append(Copy(message, role, _TEXTS[role](message), source.origin_of(message)))
     for copy in copies:
-        _look_around(evidence, copy, copies, unknown)
+        _look_around(source, copy, copies, unknown)
     story = Story(seed.unique_key, copies, unknown=unknown)
     if seed.unique_key:
-        story.reports = list(_reports(evidence, seed.unique_key))
-    _add_groups(evidence, copies)
+        story.reports = list(_reports(source, seed.unique_key))
+    _add_groups(source, copies)
     story.state = _state(copies)
     return story
 
 
-def _copies(evidence: Evidence, seed: Message, unknown: list[Sentence]) -> dict[tuple[str, int], Message]:
-    """Return the copies of a message by their places; note what is *unknown* of them."""
-    found = {seed.origin: seed}
+def _copies(source: Source, seed: Message, unknown: list[Sentence]) -> dict[int, Message]:
+    """Return the copies of a message by their offsets; note what is *unknown* of them."""
+    found = {seed.record.physical_offset: seed}
     if seed.unique_key:
-        for other in evidence.copies(seed.unique_key, _topics(evidence, seed)):
+        for other in source.copies(seed.unique_key, _topics(source, seed)):
             if len(found) >= _MOST_COPIES:
                 unknown.append(Sentence("only {count:,} messages with this id are shown", count=_MOST_COPIES))
                 break
-            found[other.origin] = other
+            found.setdefault(other.record.physical_offset, other)
         if any(map(_own_key, found.values())):
-            found = {origin: other for origin, other in found.items() if _is_copy(seed, other)}
+            found = {offset: other for offset, other in found.items() if _is_copy(seed, other)}
     else:
         unknown.append(Sentence("the message has no unique key: other copies of it cannot be found"))
-    last = found[max(found)]
-    half = last.record.prepared_transaction_offset
-    if half and (last.origin[0], half) not in found:
-        prepared = evidence.source.at(half, seed.record.store_host)
+    half = found[max(found)].record.prepared_transaction_offset
+    if half and half not in found:
+        prepared = source.by_offset(half)
         if prepared is not None and prepared.unique_key == seed.unique_key:
-            found[prepared.origin] = prepared
+            found[half] = prepared
     return found
 
 
@@ -198,11 +199,11 @@ def _is_copy(seed: Message, other: Message) -> bool:
     return (seed.record.body, seed.keys, seed.tags) == (other.record.body, other.keys, other.tags)
 
 
-def _topics(evidence: Evidence, seed: Message) -> list[str]:
+def _topics(source: Source, seed: Message) -> list[str]:
     """Return the topics that copies of a message can be under."""
     real = seed.properties.get(REAL_TOPIC)
     own = {seed.topic, real, seed.properties.get("RETRY_TOPIC")} - {None}
-    moved = (topic for topic in evidence.source.topics() if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+    moved = (topic for topic in source.topics() if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
     return sorted({*(str(topic) for topic in own), *moved, *HALF_TOPICS, *_WAITING_TOPICS})
 
 
@@ -311,13 +312,13 @@ _TEXTS: Mapping[Role, Callable[[Message], Sentence]] = {
 }
 
 
-def _look_around(evidence: Evidence, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
+def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
     message = copy.message
-    copy.leaves, copy.is_taken_back = evidence.leaves(message), evidence.is_taken_back(message)
+    copy.leaves = source.removal_of(message)
     if not copy.is_taken_back:  # its units and index entries went with it, other messages have its place in the queue
-        copy.queues, copy.keys = evidence.queues(message), evidence.keys(message)
+        copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:
-        end = half_end(evidence.source, message) if message.topic in HALF_TOPICS else HalfEnd(None)
+        end = half_end(source, message) if message.topic in HALF_TOPICS else HalfEnd(None)
         copy.ended = end.message
         copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies, end))
         if end.was_cut_short:
@@ -356,16 +357,15 @@ def _due(copy: Copy) -> int | None:
     return next((fact.tags_code for fact in copy.queues if fact.tags_code is not None), None)
 
 
-def _reports(evidence: Evidence, unique_key: str) -> Iterator[Report]:
-    source = evidence.source
+def _reports(source: Source, unique_key: str) -> Iterator[Report]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
     read = 0
     for topic in topics:
-        for message in source.find(KeyKind.KEY, topic, unique_key):
+        for message in source.by_key(KeyKind.KEY, topic, unique_key):
             read += 1
             if read > _MOST_TRACES:
                 return
-            place = evidence.place(message)
+            place = source.origin_of(message)
             for trace in decode_traces(message.body_within() or message.record.body):
                 if trace.message_id == unique_key:
                     yield Report(trace, message, place)
@@ -398,10 +398,10 @@ def report_text(report: Report, taken: Mapping[str, str]) -> Sentence:
     return Sentence("trace: {event}", event=event)
 
 
-def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
+def _add_groups(source: Source, copies: Sequence[Copy]) -> None:
     """Add each group's position to the copies in the queues that it reads."""
     topics = sorted({copy.message.topic for copy in copies})
-    readers = list(evidence.progress(topics))
+    readers = list(source.consumer_progress(topics))
     for number, copy in enumerate(copies):
         if copy.is_taken_back:
             continue

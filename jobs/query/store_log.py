@@ -1,26 +1,31 @@
 """
-Search the log itself, where index or queue files are missing or not to be trusted.
+A store's log: single messages, and searches where index or queue files are missing or not to be trusted.
 
 A search looks at raw bytes first: a record is decoded only when the text in question is in it somewhere. Small logs
 are walked by the scalar layer; the compiled scan, whose import takes longer than most answers, is for large ones.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
+from jobs.query.message import Message
+from jobs.query.source import Progress, Source, silent
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
 from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
 from rmq_formats.errors import FormatError
+from rmq_formats.release import Release
 
 COMPILED_FROM = 32 << 20
+LOG_SEARCHED_UNASKED = 1 << 30  # bytes of log that are searched where index or queue files leave a question open
 _FEW = 64  # records that are followed one by one before a search is worth its start
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
 Lose = Callable[[int, int, str], None]  # offsets of the log that hold no readable message, and why
 
 
@@ -99,10 +104,6 @@ def few_records(store: StoreReader, span: Span) -> list[MessageRecord] | None:
     return records if offset >= span.end else None
 
 
-def silent(*_: object) -> None:
-    """Show no progress, and note nothing."""
-
-
 def search(
     store: StoreReader, sieve: Sieve, progress: Progress, span: Span = ALL, lose: Lose = silent
 ) -> Iterator[MessageRecord]:
@@ -162,4 +163,82 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | 
         yield RecordBlock(data, start, positions, [piece.size - framing.header_size for piece in records])
 
 
-__all__ = ["ALL", "Progress", "Span", "few_records", "holding", "search", "silent"]
+def _is_batch(topic: Mapping[str, object]) -> bool:
+    attributes = topic.get("attributes")
+    return isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ"
+
+
+@dataclass(eq=False)
+class StoreView(Source):
+    """A store's files, by whose rules they are read, and whether index and queue files are read."""
+
+    reader: StoreReader
+    release: Release
+    through_log: bool = False  # as if index and queue files were lost
+    progress: Progress = silent
+    broker: str | None = None  # its name, where it is known
+    releases: tuple[Release, ...] = ()  # that may have written the store, where it does not show which one did
+    delay_levels: str = field(default=DEFAULT_DELAY_LEVELS, init=False)
+    notes: list[str] = field(default_factory=list, init=False)  # remarks on the answers
+    _reasons: list[str] = field(default_factory=list, init=False)  # why messages may be missing in the answers
+    _lost: dict[str, list[int]] = field(default_factory=dict, init=False)  # pointer → places without a message
+
+    @property
+    def possible_releases(self) -> tuple[Release, ...]:  # type: ignore[override]
+        """The releases that may have written the store."""
+        return self.releases or (self.release,)
+
+    @cached_property
+    def rules(self) -> QueueRules:
+        """The rules by which units follow from records."""
+        batch_topics = frozenset(name for name, about in self.reader.topic_config.items() if _is_batch(about))
+        return QueueRules(((0, self.release),), self.delay_levels, batch_topics)
+
+    @property
+    def searches_all(self) -> bool:  # type: ignore[override]
+        """Whether the log is searched where index and queue files leave a question open, not only what they lead to."""
+        return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
+
+    def by_offset(self, physical_offset: int) -> Message | None:
+        """Return the message that begins at an offset."""
+        record = self.reader.read_record(physical_offset)
+        return Message(record, self.release) if record else None
+
+    def pointed_at(self, physical_offset: int, pointer: str) -> Message | None:
+        """Return the message that *pointer* of an index or a queue names; where it is lost, the answer lacks it."""
+        message = self.by_offset(physical_offset)
+        if message is not None:
+            return message
+        reader, store = self.reader, self.reader.store
+        if reader.is_left_over(physical_offset):
+            self.say(
+                f"{pointer} points at offset {physical_offset}, whose message was taken back when another replica "
+                f"became the master ({reader.takeover_text})"
+            )
+        elif physical_offset < store.start_offset:
+            self._lose_pointed_at(
+                physical_offset, pointer, f"where the log is deleted: it begins at {store.start_offset}"
+            )
+        elif store.segment_at(physical_offset) is None:
+            self._lose_pointed_at(physical_offset, pointer, "that no file of the log has")
+        else:
+            self._lose_pointed_at(physical_offset, pointer, "where no whole record is")
+        return None
+
+    def _lose_pointed_at(self, offset: int, pointer: str, place: str) -> None:
+        self._lost.setdefault(f"{pointer} points at an offset {place}", []).append(offset)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Why messages may be missing in the answers; many reasons of one kind are counted, and the first is given."""
+        pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
+        return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
+
+    def search(self, sieve: Sieve, span: Span = ALL) -> Iterator[Message]:
+        """Yield the messages of the log itself that *sieve* keeps, in its order; note the parts that are lost."""
+        for record in search(self.reader, sieve, self.progress, span, self.lose):
+            yield Message(record, self.release)
+
+    def lose(self, start: int, end: int, reason: str) -> None:
+        """Note that a part of the log holds no readable message."""
+        self.lack(f"the log from offset {start} to {end} cannot be read as messages: {reason}")

@@ -1,56 +1,27 @@
-"""
-A lake, listed by SQL: the newest message first, by store time.
-
-A large table is looked at in windows of time that grow, as the statistics of its files cut them: a first page reads the
-newest files alone.
-"""
+"""The lists of a lake's pages, by SQL: messages over time, topics, groups, runs, and every other table."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
+from jobs.browse.lists import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
 from jobs.lake.views import views
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, TableFile, one_of, text
-from jobs.query.listing.model import (
-    CHAIN_SHOWN,
-    Cell,
-    Chain,
-    Deadline,
-    Found,
-    Histogram,
-    Link,
-    Page,
-    Rows,
-    Wanted,
-    number_of,
-    rate,
-)
+from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, TableFile, one_of, text
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME, whole_number
-from jobs.query.story.lake_evidence import LakeEvidence
+from jobs.query.pages import Deadline
+from jobs.query.source import whole_number
+from jobs.query.wanted import Wanted
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.flags import COMPRESSED
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import key_text, typed_index_keys
+from rmq_formats.indexfile.keys import typed_index_keys
 
-_FIRST_ROWS = 200_000  # of a first window
 _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogram
 _MOST_JOINED = 5_000_000  # messages over which views with joins are run: they hold much of them in memory
-_DECOMPRESSED = 500  # messages that are looked at together for words in their bodies
 _MOST_SKIPPED = 1_000_000
 _MOST_SORTED = 3_000_000  # rows of a table that are sorted for a page of the newest
-# Every table but messages, and but dead_letters, whose name a view has, too; to import them would load the compiler.
-LISTED = (
-    *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
-    *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
-)
 _RUNS_READ = 200  # for their gaps
-_OURS = "total_size IS NOT NULL"  # another engine's own rows lack it
 _PREPARED = "state = 'prepared' AND run > 0"
-_STORE_ID = re.compile(r"[0-9A-Za-z-]{0,64}")
 _LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
 _JOINED = frozenset({"not_consumed", "timers_pending", "transactions"})
 _TOO_MANY = f"not run over more than {_MOST_JOINED:,} messages: it would take too much memory here"
@@ -80,24 +51,6 @@ _UNFINISHED = (
 _NEWEST_FIRST = ("time", "run", "store_time", "physical_offset")
 
 
-class _Position(NamedTuple):
-    """The place of a message in the order of a lake."""
-
-    time: int
-    offset: int
-    store_id: str
-
-    def __str__(self) -> str:
-        return f"{self.time}.{self.offset}.{self.store_id}"
-
-    @classmethod
-    def of(cls, given: str) -> "_Position":
-        parts = given.split(".")
-        if len(parts) != len(cls._fields) or not _STORE_ID.fullmatch(parts[2]):
-            raise UnsupportedFormat(f"{given[:40]!r} is no position of a message")
-        return cls(number_of(parts[0]), number_of(parts[1]), parts[2])
-
-
 class _NewestRows(NamedTuple):
     """The newest rows of a table: the least value in the column that orders them, and how many there are."""
 
@@ -105,164 +58,16 @@ class _NewestRows(NamedTuple):
     rows: int
 
 
-class LakeListing:
+class LakeLists:
     """A lake's tables, listed."""
 
     def __init__(self, source: LakeSource) -> None:
         self.source = source
-        self.evidence = LakeEvidence(source)
         self._tables: LakeTables = source.tables
-
-    def at(self, position: str) -> Message | None:
-        """Return the message at a position."""
-        place = _Position.of(position)
-        there = next(self.source.placed([place.offset]), None)
-        if there is not None and there.record.store_timestamp == place.time:
-            return there
-        then = f"store_id = {text(place.store_id)} AND store_timestamp = {place.time}"
-        taken_back = self.source.superseded(f"physical_offset = {place.offset} AND {then}")
-        return next(taken_back, there)
-
-    def position(self, message: Message) -> str:
-        """Return the position of a message that another query found."""
-        return str(_Position(message.record.store_timestamp, message.record.physical_offset, message.store_id or ""))
 
     @property
     def _files(self) -> Sequence[TableFile]:
         return self._tables.files(MESSAGES, "store_timestamp")
-
-    # pages
-
-    def page(self, wanted: Wanted, before: str | None, limit: int, deadline: Deadline) -> Page:
-        """Return at most *limit* messages, the newest first by store time."""
-        self.source.asked_of(wanted.topic, is_search=wanted.is_search)
-        found: list[Found] = []
-        position: _Position | None = None
-        for places, seen in self._candidates(wanted, None if before is None else _Position.of(before), limit):
-            by_offset = {one.offset: one for one in places}
-            for message in self.source.placed(by_offset):
-                if wanted.takes(message):
-                    found.append(Found(str(by_offset[message.record.physical_offset]), message))
-                    if len(found) > limit:
-                        return self._page(found[:limit], found[limit - 1].position, before)
-            position = seen
-            if position is not None and deadline.is_over:
-                return self._page(found, str(position), before, was_cut_short=True)
-        return self._page(found, None, before)
-
-    def _page(
-        self, found: list[Found], following: str | None, before: str | None, *, was_cut_short: bool = False
-    ) -> Page:
-        """Return a page; note the damage that runs found in the part of the log that it shows."""
-        offsets = [one.message.record.physical_offset for one in found]
-        low = min(offsets) if following is not None and offsets else 0
-        self.source.lack_damage(low, MAX_TIME if before is None else _Position.of(before).offset)
-        return Page(found, following, was_cut_short)
-
-    def number_of_messages(self, wanted: Wanted) -> int | None:
-        """Return the number of messages of a topic, or of all, that were stored in the times that are asked for."""
-        of_topic = [] if wanted.topic is None else [f"topic = {text(wanted.topic)}"]
-        of_topic += [] if wanted.queue_id is None else [f"queue_id = {wanted.queue_id}"]
-        times = (f"store_timestamp >= {wanted.begin}", f"store_timestamp <= {wanted.end}")
-        rows = self.source.select("count(*) AS messages", MESSAGES, "total_size IS NOT NULL", *of_topic, *times)
-        return int(rows[0]["messages"])
-
-    def _candidates(
-        self, wanted: Wanted, before: _Position | None, limit: int
-    ) -> Iterator[tuple[list[_Position], _Position | None]]:
-        """Yield places of messages in order, and up to which position all have been looked at; None at the end."""
-        if wanted.key is not None and self._tables.has(INDEX_ENTRIES):
-            last, is_last = before, False
-            while not is_last:
-                newest, floor = self._under_key(wanted, last, limit + 1)
-                last, is_last = floor, floor is None
-                yield newest, last
-            return
-        conditions = list(self._conditions(wanted))
-        high = wanted.end if before is None else min(wanted.end, before.time)
-        together = limit + 1 if wanted.words is None else max(limit + 1, _DECOMPRESSED)
-        for low, top in self._windows(high):
-            window = [f"store_timestamp <= {top}", *([f"store_timestamp > {low}"] if low is not None else [])]
-            last = before
-            while True:
-                newest = self._places([_OURS, *conditions, *window, *_after(last)], together)
-                is_last = len(newest) < together
-                # At a window's end all from its least position on have been seen: the next page begins before it.
-                seen = newest[-1] if not is_last else None if low is None else _Position(low + 1, 0, "")
-                yield newest, seen
-                if is_last:
-                    break
-                last = seen
-            if low is not None and low < wanted.begin:
-                return
-
-    def _places(self, conditions: Sequence[str], limit: int, table: str = MESSAGES) -> list[_Position]:
-        rows = self.source.select(
-            "store_timestamp, physical_offset, store_id",
-            table,
-            *conditions,
-            rest=f"ORDER BY store_timestamp DESC, physical_offset DESC, store_id DESC LIMIT {limit}",
-        )
-        return [_place_of(row) for row in rows]
-
-    def _conditions(self, wanted: Wanted) -> Iterator[str]:
-        if wanted.topic is not None:
-            yield f"topic = {text(wanted.topic)}"
-        if wanted.queue_id is not None:
-            yield f"queue_id = {wanted.queue_id}"
-        if wanted.tag is not None:
-            yield f"tags = {text(wanted.tag)}"
-        if wanted.key is not None:
-            yield f"(uniq_key = {text(wanted.key)} OR array_has(keys, {text(wanted.key)}))"
-        if wanted.words is not None:
-            # Bodies are any bytes: their digits are compared here, and the bytes themselves of what is found.
-            digits = text(wanted.words.encode().hex())
-            inflated = "body_inflated" in self._columns
-            found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
-            # What no run has decompressed is decompressed here.
-            packed = f"sys_flag & {COMPRESSED} = {COMPRESSED}{' AND body_inflated IS NULL' if inflated else ''}"
-            yield f"({' OR '.join(found)} OR ({packed}))"
-        if wanted.begin > MIN_TIME:
-            yield f"store_timestamp >= {wanted.begin}"
-
-    @cached_property
-    def _columns(self) -> Mapping[str, str]:
-        return self._tables.kinds(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - no text of others
-
-    def _under_key(
-        self, wanted: Wanted, before: _Position | None, limit: int
-    ) -> tuple[list[_Position], _Position | None]:
-        """
-        Return the newest places of messages with a key, by the index, or with it as their producer's id.
-
-        They are all places from the second value on; None: from the beginning on.
-        """
-        key = wanted.key or ""
-        topics = [wanted.topic] if wanted.topic is not None else sorted(self.source.topics())
-        hashes = one_of("key_hash", {index_key_hash(key_text(topic, key)) for topic in topics})
-        of_topic = [] if wanted.topic is None else [f"topic = {text(wanted.topic)}"]
-        asked = [(MESSAGES, (f"uniq_key = {text(key)}", _OURS, *of_topic))]
-        asked += [(INDEX_ENTRIES, (hashes, one_of("topic", topics), f"key = {text(key)}"))] if topics else []
-        found = [self._places([*conditions, *_after(before)], limit, table) for table, conditions in asked]
-        floor = max((places[-1] for places in found if len(places) == limit), default=None)
-        complete = {place for places in found for place in places if floor is None or place >= floor}
-        return sorted(complete, reverse=True), floor
-
-    def _windows(self, high: int) -> Iterator[tuple[int | None, int]]:
-        """Yield windows of store times (after the first, up to the second), the newest first, each larger."""
-        files = [file for file in self._files if file.low is None or file.low <= high]
-        wanted, rows, at = _FIRST_ROWS, 0, 0
-        while at < len(files):
-            rows += files[at].rows or 0
-            at += 1
-            # What was stored after this time can only be in the files that are passed.
-            low = files[at].high if at < len(files) else None
-            if low is not None and rows >= wanted and low < high and files[at - 1].high is not None:
-                yield low, high
-                high, wanted, rows = low, wanted * 4, 0
-        yield None, high
-
-    # numbers
 
     def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
         """Return how many messages of a topic, or of all, were stored when; of a very large lake an estimate."""
@@ -357,7 +162,7 @@ class LakeListing:
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES} WHERE {self.source.condition('total_size IS NOT NULL')} GROUP BY topic ORDER BY topic"
+            f"FROM {MESSAGES} WHERE {self.source.condition(OURS)} GROUP BY topic ORDER BY topic"
         )
         rows = [
             (topic, queues, messages, size, rate(messages, first, last), first, last)
@@ -366,7 +171,7 @@ class LakeListing:
         return Rows(("topic", "queues", "messages", "bytes", "per second", "first stored", "last stored"), rows, sql)
 
     def groups(self) -> Rows:
-        """Return how far each group was in each topic when the newest run looked."""
+        """Return the lag of each group in each topic, as the newest run saw it."""
         columns = ("consumer group", "topic", "queues", "behind", "most in one queue")
         if not self._tables.has("consumer_offsets"):
             return Rows(columns, (), note="the lake has no table consumer_offsets")
@@ -504,16 +309,3 @@ def _shown(column: str, kind: str) -> str:
         return f'encode("{column}", \'hex\') AS "{column}"'
     is_plain = kind.startswith(("int", "string", "large_string", "string_view", "bool", "double", "float"))
     return f'"{column}"' if is_plain else f'CAST("{column}" AS VARCHAR) AS "{column}"'
-
-
-def _place_of(row: Mapping[str, Cell]) -> _Position:
-    return _Position(int(row["store_timestamp"] or 0), int(row["physical_offset"] or 0), str(row["store_id"]))
-
-
-def _after(last: _Position | None) -> list[str]:
-    """Return the condition that a row comes after a position in the order of pages."""
-    if last is None:
-        return []
-    time, offset, store = last
-    same = f"physical_offset < {offset} OR (physical_offset = {offset} AND store_id < {text(store)})"
-    return [f"(store_timestamp < {time} OR (store_timestamp = {time} AND ({same})))"]

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from typing import NamedTuple
 
+from jobs.query.evidence import Check, KeyFact, Origin, Sentence
 from jobs.query.json_text import iso_time
 from jobs.query.mqadmin.text import time_text
-from jobs.query.story.evidence import Check, KeyFact, Place, Sentence
-from jobs.query.story.timeline import Consumed, Copy, Story, report_text
+from jobs.query.story import Consumed, Copy, Story, report_text
 
 _STATES = {
     Consumed.CONSUMED: Sentence("consumed"),
@@ -22,7 +22,7 @@ class TimelineLine(NamedTuple):
 
     time: int | None
     text: Sentence
-    place: Place
+    place: Origin
     below: Sequence[Sentence]
     physical_offset: int | None = None  # of a copy; None of a client's report
 
@@ -150,5 +150,5 @@ def _copy_object(copy: Copy) -> dict[str, object]:
     }
 
 
-def _place_object(place: Place | None) -> dict[str, object] | None:
+def _place_object(place: Origin | None) -> dict[str, object] | None:
     return None if place is None else place._asdict()

@@ -1,12 +1,9 @@
-"""Facts that a store or a lake has about a message's copies, each with the place that it is known from."""
+"""Facts that a store or a lake has about a message's copies, each with its origin."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum, unique
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
-from jobs.query.message import Message
-from jobs.query.source import Source
-from jobs.store.broker_config import Progress
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 
@@ -29,7 +26,7 @@ class Sentence(str):
         return sentence
 
 
-class Place(NamedTuple):
+class Origin(NamedTuple):
     """The origin of a fact: a file of the store and an offset in it, or a table of the lake and its version."""
 
     name: str
@@ -59,7 +56,7 @@ class QueueFact(NamedTuple):
     queue_id: int
     queue_offset: int
     check: Check
-    place: Place
+    place: Origin
     tags_code: int | None = None  # as the unit has it; of a delayed message its time of delivery
 
 
@@ -69,41 +66,9 @@ class KeyFact(NamedTuple):
     kind: str
     key: str
     check: Check
-    place: Place | None
+    place: Origin | None
 
 
 def missing_key(kind: KeyKind, releases: Sequence[Release]) -> Check:
     """Return the verdict on a key that no entry has: only some of the releases that may have written it index tags."""
     return Check.NOT_KNOWN if kind is KeyKind.TAG and not all(one.indexes_tags for one in releases) else Check.MISSING
-
-
-class Evidence(Protocol):
-    """What one store has about a message's copies."""
-
-    @property
-    def source(self) -> Source:
-        """The store."""
-
-    def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
-        """Yield the messages under a unique key."""
-
-    def place(self, message: Message) -> Place:
-        """Return the place where a copy is known from."""
-
-    def queues(self, message: Message) -> list[QueueFact]:
-        """Return the units of queues for a copy."""
-
-    def keys(self, message: Message) -> list[KeyFact]:
-        """Return for each key whether the index leads to a copy."""
-
-    def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
-        """Yield how far each reader of *topics* is."""
-
-    def leaves(self, message: Message) -> Sentence | None:
-        """Say when or why a copy leaves the log."""
-
-    def is_taken_back(self, message: Message) -> bool:
-        """Return whether the broker took a copy back."""
-
-    def unknown(self) -> list[Sentence]:
-        """Return what cannot be known from here."""

@@ -1,0 +1,125 @@
+"""The store or lake that a question is asked of, and how it is opened: its release and its broker's name are found."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from jobs.console.program import program
+from jobs.launch.arguments import file_system_options
+from jobs.query.source import MATTER, AnswersAs, Progress, Source, only_one, release_to_answer_as, silent
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.release import Release
+
+_BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker makes for itself
+_SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
+
+
+if TYPE_CHECKING:
+    from jobs.query.store_reader import StoreReader
+    from jobs.store.known import Known
+    from jobs.store.release import Writers
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store or a lake, one of them, and facts from the user that its files do not show."""
+
+    store: str | None = None
+    lake: str | None = None
+    commitlog: Sequence[str] | None = None  # the directories of the log, if not below the store's root
+    broker_conf: Path | None = None
+    broker: str | None = None  # its name; in a lake also its store's id
+    release: Release | None = None
+    geometry: Geometry | None = None  # of index files
+    through_log: bool = False  # read the log, or the messages, even where there is an index
+
+    @property
+    def location(self) -> str:
+        """The store or the lake."""
+        return self.lake or self.store or ""
+
+    @property
+    def is_lake(self) -> bool:
+        """Whether this is a lake."""
+        return self.lake is not None
+
+    @property
+    def program(self) -> str:
+        """The words that start this tool."""
+        return program()
+
+    def command(self, *words: str) -> str:
+        """Return a command line about this place, to paste; a word `{}` is the place itself."""
+        given = [
+            *(("--commitlog", ",".join(self.commitlog)) if self.commitlog else ()),
+            *(("--broker-conf", str(self.broker_conf)) if self.broker_conf else ()),
+        ]
+        named = [part for word in words for part in ((self.location,) if word == "{}" else (word,))]
+        return " ".join([program(), *map(quote, (*named, *given))])
+
+    def query(self, *words: str) -> str:
+        """Return a line of `query` that asks this place."""
+        given = [
+            *(("--broker", self.broker) if self.broker else ()),
+            *(("--release", str(self.release)) if self.release else ()),
+        ]
+        return self.command("query", *words, "--lake" if self.is_lake else "--store", self.location, *given)
+
+
+@contextmanager
+def open_place(place: Place, progress: Progress = silent) -> Iterator[Source]:
+    """Open a store, or the only store of a lake that can be meant; `SeveralStoresError` where there are more."""
+    with open_stores(place, progress) as sources:
+        yield only_one(sources)
+
+
+@contextmanager
+def open_stores(place: Place, progress: Progress = silent) -> Iterator[Sequence[Source]]:
+    """Open a store, or each store of a lake that the place does not exclude; there is at least one."""
+    if place.lake is not None:
+        from jobs.query.lake_source import open_lake_stores  # with SQL's engine
+
+        yield open_lake_stores(place.lake, place.broker, place.release, through_log=place.through_log)
+        return
+    from jobs.query.store_reader import StoreReader
+    from jobs.query.store_source import StoreSource
+    from jobs.store.store import list_store, log_directories, read_broker_conf
+
+    conf = read_broker_conf(place.broker_conf)
+    folders = log_directories(place.commitlog, conf)
+    store = list_store(place.store or "", commitlog=folders, options=file_system_options())
+    geometry = place.geometry
+    if geometry is None and conf.hash_slots and conf.index_num:
+        geometry = Geometry(conf.hash_slots, conf.index_num)
+    with StoreReader(store, geometry) as reader:
+        given = place.release
+        seems = AnswersAs(given, (given,)) if given else release_to_answer_as(seeming_writers(reader))
+        broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
+        source = StoreSource(reader, seems.release, place.through_log, progress, broker, seems.possible)
+        source.delay_levels = conf.delay_level or source.delay_levels
+        if seems.note:
+            source.say(seems.note)
+        yield [source]
+
+
+def seeming_writers(reader: "StoreReader") -> "Known[Writers]":
+    """Return the releases that seem to have written a store, by a few reads."""
+    from jobs.store.release import QUICK, known_writers
+
+    return known_writers(reader.store, None, MATTER, QUICK, reader.index_readers())
+
+
+def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:
+    """Return the broker's name by its own topics: each broker makes one of its name, with one queue."""
+    for topic in topics:
+        if topic.startswith(_SYNC_MEMBER):
+            return topic.removeprefix(_SYNC_MEMBER)
+    own = [
+        topic
+        for topic, about in topics.items()
+        if about.get("perm") == _BROKER_TOPIC_PERMISSION and about.get("writeQueueNums") == 1
+    ]
+    return own[0] if len(own) == 1 else None

@@ -1,0 +1,271 @@
+"""The interface of queries: a store and its lake give the same messages, both what a walk over every record gives."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from jobs.browse.lake_lists import LakeLists
+from jobs.browse.lists import Lists, Rows
+from jobs.browse.store_lists import StoreLists
+from jobs.lake.tables import TABLES
+from jobs.query.lake_tables import LISTED
+from jobs.query.message import Message
+from jobs.query.pages import Deadline, position_of, read_page
+from jobs.query.place import Place, open_place
+from jobs.query.source import Source
+from jobs.query.wanted import MAX_TIME, Wanted
+from rmq_formats.body import decode_body
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.unit import QueueRules, expected_units
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.flags import TransactionType, transaction_type
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.properties import PropertyParser, parse_properties
+from rmq_formats.release import Release
+from tests.golden import StoreOf
+from tests.support.lakes import ingest_store
+from tests.support.query_lakes import open_lake
+from tests.support.query_stores import RELEASE, Sent, opened, stored, write_store
+from tests.support.stores import records_of, segments_of
+
+# One line for each implementation: how it opens the store, and the lake that was made of it.
+SOURCES: dict[str, Callable[[Path, Path], Place]] = {
+    "store": lambda store, _: Place(store=str(store), release=RELEASE),
+    "lake": lambda _, lake: Place(lake=str(lake), release=RELEASE),
+}
+LISTS: dict[str, Callable[[Source], Lists]] = {
+    "store": StoreLists,  # type: ignore[dict-item]  # each of its own source
+    "lake": LakeLists,  # type: ignore[dict-item]
+}
+
+
+@pytest.fixture(scope="module")
+def places(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a broker's store and its lake."""
+    store, lake = golden("b551-base"), tmp_path_factory.mktemp("source") / "lake"
+    ingest_store(store, lake, "b", hash_slots=100, index_num=20)
+    return store, lake
+
+
+@pytest.fixture(scope="module")
+def records(places: tuple[Path, Path]) -> list[MessageRecord]:
+    return [record for record, _ in records_of(segments_of(places[0]))]
+
+
+@pytest.fixture(params=SOURCES)
+def source(request: pytest.FixtureRequest, places: tuple[Path, Path]) -> Iterator[Source]:
+    with open_place(SOURCES[request.param](*places)) as opened_source:
+        yield opened_source
+
+
+@pytest.fixture(scope="module")
+def both(places: tuple[Path, Path]) -> Iterator[list[Lists]]:
+    with ExitStack() as stack:
+        yield [LISTS[name](stack.enter_context(open_place(of(*places)))) for name, of in SOURCES.items()]
+
+
+def _properties(record: MessageRecord) -> dict[str, str]:
+    return parse_properties(record.properties_raw, PropertyParser.SCAN)
+
+
+def _offsets(messages: Sequence[Message | None]) -> list[int]:
+    return [one.record.physical_offset for one in messages if one is not None]
+
+
+def test_every_message_is_at_its_offset_and_none_elsewhere(source: Source, records: list[MessageRecord]) -> None:
+    for record in records:
+        message = source.by_offset(record.physical_offset)
+        assert message is not None
+        assert record == message.record
+        assert source.by_offset(record.physical_offset + 1) is None
+    covered = source.coverage()
+    assert (records[0].physical_offset, records[-1].end_offset) == (covered.first_offset, covered.end_offset)
+    assert records[0].store_timestamp == covered.first_time
+
+
+def test_every_key_leads_to_its_messages_the_newest_first(source: Source, records: list[MessageRecord]) -> None:
+    indexed = [one for one in records if transaction_type(one.sys_flag) is not TransactionType.ROLLBACK]
+    for topic in ("T1", "none"):
+        for key in {key for one in indexed for key in _properties(one).get("KEYS", "").split(" ") if key}:
+            with_key = [
+                one
+                for one in reversed(indexed)
+                if one.topic == topic and key in _properties(one).get("KEYS", "").split(" ")
+            ]
+            found = _offsets(list(source.by_key(KeyKind.KEY, topic, key)))
+            assert [one.physical_offset for one in with_key] == list(dict.fromkeys(found))
+            assert {*found} <= {*_offsets(list(source.by_entry(topic, key)))}
+
+
+def test_a_key_is_limited_to_its_times(source: Source, records: list[MessageRecord]) -> None:
+    with_key = [one for one in records if one.topic == "T1" and _properties(one).get("TAGS") == "TagA"]
+    begin, end = with_key[1].store_timestamp, with_key[-2].store_timestamp
+    found = source.by_key(KeyKind.TAG, "T1", "TagA", begin, end)
+
+    inside = [one.physical_offset for one in reversed(with_key) if begin <= one.store_timestamp <= end]
+    assert list(dict.fromkeys(_offsets(list(found)))) == inside != []
+
+
+def test_every_queue_has_its_messages_by_their_numbers(source: Source, records: list[MessageRecord]) -> None:
+    expected: dict[tuple[str, int], dict[int, int]] = {}
+    for record in records:
+        for unit in expected_units(record, QueueRules(((0, RELEASE),))):
+            if unit.queue.topic == record.topic:
+                queue = expected.setdefault((record.topic, record.queue_id), {})
+                queue[unit.queue_offset] = record.physical_offset
+    for (topic, queue_id), queue in expected.items():
+        held = source.queue_offsets(topic, queue_id)
+        assert held is not None
+        assert (min(queue), max(queue) + 1) == held
+        assert list(queue.values()) == _offsets(list(source.by_queue(topic, queue_id, *held)))
+        assert queue_id in source.queue_ids(topic)
+        last = source.in_queue(topic, queue_id, max(queue))
+        assert last is not None
+        assert queue[max(queue)] == last.record.physical_offset
+    assert {topic for topic, _ in expected} <= source.topics()
+    assert source.queue_offsets("none", 0) is None
+
+
+TIME = 1795160559700
+CASES: dict[str, tuple[Wanted, Callable[[MessageRecord], bool]]] = {
+    "all": (Wanted(), lambda _: True),
+    "topic": (Wanted(topic="T1"), lambda one: one.topic == "T1"),
+    "key": (Wanted(key="k1"), lambda one: "k1" in _properties(one).get("KEYS", "").split(" ")),
+    "topic and key": (
+        Wanted(topic="T1", key="k1"),
+        lambda one: one.topic == "T1" and "k1" in _properties(one).get("KEYS", "").split(" "),
+    ),
+    "tag": (Wanted(tag="TagA"), lambda one: _properties(one).get("TAGS") == "TagA"),
+    "words": (Wanted(words="body2"), lambda one: b"body2" in one.body),
+    "words of two languages": (Wanted(words="тело-正"), lambda one: "тело-正".encode() in one.body),
+    "words, compressed": (Wanted(words="\0" * 99), lambda one: bytes(99) in decode_body(one.body, one.sys_flag)),
+    "since": (Wanted(begin=TIME), lambda one: one.store_timestamp >= TIME),
+    "topic until": (Wanted(topic="T1", end=TIME), lambda one: one.topic == "T1" and one.store_timestamp <= TIME),
+    "quote": (Wanted(topic="T1' OR '1'='1"), lambda _: False),
+}
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize("case", CASES)
+def test_pages_hold_every_message_once(source: Source, records: list[MessageRecord], case: str, seconds: float) -> None:
+    """However early a page is cut short, the next one begins where it ended."""
+    wanted, is_wanted = CASES[case]
+    expected = [one.physical_offset for one in reversed(records) if is_wanted(one)]
+    found: list[int] = []
+    before = None
+    while True:
+        page = read_page(source, wanted, before, 7, Deadline(seconds))
+        assert len(page.messages) <= 7
+        found += _offsets(page.messages)
+        before = page.next
+        if before is None:
+            break
+
+    assert expected == found
+    assert case == "quote" or expected
+    narrow = wanted._replace(key=None, tag=None, words=None)
+    assert sum(narrow.takes(message) for message in _all(source, narrow)) == source.count(narrow)
+
+
+def _all(source: Source, wanted: Wanted) -> Sequence[Message]:
+    return [one for _, one in source.by_time(wanted, MAX_TIME, 1000) if one is not None]
+
+
+@pytest.mark.parametrize("position", ["", "x", "-1", "1.2", "1.2.'; --", "9" * 30, "1.2.3.4", "²", "../../x"])
+def test_a_text_that_is_not_a_position_is_refused(position: str) -> None:
+    with pytest.raises(UnsupportedFormat, match="is not a position"):
+        position_of(position)
+
+
+def test_a_histogram_counts_what_was_stored_when(both: list[Lists], records: list[MessageRecord]) -> None:
+    for topic in (None, "T1"):
+        times = [one.store_timestamp for one in records if topic in {None, one.topic}]
+        for lists in both:
+            found = lists.histogram(Wanted(topic=topic), 60, Deadline(60))
+            assert found is not None
+            counted = [0] * len(found.counts)
+            for time in times:
+                counted[(time - found.start) // found.step] += 1
+            assert counted == list(found.counts)
+
+
+def test_topics_and_groups_are_those_of_the_log(both: list[Lists], records: list[MessageRecord]) -> None:
+    expected = {topic: sum(one.topic == topic for one in records) for topic in {one.topic for one in records}}
+    groups = [lists.groups().rows for lists in both]
+
+    for lists in both:
+        rows = lists.topics()
+        at = rows.columns.index("messages")
+        assert expected == {row[0]: row[at] for row in rows.rows if row[at]}
+    assert groups[0] == groups[1]
+    assert groups[0]
+
+
+def test_chains_of_the_index_lead_to_their_message(both: list[Lists]) -> None:
+    shown: list[set[tuple[object, ...]]] = []
+    for lists in both:
+        shown.append(set())
+        for message in read_page(lists.source, Wanted(), None, 20, Deadline(60)).messages:
+            chains = list(lists.chains(message))
+            assert chains
+            assert all(chain.is_longer or any(link.leads_here for link in chain.links) for chain in chains)
+            at = message.record.physical_offset
+            shown[-1] |= {(at, chain.key, chain.slot, tuple(chain.links)) for chain in chains}
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("most_sorted", [0, 1_000_000])
+def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
+    both: list[Lists], records: list[MessageRecord], monkeypatch: pytest.MonkeyPatch, most_sorted: int
+) -> None:
+    """The rows of the queues are one for each record that has a unit: the last ones are those of the last records."""
+    monkeypatch.setattr("jobs.browse.lake_lists._MOST_SORTED", most_sorted)
+    table = both[1].table("consume_queue", {}, 2, 7)
+    of_queue = both[1].table("consume_queue", {"queue_id": "1", "topic": "T1"}, 0, 1000)
+
+    at = table.columns.index("physical_offset")
+    newest = [one.physical_offset for one in reversed(records)][2:9]
+    assert (most_sorted > 0) is ([row[at] for row in table.rows] == newest)
+    assert (most_sorted == 0) is ("too many to be sorted" in table.note)
+    of_t1 = [one.physical_offset for one in records if (one.topic, one.queue_id) == ("T1", 1)]
+    assert of_t1 == sorted(int(row[at] or 0) for row in of_queue.rows) != []
+
+
+def test_every_table_of_a_lake_is_listed() -> None:
+    assert {table.name for table in TABLES} == {*LISTED, "messages", "dead_letters"}
+
+
+def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, Rows]]:
+    ingest_store(store, lake, "b", release=release, hash_slots=100, index_num=20)
+    with opened(store, Release.of(release), None) as source:
+        of_store = dict(StoreLists(source).unfinished())
+    return [of_store, dict(LakeLists(open_lake(lake, Release.of(release))).unfinished())]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("b420-base", 1), ("b551-base", 0), ("b551-transrocks/store", 4)])
+def test_transactions_without_an_end_are_those_that_the_broker_waits_for(
+    golden: StoreOf, tmp_path: Path, name: str, expected: int
+) -> None:
+    root, _, below = name.partition("/")
+    tables = _unfinished(golden(root) / below, tmp_path, "4.2.0" if "b420" in name else "5.5.1")
+    named = [table["transactions without an end"] for table in tables]
+    ids = [{row[table.columns.index("id")] for row in table.rows} if table.rows else set() for table in named]
+
+    assert ids[0] == ids[1]
+    assert expected == len(ids[0])
+
+
+def test_dead_letters_are_counted_by_group_and_origin(tmp_path: Path) -> None:
+    origins = ("A", "A", "B", "A")
+    sent = [Sent(f"%DLQ%g{number % 2}", properties=(("RETRY_TOPIC", one),)) for number, one in enumerate(origins)]
+    write_store(tmp_path / "store", stored([Sent("T"), *sent]))
+
+    for tables in _unfinished(tmp_path / "store", tmp_path / "lake"):
+        assert [
+            ("g0", "given up without a retry", "A", 1, "%DLQ%g0"),
+            ("g0", "given up without a retry", "B", 1, "%DLQ%g0"),
+            ("g1", "given up without a retry", "A", 2, "%DLQ%g1"),
+        ] == list(tables["dead letters"].rows)
