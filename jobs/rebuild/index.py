@@ -8,7 +8,8 @@ plan what is missing, let one task build each file, see every file from here, an
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from datetime import tzinfo
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +23,6 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import (
     BuiltFile,
-    IndexRecipe,
     RealFile,
     ToBuild,
     build_file,
@@ -31,9 +31,10 @@ from jobs.products.index.file_builder import (
 )
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
-from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
+from jobs.products.index.placement import LOST, Kind, Planned
+from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
-from jobs.products.index.survivors import Survivor, completed_end, has_keys_of, header_before, real_files
+from jobs.products.index.survivors import Survivor, has_keys_of, real_files
 from jobs.storage import storage_of
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import join, local_path, normalise
@@ -47,7 +48,7 @@ from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, IndexHeader
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry
 from rmq_formats.layout import Content
 
 MANIFEST = "MANIFEST.json"
@@ -241,14 +242,26 @@ def _plan_all(request: RebuildIndexRequest, workers: Workers, before: Before, sc
     store, _, settings = before
     ranges = plan_ranges(store, range_size=request.range_size)
     row = collect_keys(workers, ListedLog(store, ranges), settings.rules.value.rules, scratch)
-    maker = _Maker(store, settings, row)
-    planned = plan_all(_log(row), settings.geometry.value.capacity)
-    names = names_between([maker.time(plan.start) for plan in planned], settings.zone.value)
-    return _Plan(row, [maker.build(name, plan) for name, plan in zip(names, planned, strict=True)])
+    plan = _index_plan(store, settings, row)
+    planned = plan.missing()
+    names = names_between([_time_of(one.start, row) for one in planned], settings.zone.value)
+    return _Plan(row, [_to_build(plan, name, one) for name, one in zip(names, planned, strict=True)])
 
 
-def _log(row: KeyRow) -> RowShape:
-    return RowShape(len(row), row.ends_without_keys, row.start_offset == 0)
+def _index_plan(store: Store, settings: Settings, row: KeyRow) -> IndexPlan:
+    rules = settings.rules.value.rules
+    return IndexPlan(store.storage, row, settings.geometry.value, rules, settings.empty_index_count)
+
+
+def _time_of(start: int, row: KeyRow) -> int:
+    """Return the store time of the message that made a file."""
+    keys = row.keys(start, start + 1) or row.keys(start - 1, start)
+    return keys[0].store_timestamp if keys else 0
+
+
+def _to_build(plan: IndexPlan, name: str, planned: Planned, replaces: tuple[str, ...] = ()) -> ToBuild:
+    recipe = plan.recipe(planned.start, planned.end)
+    return ToBuild(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
 
 
 def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch) -> _Plan:
@@ -361,26 +374,23 @@ def lost_files(  # noqa: PLR0913 - what there is
 
     With *proof*, none that a restart may have cut elsewhere, or that a broker makes again at its next start.
     """
-    geometry = settings.geometry.value
-    maker = _Maker(store, settings, row)
-    anchors = [survivor.anchor(geometry) for survivor in kept]
+    plan = _index_plan(store, settings, row)
     builds: list[ToBuild] = []
-    if complete_last and not anchors[-1].is_full and anchors[-1].end < len(row):
-        # Nobody goes on in this file: what is missing in it is lost.
-        builds.append(maker.complete(kept[-1]))
-        end = completed_end(kept[-1], geometry, row)
-        anchors[-1] = anchors[-1]._replace(end=end, is_full=builds[-1].kind is Kind.FULL)
-    planned = plan_lost(_log(row), geometry.capacity, anchors)
+    completes = complete_last and kept[-1].end < plan.completed_end(kept[-1])
+    if completes:
+        # No broker continues this file: the keys that it lacks are lost.
+        last = kept[-1]
+        recipe = plan.recipe_of(last, plan.completed_end(last))
+        kind = Kind.FULL if recipe.entries == plan.geometry.capacity else Kind.OPEN
+        builds.append(ToBuild(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
+    planned = plan.missing(kept, completes=completes)
     if proof is not None:
-        planned = [plan for plan in planned if _is_proven(plan, store, proof)]
-        planned = [plan for plan in planned if _has_sure_place(plan, kept, damaged, proof.held)]
+        planned = [one for one in planned if _is_proven(one, store, proof)]
+        planned = [one for one in planned if _has_sure_place(one, kept, damaged, proof.held)]
     lost = [row.find(start) for start, _ in row.lost]
-    planned = [
-        plan._replace(doubt=LOST) if any(plan.start <= key <= plan.end for key in lost) else plan for plan in planned
-    ]
-    builds += _named(
-        planned, [survivor.real.name for survivor in kept], damaged, settings, maker, names_all=proof is None
-    )
+    planned = [one._replace(doubt=LOST) if any(one.start <= key <= one.end for key in lost) else one for one in planned]
+    names = [survivor.real.name for survivor in kept]
+    builds += _named(planned, names, damaged, settings.zone.value, plan, names_all=proof is None)
     return sorted(builds, key=lambda build: build.name)
 
 
@@ -403,73 +413,27 @@ def _named(  # noqa: PLR0913 - what names depend on
     planned: Sequence[Planned],
     names: Sequence[str],
     damaged: Sequence[str],
-    settings: Settings,
-    maker: "_Maker",
+    zone: tzinfo,
+    plan: IndexPlan,
     *,
     names_all: bool = True,
 ) -> Iterator[ToBuild]:
     """Name the files of each gap so that they sort into it; damaged files there are replaced, one by one or all."""
-    for after, group in groupby(planned, key=lambda plan: plan.after):
+    for after, group in groupby(planned, key=lambda one: one.after):
         gap = list(group)
         before = names[after] if after >= 0 else ""
         following = names[after + 1] if after + 1 < len(names) else ""
         replaced = [name for name in damaged if before < name and (not following or name < following)]
         if replaced and not names_all:
             if len(replaced) == len(gap):
-                yield from (
-                    maker.build(name, plan)._replace(replaces=(name,)) for name, plan in zip(replaced, gap, strict=True)
-                )
+                yield from (_to_build(plan, name, one, (name,)) for name, one in zip(replaced, gap, strict=True))
             continue
         if len(replaced) == len(gap):
             chosen = replaced
         else:
-            times = [maker.time(plan.start) for plan in gap]
-            chosen = names_between(times, settings.zone.value, before, following)
-        for number, (name, plan) in enumerate(zip(chosen, gap, strict=True)):
-            yield maker.build(name, plan)._replace(replaces=tuple(replaced) if number == 0 else ())
-
-
-class _Maker:
-    """Turns plans into recipes."""
-
-    def __init__(self, store: Store, settings: Settings, row: KeyRow) -> None:
-        self._settings = settings
-        self._row = row
-        self._storage = store.storage
-
-    def time(self, start: int) -> int:
-        """Return the store time of the message that made the file."""
-        keys = self._row.keys(start, start + 1) or self._row.keys(start - 1, start)
-        return keys[0].store_timestamp if keys else 0
-
-    def build(self, name: str, plan: Planned) -> ToBuild:
-        """Return the recipe of the planned file."""
-        recipe = self._recipe(plan.start, plan.end, header_before(self._row, plan.start))
-        return ToBuild(name, plan.kind, recipe, plan.start, plan.doubt)
-
-    def complete(self, survivor: Survivor) -> ToBuild:
-        """Return the recipe of the newest file with all messages in it."""
-        geometry = self._settings.geometry.value
-        more = self._row.parts(survivor.end, completed_end(survivor, geometry, self._row))
-        recipe = replace(
-            self._recipe(0, 0, survivor.previous),
-            parts=(*survivor.parts(self._row), *more),
-            real=survivor.real,
-            head=survivor.head,
-        )
-        kind = Kind.FULL if recipe.entries == geometry.capacity else Kind.OPEN
-        return ToBuild(survivor.real.name, kind, recipe, survivor.start, "", (survivor.real.name,))
-
-    def _recipe(self, start: int, end: int, previous: IndexHeader | None) -> IndexRecipe:
-        return IndexRecipe(
-            self._settings.geometry.value,
-            self._settings.rules.value.rules,
-            self._row.source,
-            tuple(self._row.parts(start, end)),
-            previous,
-            self._settings.empty_index_count,
-            storage=self._storage,
-        )
+            chosen = names_between([_time_of(one.start, plan.row) for one in gap], zone, before, following)
+        for number, (name, one) in enumerate(zip(chosen, gap, strict=True)):
+            yield _to_build(plan, name, one, tuple(replaced) if number == 0 else ())
 
 
 def _left_out(plan: _Plan, store: Store) -> Iterator[str]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
@@ -29,9 +29,10 @@ from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.eras import piece_start
 from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file
 from jobs.products.index.kept_slots import OpenFile, keep, take
-from jobs.products.index.key_row import KeyBlock, KeyRow, RangeKeys, ScratchKeys
-from jobs.products.index.placement import Kind, RowShape, plan_lost
-from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
+from jobs.products.index.key_row import KeyBlock, KeyRow
+from jobs.products.index.placement import Kind
+from jobs.products.index.plan import IndexPlan
+from jobs.products.index.survivors import Placing, Relation, Survivor
 from jobs.products.product import Output
 from jobs.storage.local import write_all
 from jobs.store.range_reader import RangeReader
@@ -94,23 +95,14 @@ class EntryRows(NamedTuple):
 
 
 def plan(
-    opening: Opening,
-    store: Store,
-    source: ScratchKeys,
-    spans: Sequence[RangeKeys],
-    opened_in: Callable[[int], Sequence[StoredFile]],
+    opening: Opening, store: Store, row: KeyRow, opened_in: Callable[[int], Sequence[StoredFile]]
 ) -> list[EntryWork]:
-    """
-    Return the plan of each file to write.
-
-    *spans* are the keys of the accepted ranges in *source*; *opened_in* gives the Parquet files that hold entries of an
-    index file.
-    """
-    row = KeyRow(source, tuple(spans), opening.from_offset)
-    maker = _Maker(opening, row, store)
-    if opening.files:
-        return list(maker.anchored(_anchors(opening, store, row)))
-    return list(maker.continued(opened_in))
+    """Return the plan of each file to write; *opened_in* gives the Parquet files that hold entries of an index file."""
+    files = IndexPlan(store.storage, row, opening.geometry, opening.rules)
+    if not opening.files:
+        return list(_continued(opening, store, files, opened_in))
+    recipes = _following(files, _anchors(opening, store, row))
+    return [EntryWork(ordinal, recipe, known_until=opening.known_until) for ordinal, recipe in enumerate(recipes)]
 
 
 def _anchors(opening: Opening, store: Store, row: KeyRow) -> list[Survivor]:
@@ -129,73 +121,48 @@ def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
     )
 
 
-class _Maker:
-    """Turns places in the row into work."""
+def _continued(
+    opening: Opening, store: Store, files: IndexPlan, opened_in: Callable[[int], Sequence[StoredFile]]
+) -> Iterator[EntryWork]:
+    """Continue the open file, then begin new ones."""
+    opened, ordinal, keys = opening.header, opening.ordinal, len(files.row)
+    end = min(files.geometry.capacity - opened.entry_count, keys) if opened else 0
+    if opened and end:
+        yield EntryWork(
+            ordinal, files.recipe(0, end), opened, tuple(opened_in(ordinal)), _ranges_of(opened, store),
+            opening.left_out, opening.known_until,
+        )  # fmt: skip
+    ordinal += opened is not None
+    for number, start in enumerate(range(end, keys, files.geometry.capacity)):
+        recipe = files.recipe(start, min(start + files.geometry.capacity, keys), opened)
+        yield EntryWork(ordinal + number, recipe, known_until=opening.known_until)
 
-    def __init__(self, opening: Opening, row: KeyRow, store: Store) -> None:
-        self._opening = opening
-        self._store = store
-        self._row = row
-        self._capacity = opening.geometry.capacity
 
-    def continued(self, opened_in: Callable[[int], Sequence[StoredFile]]) -> Iterator[EntryWork]:
-        """Continue the open file, then begin new ones."""
-        opened, ordinal = self._opening.header, self._opening.ordinal
-        room = self._capacity - opened.entry_count if opened else 0
-        end = min(room, len(self._row))
-        if opened and end:
-            work = self._work(ordinal, 0, end, None)
-            yield replace(
-                work, opened=opened, opened_in=tuple(opened_in(ordinal)), opened_ranges=self._ranges_of(opened),
-                left_out=self._opening.left_out,
-            )  # fmt: skip
-        ordinal += opened is not None
-        for number, start in enumerate(range(end, len(self._row), self._capacity)):
-            previous = header_before(self._row, start) or opened
-            yield self._work(ordinal + number, start, min(start + self._capacity, len(self._row)), previous)
+def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:
+    """Return the ranges of the log that an index file's entries are of; none if a part of it is deleted."""
+    begin, end = opened.begin_physical_offset, opened.end_physical_offset
+    if begin < store.start_offset:
+        return ()
+    try:
+        start = piece_start(store, begin)
+    except FileNotFoundError:  # retention has deleted it since it was listed
+        return ()
+    ranges = plan_ranges(store, start, range_size=WHOLE_SEGMENTS)
+    return tuple(range_ for range_ in ranges if range_.start_offset <= end)
 
-    def _ranges_of(self, opened: IndexHeader) -> tuple[Range, ...]:
-        """Return the ranges of the log that an index file's entries are of, as long as none of it is deleted."""
-        begin, end = opened.begin_physical_offset, opened.end_physical_offset
-        if begin < self._store.start_offset:
-            return ()
-        try:
-            start = piece_start(self._store, begin)
-        except FileNotFoundError:  # retention has deleted it since it was listed
-            return ()
-        ranges = plan_ranges(self._store, start, range_size=WHOLE_SEGMENTS)
-        return tuple(range_ for range_ in ranges if range_.start_offset <= end)
 
-    def anchored(self, survivors: Sequence[Survivor]) -> Iterator[EntryWork]:
-        """Follow the broker's own files; the newest one is continued to the log's end."""
-        row, capacity = self._row, self._capacity
-        log = RowShape(len(row), ends_without_keys=False, is_whole=row.start_offset == 0)
-        anchors = [survivor.anchor(self._opening.geometry) for survivor in survivors]
-        if anchors and not anchors[-1].is_full:
-            end = completed_end(survivors[-1], self._opening.geometry, row)
-            is_full = end - survivors[-1].end + survivors[-1].real.header.entry_count == capacity
-            anchors[-1] = anchors[-1]._replace(end=end, is_full=is_full)
-        planned = plan_lost(log, capacity, anchors)
-        # In the order of the files: each survivor (0) before the planned ones that come after it (1).
-        places = sorted(
-            [(plan.after, 1, plan.start, plan.end, None) for plan in planned if plan.kind is not Kind.OPEN or plan.end]
-            + [(number, 0, anchor.start, anchor.end, survivors[number]) for number, anchor in enumerate(anchors)],
-            key=lambda place: (place[0], place[1], place[2]),
-        )
-        for ordinal, (_, _, start, end, survivor) in enumerate(places):
-            previous = survivor.previous if survivor else header_before(row, start)
-            work = self._work(ordinal, max(start, 0), max(end, 0), previous)
-            if survivor:
-                parts = (*survivor.parts(row), *row.parts(survivor.end, end))
-                recipe = replace(work.recipe, parts=parts, real=survivor.real, head=survivor.head)
-                work = replace(work, recipe=recipe)
-            yield work
-
-    def _work(self, ordinal: int, start: int, end: int, previous: IndexHeader | None) -> EntryWork:
-        opening, parts = self._opening, tuple(self._row.parts(start, end))
-        storage = self._store.storage
-        recipe = IndexRecipe(opening.geometry, opening.rules, self._row.source, parts, previous, storage=storage)
-        return EntryWork(ordinal, recipe, known_until=opening.known_until)
+def _following(files: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRecipe]:
+    """Return the broker's own files and those that are missing, in order; the newest one goes on to the log's end."""
+    # Each survivor (0) before the planned ones that come after it (1).
+    made = [
+        (one.after, 1, one.start, files.recipe(one.start, one.end))
+        for one in files.missing(survivors, completes=bool(survivors))
+        if one.kind is not Kind.OPEN or one.end > one.start
+    ]
+    for number, survivor in enumerate(survivors):
+        end = files.completed_end(survivor) if survivor is survivors[-1] else survivor.end
+        made.append((number, 0, survivor.start, files.recipe_of(survivor, end)))
+    return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
 
 
 def write(work: EntryWork, *, output: Output) -> EntryRows:

@@ -17,6 +17,7 @@ from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, co
 from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import is_covered
+from jobs.products.index.plan import IndexPlan
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
@@ -148,7 +149,8 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     row = replace(row, doubtful=tuple(doubtful()))
     row = replace(row, taken_back=taken_back(sane, takeovers(store), row, geometry, store))
     survivors = Placing(row, geometry, store).place_all(sane)
-    recipes = [recipe_of(survivor, row, geometry, rules, store) for survivor in survivors]
+    plan = IndexPlan(store.storage, row, geometry, rules)
+    recipes = [plan.recipe_of(survivor) for survivor in survivors]
     compared = workers.map(recipes, compare_file, "comparing index files")
     judged: dict[str, Explained] = {}
     before: Survivor | None = None
@@ -218,23 +220,6 @@ def _is_blank(real: RealFile, store: Store) -> bool:
     """Return whether a file is as a broker makes it, before it puts the first entry and writes the header."""
     with store.storage.open(real.location) as file:
         return is_blank(file, real.size)
-
-
-def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> IndexRecipe:
-    """Return the parts that the file should be made of."""
-    count = survivor.real.header.index_count
-    return IndexRecipe(
-        geometry,
-        rules,
-        row.source,
-        tuple(survivor.parts(row)),
-        survivor.previous,
-        min(count, 1),  # before its first put a file may show either
-        survivor.real,
-        survivor.head,
-        survivor.tail,
-        store.storage,
-    )
 
 
 def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:

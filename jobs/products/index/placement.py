@@ -63,15 +63,10 @@ HISTORY = "the log begins inside this file's history"
 NOT_KNOWN_BEFORE = "the end of the file before it is not known, so its first entry's seconds are assumed"
 
 
-def plan_all(log: RowShape, capacity: int) -> list[Planned]:
-    """Cut the whole row, as an uninterrupted broker beginning at the first message on disk would."""
-    return list(_cut(0, log, capacity, -1))
-
-
-def plan_lost(log: RowShape, capacity: int, survivors: Sequence[Anchor]) -> list[Planned]:
-    """Return the files that are missing between, before and after *survivors*, in order."""
+def plan_files(log: RowShape, capacity: int, survivors: Sequence[Anchor] = ()) -> list[Planned]:
+    """Return the files that are missing between, before and after *survivors*, in order; without any, all files."""
     if not survivors:
-        return plan_all(log, capacity)
+        return list(_cut(0, log, capacity, -1))
     planned = list(_before(survivors[0], log, capacity))
     for number, (left, right) in enumerate(pairwise(survivors)):
         planned += _between(left.end, right, capacity, number, "" if left.is_full else RESTART)
@@ -79,7 +74,7 @@ def plan_lost(log: RowShape, capacity: int, survivors: Sequence[Anchor]) -> list
     if last.is_full:
         planned += _cut(last.end, log, capacity, len(survivors) - 1)
     held = [(one.start, one.end) for one in survivors]
-    # Beside another store's log, or lost messages, a survivor may begin after the last key of the row.
+    # With another store's log, or after lost messages, a survivor may begin after the last key of the row.
     return [one for one in planned if one.end <= log.keys and not is_covered(one.start, one.end, held)]
 
 

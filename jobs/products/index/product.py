@@ -19,7 +19,7 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.products.index.entries import EntryRows, Opening, plan, write
 from jobs.products.index.eras import is_alike, rules_of_files
-from jobs.products.index.key_row import KeyCollector, RangeKeys, ScratchKeys
+from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys, ScratchKeys
 from jobs.products.index.settings import settle_geometry
 from jobs.products.index.survivors import asked_offsets, real_files, refusal
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
@@ -107,8 +107,9 @@ class StartedIndex:
     def finish(self, outcomes: Sequence[Outcome[Made[RangeKeys]]], to_offset: int) -> Finished:
         """Make the index entries of the new messages."""
         run, output = self.run, self.run.output
-        source, spans = ScratchKeys(run.output.scratch), [outcome.payload.value for outcome in outcomes]
-        works = plan(self.opening, run.store, source, spans, partial(_files_with, output.lake, output.naming.store_id))
+        spans = tuple(outcome.payload.value for outcome in outcomes)
+        row = KeyRow(ScratchKeys(output.scratch), spans, self.opening.from_offset)
+        works = plan(self.opening, run.store, row, partial(_files_with, output.lake, output.naming.store_id))
         written = run.workers.map(works, partial(write, output=output), "making index entries")
         finished = Finished(state=self._state(written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
-from jobs.products.index.placement import Anchor
 from jobs.store.store import Store, StoredFile
 from rmq_formats.indexfile.file import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
@@ -122,10 +121,6 @@ class Survivor:
             else:
                 found += row.parts(seam.start, seam.start + end - seam.entry)
         return found
-
-    def anchor(self, geometry: Geometry) -> Anchor:
-        """Return its place for planning."""
-        return Anchor(self.start, self.end, self.real.header.index_count >= geometry.index_num, self.begins)
 
 
 def real_files(store: Store) -> list[RealFile]:
@@ -467,12 +462,6 @@ class Placing:
     def _with_tail(self, found: Survivor) -> Survivor:
         missing = 0 if found.seams and found.seams[-1].is_lost else found.end - len(self._row)
         return replace(found, tail=min(max(missing, 0), found.real.header.entry_count - found.head))
-
-
-def completed_end(survivor: Survivor, geometry: Geometry, row: KeyRow) -> int:
-    """Return the newest file's end in the row once it has all keys that it has room for."""
-    room = geometry.capacity - survivor.real.header.entry_count
-    return min(survivor.end + room, len(row))
 
 
 def header_before(row: KeyRow, start: int) -> IndexHeader | None:
