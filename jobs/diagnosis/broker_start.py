@@ -12,10 +12,10 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
+from jobs.store.epochs import queue_evidence
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.index_files import header_of
 from jobs.store.log_ends import last_units
-from jobs.store.queue_evidence import QueueEvidence
 from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unwritten, queues_of_files, undecided_sizes
 from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_sizes
 from jobs.store.record_places import record_places, segment_bytes
@@ -241,7 +241,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
             is_final = segment.base_offset < newest
             with store.open(segment) as reader:
                 log = segment_bytes(segment, reader)
-                for walked in walk(log, 0, final=is_final, leads_to=QueueEvidence.of(store).leads_to):
+                for walked in walk(log, 0, final=is_final, leads_to=queue_evidence(store)):
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from jobs.diagnosis.misnamed_segments import right_name, wrong_name_text
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
-from jobs.store.queue_evidence import QueueEvidence
+from jobs.store.epochs import queue_evidence
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
 from jobs.store.record_places import left_over_bytes, records_from
 from jobs.store.segment_walk import COMPILED_BEHIND, WalkedPiece, walk
@@ -166,7 +166,7 @@ class LogInspector:
     def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for walked in walk(log, start, final=final, leads_to=QueueEvidence.of(self.store).leads_to):
+        for walked in walk(log, start, final=final, leads_to=queue_evidence(self.store)):
             records += walked.records
             self._note(walked, report, log)
             report.end = str(ENDS[walked.piece.kind])

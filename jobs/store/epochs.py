@@ -1,21 +1,29 @@
 """
-Which bytes of the log are left over from a master that another replica has replaced.
+Which bytes of the log are left over: from a master that another replica has replaced, or from before a recovery.
 
 A replica that returns cuts its log where the new master's epoch begins: the segment stays, the write position moves
 back, and later segments are deleted. After the new master's records old ones remain, complete and at the offset that
 they state, until they are written over. So in a segment in which an epoch begins, only what the chain of records from
 there leads to is part of the log.
+
+In the segment that a broker writes to, an earlier record after damage is either left over from before the log was cut
+back, or the broker's clock was set back. A recovery may leave units of the records that it cuts. But no queue leads to
+the offset at which the records end then: nothing was ever dispatched from there.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
+from jobs.storage import AnyStorage
+from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.record_places import record_places, segment_bytes
-from jobs.store.store import Segment, Store
-from rmq_formats.commitlog.segment import SegmentBytes
+from jobs.store.store import Segment, Store, list_again
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import LeadsTo, SegmentBytes
 from rmq_formats.epochs import EPOCH_FILE, Epoch, decode_epochs
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, NotAStore, is_lost
 
 _LARGEST = 1 << 20
 
@@ -96,3 +104,33 @@ def _with_left_over(promotion: Promotion, segment: Segment, store: Store) -> Pro
         left_end=max((end for _, end in places), default=promotion.log_end),
         segment_end=segment.base_offset + segment.size,
     )
+
+
+def queue_evidence(store: Store) -> LeadsTo:
+    """Return the function that asks the queue files of a store, listed when it is called, for a record after damage."""
+    return partial(_queues_prove, store.root, store.commitlog, store.storage)
+
+
+def _queues_prove(root: str, commitlog: tuple[str, ...], storage: AnyStorage, gap: int, record: MessageRecord) -> bool:
+    """Return whether a unit leads to *record*, and one to the record that must have been at the offset *gap*."""
+    try:
+        store = list_again(Store(root, storage=storage, commitlog=commitlog))
+        if takeovers(store):  # a promotion leaves units of the records that it removes
+            return False
+        queues = queues_of_files(store.queue_files, store.storage)
+        own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))
+        return any(_has_unit(queue, record.physical_offset) for queue in own) and any(
+            _has_unit(queue, gap) for queue in queues
+        )
+    except NotAStore:  # it was deleted meanwhile
+        return False
+    except OSError as error:
+        if not is_lost(error):
+            raise
+        return False
+
+
+def _has_unit(queue: StoredQueue, physical_offset: int) -> bool:
+    end = queue.written_end()
+    unit = queue.unit(number) if (number := queue.first_from(physical_offset, end)) < end else None
+    return unit is not None and unit.physical_offset == physical_offset

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
-from jobs.store.queue_evidence import QueueEvidence
+from jobs.store.epochs import queue_evidence
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.segment import LeadsTo, nothing_leads_to
@@ -66,12 +66,7 @@ class Range:
     settling: Settling | None = None  # records that are too new wait, unless the range is final
     window: int = 0  # bytes that are read at a time, if the scan does not decide
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
-    queues: QueueEvidence | None = field(default=None, repr=False, compare=False)  # of a range that is not final
-
-    @property
-    def leads_to(self) -> LeadsTo:
-        """Whether queues prove a record after damage."""
-        return nothing_leads_to if self.queues is None else self.queues.leads_to
+    leads_to: LeadsTo = field(default=nothing_leads_to, repr=False, compare=False)  # whether queues prove a record
 
     @property
     def start_offset(self) -> int:
@@ -108,7 +103,7 @@ def plan_ranges(
     """
     newest = newest_written(store)
     range_size = _range_size(store, from_offset, range_size)
-    ranges: list[Range] = []
+    ranges, evidence = list[Range](), queue_evidence(store)  # one for all: there may be very many ranges
     for segment in store.segments:
         is_final = newest is not None and segment.base_offset < newest
         start = max(from_offset - segment.base_offset, 0)
@@ -123,8 +118,8 @@ def plan_ranges(
                 final=is_final,
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
                 settling=settling,
-                storage=store.storage,  # one for all: there may be very many ranges
-                queues=None if is_final else QueueEvidence.of(store),
+                storage=store.storage,
+                leads_to=nothing_leads_to if is_final else evidence,
             )
             for begin, end in _cuts(start, segment.readable, range_size)
         ]
