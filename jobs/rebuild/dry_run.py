@@ -100,7 +100,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
         _gaps(store),
         f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys a file",
         [name for name, reason in reasons.items() if reason is None],
-        [refused_for(file, reason) for file in files if (reason := reasons.get(file.name)) is not None],
+        [refused_for(file, geometry, reason) for file in files if (reason := reasons.get(file.name)) is not None],
     )
 
 

@@ -52,17 +52,13 @@ _CAUSES = {
     Verdict.OVERWRITTEN: "two files were made in one millisecond and got one name; entries of the first are missing",
     Verdict.OTHER_RULE: "undecided: another release wrote the file than was given, or a segment is of another store: "
     "lookups work, bytes differ",
-    Verdict.TRUNCATED: "the copy was cut off, or the disk was full",
     Verdict.WRONG_GEOMETRY: "the file was made with another maxHashSlotNum or maxIndexNum: the broker misreads it",
-    Verdict.ZEROED: "pages were never written to the disk before the machine stopped",
-    Verdict.HALF_WRITTEN: "the header is older than the entries: the machine stopped before it was written",
-    Verdict.BIT_DAMAGE: "bits changed: memory, disk or transfer",
-    Verdict.HEADER_DAMAGE: "the header was overwritten",
+    Verdict.DAMAGED: "disk, memory or a copy damaged the file, or it was not written to its end",
     Verdict.OUT_OF_ORDER: "undecided: a file was renamed, or files were exchanged: the broker looks keys up in the "
     "wrong order of time",
     Verdict.MISNAMED: "files were exchanged: the broker looks keys up in the wrong order of time",
-    Verdict.REPEATED: "somebody copied the file, or gave an old copy another name: the broker finds its messages twice",
-    Verdict.FOREIGN: "undecided: the file belongs to another log, or the log beside it does",
+    Verdict.REPEATED: "the file was copied, or an old copy was renamed: the broker finds its messages twice",
+    Verdict.FOREIGN: "undecided: this file or the log is of another store",
     Verdict.CONTRADICTION: "undecided: the file was overwritten, or keys of a record that no checksum covers",
 }
 

@@ -36,12 +36,9 @@ from rmq_formats.release import Release, rules_of
 from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Difference, TierIndex, read_tier_index
 
 TIER_ENTRY = "tier_entry_differs"
-_TRUNCATED, _HEADER_DAMAGE, _BIT_DAMAGE = (
-    verdict.name.lower() for verdict in (Verdict.TRUNCATED, Verdict.HEADER_DAMAGE, Verdict.BIT_DAMAGE)
-)
+_DAMAGED = Verdict.DAMAGED.name.lower()
 _KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 _NO_TAGS = RuleTable.of(rules_of((0, Release.of("5.3.3"))))  # no release puts tags into the index of a tier
-_HEADER_FIELDS = frozenset(field.name for field in HEADER.fields)
 _END_AT = HEADER.offset("end_timestamp")
 _NEVER_PUT = 0  # the hash of a key whose own has no absolute value: a broker fails to put it
 
@@ -113,22 +110,24 @@ def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
     except FileNotFoundError:  # expired meanwhile
         return _File(segment, name, None, ())
     except FormatError as error:
-        kind = _TRUNCATED if isinstance(error, NeedMoreData) else _HEADER_DAMAGE
-        return _File(segment, name, None, (_damaged(name, kind, Difference(error.offset or 0, "", error.reason, "")),))
-    return _File(segment, name, index, tuple(_damaged(name, _kind(one), one) for one in index.differences()))
+        one = Difference(error.offset or 0, "", error.reason, "")
+        return _File(segment, name, None, (_damaged(name, one, is_short=isinstance(error, NeedMoreData)),))
+    return _File(segment, name, index, tuple(_damaged(name, one) for one in index.differences()))
 
 
-def _kind(one: Difference) -> str:
-    """Return the kind of finding of a file."""
-    if one.field == "size" and int(one.found) < int(one.expected):
-        return _TRUNCATED
-    return _HEADER_DAMAGE if one.field in _HEADER_FIELDS else _BIT_DAMAGE
-
-
-def _damaged(name: str, kind: str, one: Difference) -> Finding:
-    cause = "the copy was cut off" if kind == _TRUNCATED else "bits changed after the broker wrote the file"
+def _damaged(name: str, one: Difference, *, is_short: bool = False) -> Finding:
+    is_short |= one.field == "size" and int(one.found) < int(one.expected)
+    cause = "the copy was cut off" if is_short else "bits changed after the broker wrote the file"
     return Finding(
-        INDEX, kind, name, one.position, one.field, one.found, one.expected, f"{cause}; lookups miss entries", one.times
+        INDEX,
+        _DAMAGED,
+        name,
+        one.position,
+        one.field,
+        one.found,
+        one.expected,
+        f"{cause}; lookups miss entries",
+        one.times,
     )
 
 
@@ -221,7 +220,7 @@ class _Comparison:
             if len(found) == len(index.entries) and not _may_end(index, times):
                 file, _ = self._files[self._file[found[0]]]
                 end = Difference(_END_AT, "end_timestamp", str(index.end_timestamp), str(times.max()))
-                yield _damaged(file.name, _HEADER_DAMAGE, end)
+                yield _damaged(file.name, end)
             for name, values in wanted.items():
                 odd = np.flatnonzero(entries[name] != values)
                 if odd.size:

@@ -39,7 +39,7 @@ from tests.oracle.stage import removed_empty_files
 
 _LIVES = 3
 _FIRST_TIME = 1_795_000_000_000
-_HALF_MADE = {"zeroed", "truncated", "half_written"}
+_HALF_MADE = {"damaged"}
 _TOLD_LATE = "checkpoint_index_time"  # a full index file is flushed by a thread, which then tells the checkpoint
 
 

@@ -68,12 +68,8 @@ class Verdict(StrEnum):
     TAKEN_BACK = "messages that a promotion took back", Nature.EXPLAINED
     OVERWRITTEN = "two rolls in one millisecond: one file over another", Nature.EXPLAINED
     OTHER_RULE = "other release's rule"
-    TRUNCATED = "truncated", Nature.DAMAGE
     WRONG_GEOMETRY = "wrong geometry"
-    ZEROED = "zeroed", Nature.DAMAGE
-    HALF_WRITTEN = "half written", Nature.DAMAGE
-    BIT_DAMAGE = "bit damage", Nature.DAMAGE
-    HEADER_DAMAGE = "header damaged", Nature.DAMAGE
+    DAMAGED = "damaged", Nature.DAMAGE
     MISNAMED = "under the name of another file", Nature.DAMAGE
     OUT_OF_ORDER = "in another order than their messages"
     REPEATED = "a copy of a file before it"
@@ -163,8 +159,9 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         if other is None:
             verdict, detail = Verdict.OUT_OF_ORDER, ""
         judged[name] = replace(judged[name], verdict=verdict, detail=detail)
-    explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
-    if explained and explained[-1].verdict is Verdict.ZEROED and not store.is_closed and _is_blank(files[-1], store):
+    explained = tuple(judged.get(file.name) or refused_for(file, geometry, refused[file.name] or "") for file in files)
+    is_new = bool(files) and not store.is_closed and files[-1].size == geometry.file_size
+    if is_new and refused[files[-1].name] and _is_blank(files[-1], store):
         explained = (*explained[:-1], Explained(files[-1], Verdict.GROWING, detail="it has no entry yet"))
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
 
@@ -240,11 +237,10 @@ def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
         end, known = max(survivor.end, 0), True
 
 
-def refused_for(real: RealFile, reason: str) -> Explained:
+def refused_for(real: RealFile, geometry: Geometry, reason: str) -> Explained:
     """Classify a file that cannot be read by its size or header."""
-    kind = reason.partition(":")[0]
-    verdict = next((verdict for verdict in Verdict if verdict == kind), Verdict.HEADER_DAMAGE)
-    return Explained(real, verdict, detail=reason)
+    is_larger = real.size > geometry.file_size
+    return Explained(real, Verdict.WRONG_GEOMETRY if is_larger else Verdict.DAMAGED, detail=reason)
 
 
 def _judge(
@@ -341,27 +337,40 @@ def _is_taken_back(survivor: Survivor, row: KeyRow) -> bool:
     )
 
 
-def _how_different(  # noqa: PLR0911 - one a verdict
-    survivor: Survivor, compared: Compared, geometry: Geometry
-) -> tuple[Verdict, str]:
+def _how_different(survivor: Survivor, compared: Compared, geometry: Geometry) -> tuple[Verdict, str]:
     first = str(compared.differences[0]) if compared.differences else f"{compared.beyond} bytes after the last entry"
-    rows = compared.counts[Part.SLOT] + compared.counts[Part.ENTRY]
     fields = {difference.field for difference in compared.differences if difference.part is Part.HEADER}
-    if not rows and fields == {"hash_slot_count"} and _counts_otherwise(survivor.real.header, compared):
-        return Verdict.OTHER_RULE, first
-    if _is_half_put(survivor.real.header, compared):
-        return Verdict.HALF_WRITTEN, f"{first}; the slot has an entry that the header does not count"
-    if compared.beyond:
-        return Verdict.HALF_WRITTEN, f"{first}; {compared.beyond} bytes after the last entry that the header counts"
-    if rows and compared.zeroed == rows:
-        return Verdict.ZEROED, f"{first}; {rows} slots and entries are zero"
-    if compared.bits <= FEW_BITS and not _is_of_a_key(compared, geometry):
-        return Verdict.BIT_DAMAGE, f"{first}; {compared.bits} {'bit differs' if compared.bits == 1 else 'bits differ'}"
-    if compared.zeroed > rows // 2:
-        return Verdict.ZEROED, f"{first}; {compared.zeroed} of {rows} differing slots and entries are zero"
+    if not _count_of_rows(compared) and fields == {"hash_slot_count"}:
+        header = survivor.real.header
+        if (
+            compared.slots_in_use <= header.hash_slot_count <= header.entry_count
+        ):  # by either rule, or one after another
+            return Verdict.OTHER_RULE, first
+    damage = _damage(survivor.real.header, compared, geometry)
+    if damage:
+        return Verdict.DAMAGED, f"{first}; {damage}"
     if compared.counts[Part.ENTRY] == survivor.real.header.entry_count:
         return Verdict.FOREIGN, first
     return Verdict.CONTRADICTION, first
+
+
+def _count_of_rows(compared: Compared) -> int:
+    return compared.counts[Part.SLOT] + compared.counts[Part.ENTRY]
+
+
+def _damage(header: IndexHeader, compared: Compared, geometry: Geometry) -> str:
+    """Say what one fault explains the differences of a file that was right once; nothing if none does."""
+    slots = [difference for difference in compared.differences if difference.part is Part.SLOT]
+    alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
+    # A kill came between the slot of a put and the header: one slot points at the next free entry.
+    if compared.beyond or (alone and slots[0].found == header.index_count):
+        return "it has more than its header counts: the machine stopped before the header was written"
+    rows = _count_of_rows(compared)
+    if compared.zeroed > rows // 2:
+        return f"{compared.zeroed} of {rows} differing slots and entries are zero: pages were never written"
+    if compared.bits <= FEW_BITS and not _is_of_a_key(compared, geometry):
+        return "1 bit differs" if compared.bits == 1 else f"{compared.bits} bits differ"
+    return ""
 
 
 def _is_of_a_key(compared: Compared, geometry: Geometry) -> bool:
@@ -369,18 +378,6 @@ def _is_of_a_key(compared: Compared, geometry: Geometry) -> bool:
     first = next((one for one in compared.differences if one.part is Part.ENTRY), None)
     if first is None:
         return False
-    if compared.counts[Part.SLOT] + compared.counts[Part.ENTRY] > 1:
+    if _count_of_rows(compared) > 1:
         return first.field == "key_hash" or bool(compared.counts[Part.SLOT])
     return first.field == "key_hash" and geometry.slot_of(first.found) == geometry.slot_of(first.expected)
-
-
-def _is_half_put(header: IndexHeader, compared: Compared) -> bool:
-    """Return whether a kill came between the slot of a put and the header: one slot points at the next free entry."""
-    slots = [difference for difference in compared.differences if difference.part is Part.SLOT]
-    alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
-    return alone and slots[0].found == header.index_count
-
-
-def _counts_otherwise(header: IndexHeader, compared: Compared) -> bool:
-    """Return whether the slots are counted by one of the two rules, or by one after the other."""
-    return compared.slots_in_use <= header.hash_slot_count <= header.entry_count

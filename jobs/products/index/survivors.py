@@ -141,13 +141,13 @@ def refusal(real: RealFile, geometry: Geometry) -> str | None:
     if real.size > geometry.file_size:
         return f"wrong geometry: {real.size} bytes, not {geometry.file_size}"
     if not any(header):
-        return "zeroed: the header is empty"
+        return "the header is empty"
     if not 0 <= header.index_count <= geometry.index_num:
-        return f"header damaged: index_count {header.index_count}"
+        return f"the header is damaged: index_count {header.index_count}"
     if header.begin_physical_offset < 0 or header.end_physical_offset < header.begin_physical_offset:
         # A broker writes where a file begins with the first entry, and only then the count and where the file ends.
         is_begun = header.entry_count <= 1 and 0 <= header.end_physical_offset < header.begin_physical_offset
-        what = "half written" if is_begun else "header damaged"
+        what = "the machine stopped within the first entry" if is_begun else "the header is damaged"
         return f"{what}: from offset {header.begin_physical_offset} to {header.end_physical_offset}"
     return None
 

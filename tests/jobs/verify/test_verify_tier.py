@@ -187,11 +187,11 @@ def test_a_tier_without_index_files_is_not_verified_in_this_part(tier: Path) -> 
 @pytest.mark.parametrize(
     ("position", "raw", "kind"),
     [
-        (0, b"?", "header_damage"),
-        (HEADER.offset("end_timestamp"), bytes(8), "header_damage"),
-        (HEADER.offset("entry_count"), bytes(4), "header_damage"),
-        (HEADER.size + SLOT.size, bytes(4), "bit_damage"),
-        (_ENTRIES_AT, b"\xff", "bit_damage"),
+        (0, b"?", "damaged"),
+        (HEADER.offset("end_timestamp"), bytes(8), "damaged"),
+        (HEADER.offset("entry_count"), bytes(4), "damaged"),
+        (HEADER.size + SLOT.size, bytes(4), "damaged"),
+        (_ENTRIES_AT, b"\xff", "damaged"),
     ],
 )
 def test_an_index_file_with_other_bits_is_damage_of_that_file(tier: Path, position: int, raw: bytes, kind: str) -> None:
@@ -210,7 +210,7 @@ def test_an_index_file_that_was_cut_off_is_truncated(tier: Path, left: int, offs
     finding, *others = verified(tier).findings
 
     assert {"missing_index_entries"} >= {other.kind for other in others}
-    assert ("truncated", offset) == (finding.kind, finding.offset)
+    assert ("damaged", offset) == (finding.kind, finding.offset)
 
 
 def test_entries_of_messages_that_the_log_has_lost_follow_from_it(tier: Path) -> None:
