@@ -1,5 +1,5 @@
 """
-The application: the head of each page at once, the rest when a process has answered.
+The application: it sends the head of each page early, and the rest when a process has answered.
 
 A page whose answer takes long is sent in two parts, so that its views and its search box can be used meanwhile. A
 browser that leaves the page ends the question.

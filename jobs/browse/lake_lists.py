@@ -113,7 +113,7 @@ class LakeLists:
         return self._rows(sql, sql) if self._tables.has("runs") else Rows((), (), note="the lake has no table runs")
 
     def _rows(self, sql: str, shown: str) -> Rows:
-        """Run a query that a page shows as *shown*; it names the columns, unless there is no row."""
+        """Run a query that a page shows as *shown*; it names the columns if it has a row."""
         rows = self._tables.rows(sql)
         return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], shown)
 
@@ -124,7 +124,7 @@ class LakeLists:
         rows = self.source.select("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
         begin, end = min(ended, default=(0, 0))[0], max(ended, default=(0, 0))[0]
-        if begin == end:  # one run is no growth
+        if begin == end:  # a single run shows no growth
             return None
         start, step, counts, _ = Histogram.empty(begin, end, slots)
         for time, messages in ended:

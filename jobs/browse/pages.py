@@ -104,7 +104,7 @@ class Pages:
         return self._page("problem.html", problem=problem, status=int(status), command=command)._replace(status=status)
 
     def _no_such_page(self, _lists: Lists, _question: Question) -> Reply:
-        return self._problem(HTTPStatus.NOT_FOUND, self._words("There is no such page."))
+        return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
 
     # the front
 

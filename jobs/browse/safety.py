@@ -69,14 +69,14 @@ class Door:
         if headers.getlist("host") not in ([host] for host in self._hosts):
             return _refused(HTTPStatus.MISDIRECTED_REQUEST, f"Wrong Host. Tunnels need the same port: {self._own}")
         if request.method not in {"GET", "HEAD"}:
-            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "These pages are only read: GET and HEAD.")
+            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed: only GET and HEAD.")
         given = _token_of(request)
         is_first = given is not None and self._is_right(given)
         is_own_origin = headers.get("origin") in {None, *(f"http://{host}" for host in self._hosts)}
         is_own_page = headers.get("sec-fetch-site", "none") in {"same-origin", "none"}
         # Who has the token may come from anywhere: from a terminal in a web page, for one.
         if not is_own_origin or not (is_own_page or is_first):
-            return _refused(HTTPStatus.FORBIDDEN, "Pages of another origin are not answered.")
+            return _refused(HTTPStatus.FORBIDDEN, "Cross-origin request refused.")
         if is_first:
             response = HTMLResponse(_ENTER)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")

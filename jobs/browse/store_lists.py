@@ -1,4 +1,4 @@
-"""The lists of a store's pages: messages over time, topics, groups, what is unfinished, and the index."""
+"""The lists of a store's pages: messages over time, topics, groups, unfinished messages, and the index."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -224,7 +224,7 @@ def _spread(counts: list[int], messages: int, first: int, last: int) -> None:
     """Add messages to the slots from *first* to *last*, as evenly as whole numbers allow."""
     first, last = (min(max(slot, 0), len(counts) - 1) for slot in (first, max(first, last)))
     width = last - first + 1
-    # Differences of shares that are rounded down: they add up to the number of messages, whatever the width.
+    # Differences of shares that are rounded down: they add up to the number of messages for every width.
     for slot in range(width):
         counts[first + slot] += messages * (slot + 1) // width - messages * slot // width
 

@@ -109,7 +109,7 @@ class _Worker:
         theirs.close()
 
     def stop(self) -> None:
-        """End the process, which only reads, whatever it does. A thread that waits for its answer gets `EOFError`."""
+        """End the process, which only reads, in any state. A thread that waits for its answer gets `EOFError`."""
         self._process.kill()
         self._process.join()
 

@@ -17,7 +17,7 @@ _NAMED = 20
 
 
 def slices(batch: pa.RecordBatch, limit: int, budget: int = BUDGET) -> Iterator[tuple[pa.RecordBatch, list[Body]]]:
-    """Yield the rows of *batch* with their bodies, so many at once that the bodies fit into *budget*."""
+    """Yield the rows of *batch* with their bodies, in slices whose bodies fit into *budget*."""
     stored, flags = batch.column("body"), batch.column("sys_flag")
     start, size, bodies = 0, 0, list[Body]()
     for number in range(batch.num_rows):

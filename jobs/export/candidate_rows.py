@@ -18,7 +18,7 @@ from rmq_formats.commitlog.segment import Piece
 
 ITEM, ROW = "_item", "_row"
 NUMBERS = (pa.field(ITEM, pa.int32()), pa.field(ROW, pa.int64()))
-ROWS, UNDECODED = "rows", "undecoded"  # folders of what is chosen, and of bodies that could not be looked at
+ROWS, UNDECODED = "rows", "undecoded"  # folders of chosen row numbers, and of bodies that could not be decompressed
 
 
 Rows = Iterator[pa.RecordBatch]

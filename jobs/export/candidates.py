@@ -1,9 +1,9 @@
 """
 The candidates of a condition: rows of items with their numbers, as a source that leaves out items, or all of them.
 
-Spark starts a process of its own for each of its questions about a source, and keeps it for a minute. So where nothing
-can be left out there is no source; and this module imports nothing that reads a log or a lake: who only plans does
-without.
+Spark starts a process of its own for each of its questions about a source, and keeps it for a minute. Where
+nothing can be left out, no source is used; and this module imports nothing that reads a log or a lake, which
+planning does not need.
 """
 
 import pickle
@@ -103,8 +103,8 @@ class CandidatesReader(datasource.DataSourceReader):
 
 
 def _may_hold(bounds: Mapping[str, tuple[Any, Any]], asked: datasource.Filter) -> bool:
-    """Return whether a value between the bounds of its column may be what is asked for."""
-    # Only what is certain leaves an item out, not an unknown bound or another filter: Spark filters the rows, too.
+    """Return whether a value between the bounds of its column may be the value that is asked for."""
+    # Only what is certain leaves an item out, not an unknown bound or another filter: Spark also filters the rows.
     low, high = bounds.get(".".join(getattr(asked, "attribute", ())), (None, None))
     if isinstance(asked, datasource.EqualTo | datasource.In):
         values = [asked.value] if isinstance(asked, datasource.EqualTo) else asked.value

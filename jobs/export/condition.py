@@ -82,7 +82,7 @@ def _all(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:
 
 def _share_workers(spark: SparkSession) -> None:
     """
-    Let the processes that find the candidates write the parts, too: Spark keeps idle ones, and what they have loaded.
+    Let the processes that find the candidates write the parts: Spark keeps idle ones, with their loaded modules.
 
     It starts others for tasks with another environment, in which SQL's tasks say how their errors look. The other
     difference, a seed, `jobs.launch.session` takes away before any worker starts.

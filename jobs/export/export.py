@@ -75,7 +75,7 @@ class Summary(NamedTuple):
     gaps: list[LeftOut]
 
 
-# Returns which rows of items are wanted; what it must look up for that it writes below a folder.
+# Returns which rows of items are wanted; it may write files for that below a folder.
 Choose: TypeAlias = "Callable[[Sequence[Item], Path, int], Chosen]"
 
 
@@ -160,8 +160,8 @@ def export(
     out = output.out
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-    beside = None if out is None else out.parent.absolute()
-    with tempfile.TemporaryDirectory(prefix=f".{out.name if out else 'export'}.parts-", dir=beside) as name:
+    directory = None if out is None else out.parent.absolute()
+    with tempfile.TemporaryDirectory(prefix=f".{out.name if out else 'export'}.parts-", dir=directory) as name:
         folder = Path(name)
         chosen = undecoded = None
         if choose is not None:

@@ -26,7 +26,9 @@ from rmq_formats.properties import PropertyParser
 
 Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
 STORE_TIME = "store_timestamp"
-WINDOW = 4 << 20  # bytes of log at once: they are there as rows, too, and as a slice of those with its bodies
+WINDOW = (
+    4 << 20
+)  # bytes of log that are read together: they are in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"
 _REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})

@@ -1,7 +1,7 @@
 """
 Files of messages, written by the tasks themselves: rows stay in Arrow and never pass through the JVM as values.
 
-A task writes one part and returns its name and what it holds. A part of an attempt that failed is never named, and is
+A task writes one part and returns its name and its figures. A part of an attempt that failed is never named, and is
 deleted with the folder that the parts lie in.
 """
 
@@ -51,7 +51,7 @@ class Format(StrEnum):
 
 
 class Part(NamedTuple):
-    """One file that a task has written; without messages there is no file."""
+    """One file that a task has written; without messages, no file is written."""
 
     name: str
     messages: int
@@ -89,7 +89,7 @@ class PartTask:
                 del batch, bodies  # not held while the next ones are read; so below
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
         if self.chosen is not None:
-            del damage[noted:]  # after the last row that is wanted it is nobody's concern
+            del damage[noted:]  # damage after the last wanted row is not reported
         places = tuple(LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
         return Part(name, messages, undecoded, sum(piece.size for piece in damage), places)
 
@@ -185,7 +185,7 @@ def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
     """
     Make one file of all parts, in their order, and return its size; a part is deleted as soon as it is copied.
 
-    Without a message there is no file: a corrected command can then use its name.
+    Without a message no file is written: a corrected command can then use its name.
     """
     attempt = out.with_name(f".{out.name}.attempt-{uuid4()}")
     files = [folder / part.name for part in parts if part.messages]

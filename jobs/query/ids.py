@@ -22,7 +22,7 @@ class Readings(NamedTuple):
 
 
 def readings(text: str, zone: tzinfo | None, now_ms: int) -> Readings | None:
-    """Return both readings of *text*; None when it is no id of a Java client."""
+    """Return both readings of *text*; None when it is not an id of a Java client."""
     client_zone = zone or UTC
     try:
         unique_id = decode_unique_id(text)
@@ -33,7 +33,7 @@ def readings(text: str, zone: tzinfo | None, now_ms: int) -> Readings | None:
 
 def _impossible(host: Host) -> str:
     """Return a remark on a port that no broker has."""
-    return "" if 0 < host.port < _PORTS else " (no port: this is no broker's id)"
+    return "" if 0 < host.port < _PORTS else " (not a port: this is not a broker's id)"
 
 
 def as_text(read: Readings) -> str:

@@ -24,14 +24,14 @@ INTEGERS = (
 
 
 def iso_time(milliseconds: int) -> str:
-    """Return a time as ISO 8601 in UTC, whatever the number."""
+    """Return a time as ISO 8601 in UTC, for any number."""
     return f"{time_text(milliseconds, UTC).replace(' ', 'T').replace(',', '.')}Z"
 
 
 def message_object(
     message: Message, offsets: OffsetRange | None = None, *, with_body: bool = False
 ) -> dict[str, object]:
-    """Return every field of a message, and what is derived from them."""
+    """Return every field of a message, and the values derived from them."""
     record = message.record
     fields = record._asdict()
     shown: dict[str, object] = {

@@ -135,7 +135,7 @@ class LakeSource(LakeFacts):
         if wanted.key is not None:
             yield f"(uniq_key = {text(wanted.key)} OR array_has(keys, {text(wanted.key)}))"
         if wanted.words is not None:
-            # Bodies are any bytes: their digits are compared here, and the bytes themselves of what is found.
+            # Bodies are any bytes: SQL compares their digits, and the caller the bytes of each message that is found.
             digits = text(wanted.words.encode().hex())
             inflated = "body_inflated" in self.tables.kinds(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - a name of ours
             found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
@@ -159,7 +159,7 @@ class LakeSource(LakeFacts):
     # queues and topics
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        """Return which offsets a queue holds; None when there is no such queue."""
+        """Return which offsets a queue holds; None when the queue does not exist."""
         self.asked_of(topic)
         columns = "min(queue_offset) AS first, max(queue_offset) AS last"
         row = self.select(columns, MESSAGES, *_in_queue(topic, queue_id))[0]

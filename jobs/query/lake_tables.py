@@ -40,7 +40,7 @@ OURS = "total_size IS NOT NULL"  # rows that another engine has added lack it
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 
 
-# This rule of DataFusion names what it takes out of maps twice, and refuses views whose joined tables both do so.
+# This rule of DataFusion names values that it reads from maps twice, and then refuses views that join such tables.
 _SETTINGS = {"datafusion.optimizer.enable_leaf_expression_pushdown": "false"}
 _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
 
@@ -67,7 +67,7 @@ class LakeTables:
     """The tables of one lake that queries read."""
 
     def __init__(self, lake: str, options: Mapping[str, str]) -> None:
-        """Open the lake at *lake*; `NotAStore` when there is no table of messages."""
+        """Open the lake at *lake*; `NotAStore` when it has no table of messages."""
         self._lake = normalise(lake)
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)

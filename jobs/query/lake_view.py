@@ -167,7 +167,7 @@ class LakeView(Source):
             self.say("this lake was made without bodies")
         return Message(_record(row), self.release, row.get("superseded_by_run"))
 
-    # the runs, and what they did not read
+    # runs, and the messages that they did not read
 
     @cached_property
     def _runs(self) -> list[dict[str, Any]]:

@@ -2,8 +2,8 @@
 mqadmin's queries, on any source.
 
 A broker answers with the newest hits up to a limit, sorted by their place in the log; the client then drops what was
-only a collision of hashes. Here the real keys are compared first, so that a collision takes nobody's place; what a
-client prints where hashes collide, only `by_key_as_client` gives.
+only a collision of hashes. Here the real keys are compared first, so that collisions do not count to the limit. The
+answer of a client where hashes collide is that of `by_key_as_client`.
 """
 
 from itertools import islice

@@ -25,7 +25,7 @@ _TAB = "\t"
 _CRC_MASK = 0xFFFFFFFF
 _LONGEST_NAME = 240  # bytes of a body's file, before a number
 _NEW_OR_EMPTY = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-_TRACKS = "which consumer groups have taken a message only a broker knows: left out"
+_TRACKS = "consumer-group status is omitted (needs a running broker)"
 
 
 def _indentation(line: str) -> str:
@@ -42,7 +42,7 @@ class Printer:
     quiet: bool = False
     bodies: Path | None = None  # the folder that body files are written to
     charset: str | None = None  # that the body is printed in
-    has_damage: bool = False  # whether a message was printed whose body is not what was written
+    has_damage: bool = False  # whether the body of a printed message is damaged
     _rows: Rows | None = None
     _said: set[str] = field(default_factory=set)
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
@@ -60,9 +60,9 @@ class Printer:
             self.out("[]\n")
 
     def out(self, shown: str) -> None:
-        """Write to standard output, in UTF-8 whatever the terminal's locale says."""
+        """Write to standard output, in UTF-8 in any locale."""
         if sys.stdout.isatty():
-            # mqadmin fills its columns with blanks, which a terminal would wrap; who reads bytes gets them all.
+            # mqadmin fills its columns with blanks, which a terminal would wrap; a pipe gets all of them.
             lines = shown.removesuffix("\n").split("\n")
             shown = "".join(f"{_indentation(line)}{printable(line.lstrip(_TAB).rstrip())}\n" for line in lines)
         # In a notebook standard output takes text alone.
@@ -70,7 +70,7 @@ class Printer:
         click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)
 
     def shown(self, message: Message) -> Message:
-        """Return *message* as it is to be printed; a wrong body is said beside it, and changes how the command ends."""
+        """Return *message* as it is to be printed; report a damaged body, which changes the exit code."""
         if not message.has_right_body:
             self.has_damage = True
             record = message.record
@@ -83,7 +83,7 @@ class Printer:
         return message if is_shown_raw else TerminalMessage(message.record, message.release)
 
     def note(self, sentence: str) -> None:
-        """Say something beside the answer, once."""
+        """Print a remark on the answer, once."""
         if not self.quiet:
             self._say_once(sentence)
 
@@ -105,7 +105,7 @@ class Printer:
         return ExitCode.DAMAGE if self.has_damage or lacking else ExitCode.CLEAN
 
     def empty(self, reason: Reason) -> ExitCode:
-        """Say why there is no answer."""
+        """Print why the answer is empty."""
         if self.form in {Form.JSON, Form.NDJSON}:
             self.object("empty", json_text.reason_object(reason))
         say(f"rmq-lake: {reason.text}")
@@ -131,7 +131,7 @@ class Printer:
         self._rows.add(value if is_for_people else row)
 
     def plain_rows(self, form: Form) -> Rows:
-        """Return the printer of rows that are no messages, in a form; it must be closed."""
+        """Return the printer of rows other than messages, in a form; it must be closed."""
         return Rows(form, self.out, ascii_only=sys.stdout.isatty())
 
     def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:

@@ -70,7 +70,7 @@ def why_empty(source: Source, wanted: Wanted, page: Page, before: int | None, se
         text = f"nothing was found in {seconds:g} s, and not all was looked at"
         return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; the next page: the same command with --before {page.next}")
     if before is not None:
-        return Reason(ReasonKind.NO_MATCH, f"there is no message before {before}{_of(wanted)}{_with(wanted)}")
+        return Reason(ReasonKind.NO_MATCH, f"no message comes before {before}{_of(wanted)}{_with(wanted)}")
     if wanted.key is not None and (wanted.tag, wanted.words) == (None, None):
         return _no_key(source, wanted, wanted.key)
     return _no_match(source, wanted)

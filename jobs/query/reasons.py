@@ -168,7 +168,7 @@ def unknown_topic(source: Source, topic: str) -> Reason:
 
 
 def no_message_has_id(text: str, reason: Reason) -> Reason:
-    """Explain that a text is no id at all, where *reason* could only say that no message has it."""
+    """Explain that a text is not an id, where *reason* could only say that no message has it."""
     if reason.kind is not ReasonKind.NOT_ON_DISK or offset_id(text) is not None:
         return reason
     return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a producer's id; {reason.text}")
@@ -178,7 +178,7 @@ def no_id(text: str) -> Reason:
     """Explain that a text cannot be an offset id."""
     return Reason(
         ReasonKind.WRONG_KIND_OF_ID,
-        f"{text!r} is no offset id: that is 32 or 56 hexadecimal digits, host, port and offset",
+        f"{text!r} is not an offset id, which is 32 or 56 hexadecimal digits, host, port and offset",
     )
 
 
@@ -222,7 +222,7 @@ def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offs
     if queue_offset < offsets.minimum:
         return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset} is not there any more: {queue}{lacks}")
     if lacks:
-        return Reason(ReasonKind.UNIT_DANGLES, f"there is no message {queue_offset} in the queue: {queue}{lacks}")
+        return Reason(ReasonKind.UNIT_DANGLES, f"the queue has no message {queue_offset}: {queue}{lacks}")
     text = (
         f"the ConsumeQueue unit {queue_offset} of queue {queue_id} points at no message; --through-log searches the log"
     )
@@ -246,7 +246,7 @@ def _age(one: Occurrence) -> tuple[int, int]:
 
 
 def _places(seen: list[Occurrence], *, is_part: bool) -> str:
-    """Name how many messages were seen, each once whatever its keys, and the oldest; of a part, one of them."""
+    """Name the number of messages, each counted once, and the oldest; of a part, one of them."""
     count = len({(one.message.record.physical_offset) for one in seen})
     number, which = (f"at least {min(count, EXPLAINED_BY)}", "one of them") if is_part else (f"{count}", "the first")
     return f"{number} seen, {which}: {_place(seen[0].message)}"

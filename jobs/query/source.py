@@ -193,7 +193,7 @@ class Source(ABC):
 
     @abstractmethod
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        """Return which offsets a queue holds; None when there is no such queue."""
+        """Return which offsets a queue holds; None when the queue does not exist."""
 
     @abstractmethod
     def complete_queues(self, topic: str) -> None:

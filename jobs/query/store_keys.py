@@ -31,7 +31,7 @@ class _CoveredSpan(NamedTuple):
 
     file: IndexReader
     first: int  # physical offset of the first entry's message
-    last: int  # of the last one's, which the next file may have entries of, too
+    last: int  # of the last one's, of which the next file may also have entries
 
 
 class _UncoveredSpan(NamedTuple):
@@ -209,7 +209,7 @@ class StoreKeys(StoreView):
         """
         Return whether a message's entry of this *number* is that of *text* itself.
 
-        Two keys of one message may collide, too; and a broker that starts after a crash may index a message again.
+        Two keys of one message may also collide; and a broker that starts after a crash may index a message again.
         """
         # Entries do not show which of the colliding keys each is of, and all lead to the same message: of each round of
         # them as many count for *text* as the message has this key.

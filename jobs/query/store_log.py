@@ -196,7 +196,7 @@ class StoreView(Source):
 
     @property
     def searches_all(self) -> bool:  # type: ignore[override]
-        """Whether the log is searched where index and queue files leave a question open, not only what they lead to."""
+        """Whether the log itself is searched where index and queue files leave a question open."""
         return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
 
     def by_offset(self, physical_offset: int) -> Message | None:

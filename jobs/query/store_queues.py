@@ -112,7 +112,7 @@ class StoreQueues(StoreView):
                     self.lack(f"the queue files of {topic}/{queue.name.queue_id} may not be complete at an end")
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        """Return which offsets a queue holds; None when there is no such queue."""
+        """Return which offsets a queue holds; None when the queue does not exist."""
         name = (topic, queue_id)
         if name not in self._ranges:
             queue = self._queue(topic, queue_id)
@@ -165,7 +165,7 @@ class StoreQueues(StoreView):
         if (low, high) != offsets:
             self.say(
                 f"{queue} hold offsets {offsets.minimum} to {offsets.maximum - 1}, the log {low} to {high - 1}: "
-                "what they lack is answered from the log itself"
+                "missing units are answered from the log itself"
             )
         return OffsetRange(low, high)
 

@@ -32,9 +32,9 @@ from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 
-_OPEN_FILES = 64  # more are closed again, all at once
+_OPEN_FILES = 64  # at most; then all are closed
 _PHYSICAL_OFFSET = HEAD.index("physical_offset")
-CLOCK_SLACK_MS = 3_600_000  # by which a broker's clock may have been set back while it wrote a segment
+CLOCK_SLACK_MS = 3_600_000  # of a broker's clock that was reset while it wrote a segment
 _SMALL_READ = 4096  # most records are read with one call
 
 
@@ -93,7 +93,7 @@ class StoreReader:
         try:
             head = HEAD.unpack(data)
             total_size, magic_code = int(head[0]), int(head[1])
-            # Nothing large is read for bytes that are no record.
+            # Nothing large is read for bytes that are not a record.
             if magic_code not in TOPIC_LENGTH or int(head[_PHYSICAL_OFFSET]) != physical_offset or total_size > room:
                 return None
             if total_size > len(data):

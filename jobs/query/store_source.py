@@ -65,7 +65,7 @@ class StoreSource(StoreFacts):
         """Yield the messages under a unique key, topic by topic; of a small log also those that no index has."""
         for topic in topics:
             yield from self.by_key(KeyKind.UNIQUE, topic, unique_key)
-        # The index has every copy but a rollback of these releases: a search of the log would only find what it lost.
+        # The index has every copy but a rollback of these releases: a search would only find copies that it lost.
         is_whole = not self.release.half_message_in_real_topic
         for seen in self.occurrences(unique_key, COMPILED_FROM if is_whole else LOG_SEARCHED_UNASKED):
             if seen.kind is KeyKind.UNIQUE:

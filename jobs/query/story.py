@@ -66,7 +66,7 @@ class Consumed(StrEnum):
 
 
 class GroupFact(NamedTuple):
-    """A consumer group's position beside a copy."""
+    """The position of a consumer group relative to a copy."""
 
     group: str
     state: Consumed
@@ -76,7 +76,7 @@ class GroupFact(NamedTuple):
 
 @dataclass(slots=True)
 class Copy:
-    """One record of the message, and what is known of it."""
+    """One record of the message, and the facts about it."""
 
     message: Message
     role: Role
@@ -166,7 +166,7 @@ def _story(source: Source, seed: Message) -> Story:
 
 
 def _copies(source: Source, seed: Message, unknown: list[Sentence]) -> dict[int, Message]:
-    """Return the copies of a message by their offsets; note what is *unknown* of them."""
+    """Return the copies of a message by their offsets; add to *unknown* the facts that are not known of them."""
     found = {seed.record.physical_offset: seed}
     if seed.unique_key:
         for other in source.copies(seed.unique_key, _topics(source, seed)):
@@ -255,7 +255,12 @@ def _half(message: Message) -> Sentence:
     template = "half message of the producer group {group} for {topic} queue {queue}"
     if not checks:
         return _waits(template, message, group=group)
-    return _waits(f"{template}, put back after check {{checks}} with the producer", message, group=group, checks=checks)
+    return _waits(
+        f"{template}, returned to the queue after check {{checks}} with the producer",
+        message,
+        group=group,
+        checks=checks,
+    )
 
 
 def _timed(message: Message) -> Sentence:
@@ -340,7 +345,8 @@ def _half_state(copy: Copy, copies: Sequence[Copy], end: HalfEnd) -> Sentence:
     later = [one for one in copies if one.role is Role.HALF and one.message.record.physical_offset > offset]
     if later:
         return Sentence(
-            "put back for another check at offset {offset:,}", offset=later[0].message.record.physical_offset
+            "returned to the queue for another check at offset {offset:,}",
+            offset=later[0].message.record.physical_offset,
         )
     if end.message is not None or Role.ROLLED_BACK in ends:
         return Sentence("rolled back")

@@ -44,7 +44,7 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
 def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     """Return the events of a story, in the order of the log and of time."""
     groups = _groups_of_requests(story)
-    # Copies keep the order of the log, whatever the clock said; reports of clients go where their time puts them.
+    # Copies keep the order of the log even where the clock was reset; reports of clients go where their time puts them.
     timed: list[tuple[int, TimelineLine]] = []
     newest = 0
     for copy in story.copies:

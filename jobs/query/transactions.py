@@ -47,7 +47,7 @@ def open_halves(source: Source, limit: int) -> OpenHalves:
             for half in source.by_queue(topic, queue_id, *halves):
                 if half is None:
                     continue
-                # A half message that is checked again is written again: the newest one of a message counts.
+                # Each check of a half message writes it once more: the newest one of a message counts.
                 name = half.unique_key or half.offset_id
                 found.pop(name, None)
                 if _number(half) not in ended.get(queue_id, ()):

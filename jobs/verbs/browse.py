@@ -49,7 +49,7 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     Show a store or a lake as pages on 127.0.0.1, which only read: files, messages, topics, groups, tables.
 
-    Prints one line with the address; only who has it sees the pages. Ctrl-C ends it.
+    Prints one line with the address, which includes a token. Ctrl-C ends the server.
     """
     if not all(map(find_spec, _NEEDED)):
         raise SetupError(f"the pages need {', '.join(_NEEDED)}: pip install 'rocketmq-lake[browse]'")

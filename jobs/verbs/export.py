@@ -117,7 +117,7 @@ def command(  # noqa: PLR0913 - one argument an option
     if is_streamed and (kind not in {"ndjson", "csv"} or answer.as_json):
         raise click.UsageError("--out - writes ndjson or csv to standard output, without --json; else name a FILE")
     if not is_streamed and out.exists():
-        raise click.UsageError(f"--out {out}: is there already")
+        raise click.UsageError(f"--out {out}: already exists")
     refuse_reversed(since, until)
     if is_verified and lake is None:
         raise click.UsageError("--verify checks rows of a lake: records of a store are always checked")
@@ -127,7 +127,7 @@ def command(  # noqa: PLR0913 - one argument an option
     needed = Engine.SPARK.value if where is not None else engine
     ready = start_workers(needed, *(commitlog or [store or lake or ""]), warm="jobs.export.export")
 
-    # Beside the start of a JVM, Python imports what is needed.
+    # Imports run while a JVM starts.
     from jobs.export.candidate_rows import TimeBounds
     from jobs.export.export import Asked, Output, export, plan, why_nothing
     from jobs.export.parts import Format
@@ -230,7 +230,7 @@ def _left_out(summary: "Summary") -> list[str]:
         lines.append(f"  {undecoded.count:,} bodies are left as they are stored (--max-body-size is the limit of one):")
         lines += _places(undecoded.places, undecoded.count)
     if damaged:
-        lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes are no messages as they were written, and left out:")
+        lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes are not intact messages, and are left out:")
         lines += _places(damaged, len(damaged))
     if gaps:
         lines.append("  GAP the log is not complete:")

@@ -1,5 +1,5 @@
 """
-mqadmin's own command lines: which letters a release knows, and what they mean there.
+mqadmin's own command lines: which letters a release knows, and their meaning there.
 
 Letters change: `-c` of queryMsgByKey does not exist at first, then is the largest number of messages, then the cluster.
 """
@@ -143,7 +143,7 @@ UNANSWERED: Mapping[str, Sequence[str]] = {
         *("createUser", "updateUser", "deleteUser", "copyUser", "createAcl", "updateAcl", "deleteAcl", "copyAcl"),
     ),
     "sends messages": ("sendMessage", "sendMsgStatus", "checkMsgSendRT", "clusterRT"),
-    "asks who is connected or how fast something goes, which only brokers and clients at work know": (
+    "needs a running broker: it shows connections or rates": (
         *("brokerStatus", "brokerConsumeStats", "consumer", "consumerConnection", "consumerStatus"),
         *("producer", "producerConnection", "startMonitoring", "statsAll", "exportMetrics", "exportPopRecord"),
         *("getConsumerStatus", "haStatus", "getSyncStateSet", "getColdDataFlowCtrInfo"),
@@ -191,7 +191,7 @@ class Line(NamedTuple):
         try:
             return int(text or "")
         except ValueError as error:
-            raise UnsupportedFormat(f"{self.command}: {text!r} is no number for {name}") from error
+            raise UnsupportedFormat(f"{self.command}: {name} must be a number, not {text!r}") from error
 
     def moment(self, name: str, default: int, zone: tzinfo | None) -> int:
         """Return a time that the line gives, as mqadmin writes it or as our own queries take it, in *zone*."""
@@ -226,7 +226,7 @@ class Line(NamedTuple):
 
 
 def parse(arguments: Sequence[str], release: Release) -> Line:
-    """Read a line as the mqadmin of *release* does; `UnsupportedFormat` says what it would not take."""
+    """Read a line as the mqadmin of *release* does; `UnsupportedFormat` names the part that it would refuse."""
     words = _without_program(arguments)
     word = words.pop(0) if words else ""
     # mqadmin does not look at the case: up to 4.9.3 it wrote QueryMsgTraceById itself.
@@ -236,7 +236,7 @@ def parse(arguments: Sequence[str], release: Release) -> Line:
         raise UnsupportedFormat(f"mqadmin {name} is not answered from a disk: it {why}")
     if name not in COMMANDS or not _has(release, name):
         known = ", ".join(command for command in COMMANDS if _has(release, command))
-        reason = f"{name!r} is no mqadmin command that is answered here for RocketMQ {release}; these are: {known}"
+        reason = f"{name!r} is not an mqadmin command that is answered here for RocketMQ {release}; supported: {known}"
         raise UnsupportedFormat(reason)
     letters = [letter for letter in (*COMMANDS[name], *_ALWAYS) if letter.is_known_to(release.version)]
     return Line(name, _options(name, words, letters, release))

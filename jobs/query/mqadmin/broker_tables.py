@@ -1,7 +1,7 @@
 """
 What mqadmin prints of a broker's own tables: topicList, consumerProgress, getConsumerConfig.
 
-A name server gathers the topics of all its brokers, and who is connected only a broker at work knows: the answers are
+A name server gathers the topics of all its brokers, and only a running broker knows its connections: the answers are
 those of a cluster of this broker alone, without a client.
 """
 
@@ -20,7 +20,7 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release, Version
 
 _SHOWS_INFLIGHT = Version.parse("5.1.0")
-_WIDEST_TOPIC, _WIDEST_BROKER = 64, 32  # UtilAll#frontStringAtLeast cuts what is longer
+_WIDEST_TOPIC, _WIDEST_BROKER = 64, 32  # UtilAll#frontStringAtLeast cuts longer names
 _REPLY_TOPIC = "_REPLY_TOPIC"  # after the cluster's name
 _MAP_BUCKETS = 16
 
@@ -149,7 +149,7 @@ def _header(*, shows_client: bool, shows_inflight: bool) -> str:
     place = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
     client = ("#Client IP",) if shows_client else ()
     inflight = ("#Inflight",) if shows_inflight else ()
-    # Since the column of what is in flight there is no blank before the last one's name.
+    # Releases with the column #Inflight print no blank before the name of the last column.
     last = "#LastTime" if shows_inflight else "  #LastTime"
     return f"{_columns(*place, *client, '#Diff', *inflight)}{last}\n"
 
@@ -168,7 +168,7 @@ def _why_no_progress(config: BrokerConfig, group: str, release: Release, topic: 
         return None
     if not any(reader.consumer_group == group for reader in config.progress):
         return Reason(ReasonKind.GROUP_UNKNOWN, f"no group {group} was ever seen there; {_known_groups(config)}")
-    text = f"mqadmin of RocketMQ {release} asks who has {retries}, and nobody has; from 5.0.0 on -t TOPIC answers"
+    text = f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; from 5.0.0 on -t TOPIC answers"
     return Reason(ReasonKind.NO_ROUTE, text)
 
 

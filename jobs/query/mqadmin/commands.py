@@ -159,7 +159,7 @@ def _by_id(line: Line, context: Context) -> ExitCode:
         printer.details(answer)
         code = context.finish(answer)
         if code is ExitCode.NOT_FOUND:
-            return code  # mqadmin stops at the first failure, too
+            return code  # mqadmin also stops at the first failure
     return ExitCode.DAMAGE if printer.has_damage or source.lacking else ExitCode.CLEAN
 
 
@@ -269,7 +269,7 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
         shown = topic_status_row(row.broker, row.queue_id, *row.offsets, updated)
         printer.row("queue", {**queue, **limits, "updated": row.stored}, shown)
     if source.release.prints_put_tps:
-        printer.layout("\nTopic Put TPS: 0.0\n")  # nobody puts into a store at rest
+        printer.layout("\nTopic Put TPS: 0.0\n")  # an offline store has no put TPS
     return context.finish()
 
 

@@ -149,7 +149,7 @@ def _consume_topic(line: Line, topic: str, output: _Output, context: Context) ->
             output.printer.layout(f"The older {left} message of the {queue.queue_id} queue will be provided\n")
             last, left = first + left - 1, 0
         else:
-            # One too many: so what is left may be -1, with which the next queue begins.
+            # One too many: the rest may be -1, with which the next queue begins.
             left -= last - first + 1
         _consume(queue, first, last, output)
 

@@ -47,7 +47,7 @@ def _lead(text: object, width: int) -> str:
 
 
 def time_text(milliseconds: int, zone: tzinfo | None) -> str:
-    """Return `yyyy-MM-dd HH:mm:ss,SSS` in *zone* (None: this machine's), whatever the number."""
+    """Return `yyyy-MM-dd HH:mm:ss,SSS` in *zone* (None: this machine's), for any number."""
     try:
         moment = (_EPOCH + timedelta(milliseconds=milliseconds)).astimezone(zone)
     except (OverflowError, ValueError):
@@ -133,12 +133,12 @@ BODY_NOT_WRITTEN = "(not written)"
 def detail(message: Message, how: Detail) -> str:
     """Return the lines of queryMsgById, queryMsgByOffset and queryMsgByUniqueKey."""
     shown = "".join(f"{pad(label, 20)} {value}\n" for label, value in _detail_lines(message, how))
-    # Then mqadmin asks who has consumed the topic; without a route to it that fails before the empty lines.
+    # Then mqadmin asks for the topic's consumers; without a route to it that fails before the empty lines.
     return shown + "\n\n" if has_route(message.topic, message.release) else shown
 
 
 def has_route(topic: str, release: Release) -> bool:
-    """Return whether clients learn who has *topic*: of a broker's own topics since 4.7.1 and 5.0.0 only."""
+    """Return whether clients find a broker of *topic*: of a broker's own topics since 4.7.1 and 5.0.0 only."""
     if topic == SCHEDULE_TOPIC:
         return release.schedule_topic_has_route
     return topic != HALF_TOPIC or release.half_topic_has_route

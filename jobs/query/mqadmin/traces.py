@@ -54,7 +54,7 @@ def message_traces(line: Line, context: Context) -> ExitCode:
 def _moment(line: Line, name: str, otherwise: int) -> int:
     moment = line.integer(name, otherwise)
     if not MIN_LONG <= moment <= MAX_LONG:
-        raise UnsupportedFormat(f"{line.command}: {moment} is no time in milliseconds for {name}")
+        raise UnsupportedFormat(f"{line.command}: {name} must be a time in milliseconds, not {moment}")
     return moment
 
 

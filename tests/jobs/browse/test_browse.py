@@ -265,7 +265,7 @@ def test_a_key_or_an_offset_leads_to_its_message(store: Path, of_store: Pages, o
 def test_a_topic_that_is_misspelled_is_answered_with_those_like_it(of_store: Pages, of_lake: Pages) -> None:
     for pages in (of_store, of_lake):
         page = pages.get("/messages?topic=T11").text
-        assert "There is no such topic. Did you mean" in page
+        assert "This topic does not exist. Did you mean" in page
         assert "/messages?topic=T1" in links(page, "/messages?")
 
 

@@ -111,7 +111,7 @@ def test_a_charset_that_shows_no_bytes_is_a_usage_error(charset: str, tmp_path: 
     outcome = run("query", "by-id", "--store", tmp_path, "-i", "x", "--body", f"--charset={charset}")
 
     assert outcome.code is ExitCode.USAGE
-    assert "is no charset that a body can be shown in" in outcome.err
+    assert "is not a charset that a body can be shown in" in outcome.err
 
 
 OF_QUERY = ("query", "by-key", "-t", "T1", "-k", "k1")

@@ -125,7 +125,7 @@ def test_message_takes_an_id_of_either_kind(run: Run, store: str) -> None:
     ("message_id", "host", "offset"),
     [
         ("7F00000100002A9F00000000000001F4", "127.0.0.1:10911", 500),
-        ("7F000001FFFF51AF00000000000000F2", "127.0.0.1:-44625 (no port: this is no broker's id)", 242),
+        ("7F000001FFFF51AF00000000000000F2", "127.0.0.1:-44625 (not a port: this is not a broker's id)", 242),
     ],
 )
 def test_decode_id_shows_both_readings(run: Run, message_id: str, host: str, offset: int) -> None:
@@ -143,7 +143,7 @@ def test_decode_id_of_a_text_that_is_none_is_told(run: Run) -> None:
 
     assert code == ExitCode.NOT_FOUND
     assert not out
-    assert "no offset id" in err
+    assert "not an offset id" in err
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_an_empty_list_says_why(run: Run, lake: Path, golden: StoreOf) -> None:
                 "outside_times",
                 "no message was stored in these times; the messages there were stored from 2026-11-20",
             ),
-            (("--before", "0"), "no_match", "there is no message before "),
+            (("--before", "0"), "no_match", "no message comes before "),
         ):
             outcome = run("list", *place, *asked, "--json")
 
