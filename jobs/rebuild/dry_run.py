@@ -106,7 +106,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
 
 def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str]) -> DryRun:
     """Return the dry run of the queues; the log is not read, and nothing is written."""
-    store, settings = queue_run.look(request, options)
+    store, settings = queue_run.load_settings(request, options)
     sizes = ", ".join(f"{size.value:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
     written = f"the files of every queue that the log has messages of: {sizes}"
     if request.to is Target.ROCKSDB:

@@ -21,7 +21,7 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.records import may_be_other_tags
 from jobs.products.queues.differences import BAD_PLACES, NOT_OF_QUEUES, Difference, DifferenceKind
-from jobs.products.queues.join import JoinResult, join
+from jobs.products.queues.join import JoinResult
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.storage.local import read_file
@@ -32,7 +32,6 @@ from jobs.store.ranges import holes
 from jobs.store.store import Store, StoredFile
 from jobs.store.topics import Fate, TopicTable, newest_times
 from jobs.store.units import Units, units_of
-from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
@@ -64,16 +63,15 @@ class LostQueues:
 
 
 def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and what a user has decided
-    workers: Workers,
     store: Store,
     settings: QueueSettings,
+    joined: JoinResult,
+    check: LogCheck,
     built: Sequence[BuiltQueue],
     out: Path,
     accepted: Container[str] = (),
 ) -> LostQueues:
-    """Return which of the *built* files the store needs, those *accepted* too, and delete the others."""
-    check = LogCheck()
-    joined = join(workers, store, settings.rules, collector=check)
+    """Return which of the *built* files the store needs, and those *accepted*; delete the others."""
     topics = joined.topics
     has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}

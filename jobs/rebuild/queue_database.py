@@ -27,8 +27,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from jobs.rebuild.queues import BuiltFile, QueueRecipe, groups_of, note_of
-from jobs.rebuild.unit_files import UnitFile, read_units
+from jobs.products.queues.unit_files import UnitFile, has_units, read_units
+from jobs.rebuild.queues import BuiltFile, QueueRecipe, note_of
 from jobs.storage.local import flush_directory, flush_file, sha256_of
 from jobs.storage.locations import local_path
 from jobs.storage.space import room_for
@@ -123,7 +123,7 @@ def build_tables(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile])
     tables: list[str] = []
     waiting = end = 0
     for unit_file in ranges:
-        for name, units in read_units(recipe.scratch, unit_file, group):
+        for name, units, *_ in read_units(recipe.scratch, unit_file, group):
             queue = queues.get(name)
             if queue is None:
                 queue = queues[name] = _Queue(recipe)
@@ -205,7 +205,8 @@ def build_database(
 ) -> BuiltDatabase:
     """Write the database of a log's *ranges* to *place*, complete or not at all."""
     task = partial(build_tables, recipe=recipe, ranges=ranges)
-    built = workers.map(groups_of(recipe, ranges), task, "writing tables")
+    groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
+    built = workers.map(groups, task, "writing tables")
     queues = sorted((queue for group in built for queue in group.queues), key=lambda queue: queue.name)
     carried = stored_ends(store, {queue.name for queue in queues})
     folder = Path(local_path(recipe.scratch.location)) / "database"

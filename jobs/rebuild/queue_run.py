@@ -16,16 +16,19 @@ from typing import NamedTuple
 from jobs.console.amounts import counted
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
+from jobs.diagnosis.log_check import LogCheck
+from jobs.products.queues.join import CollectedLog, compare, log_end_of, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
+from jobs.products.queues.unit_files import RangeUnits, collect_units, discard_units
 from jobs.rebuild.lost_queues import LostQueues, select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, describe_database, notes_of_database, stored_ends
-from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, collect, discard, named, note_of
-from jobs.rebuild.unit_files import UnitFile
+from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, named, note_of
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.known import ASSUMED
+from jobs.store.queue_ends import look
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog, read_from, read_what_stays
@@ -120,11 +123,15 @@ class Summary(Judged):
 class _ReadLog(NamedTuple):
     """The units of a log, and the parts of it that hold no record any more."""
 
-    units: list[UnitFile]
-    records: int
+    ranges: list[RangeUnits]
     from_offset: int
+    end: int
     gaps: list[tuple[int, int]]  # offsets that no file of the log holds
     damaged: list[tuple[int, int]]  # from and to of bytes that are no record
+
+    @property
+    def records(self) -> int:
+        return sum(one.records for one in self.ranges)
 
     @property
     def damaged_bytes(self) -> int:
@@ -142,7 +149,7 @@ class _Made(NamedTuple):
 
 def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     """Write the queues and the manifest into the output directory."""
-    store, settings = look(request, workers.options, workers.width)
+    store, settings = load_settings(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
     is_database, features = request.to is Target.ROCKSDB, features_of(store)
@@ -155,19 +162,25 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
             {kind: known.value for kind, known in settings.file_sizes.items()},
             *(settings.ext_file_size, request.groups, str(out), scratch),
         )
-        log = _read_log(request, workers, recipe, store)
+        seen = look(workers, store) if request.lost_only else None  # before the log is read
+        topics = topics_of(store, seen.queues) if seen is not None else None
+        check = LogCheck()
+        log = _read_log(request, workers, recipe, store, check if request.lost_only else None)
+        unit_files = [one.units for one in log.ranges]
         segments = tuple(segment.base_offset for segment in store.segments)
         recipe = replace(recipe, lost=tuple(sorted([*log.gaps, *log.damaged])), segments=segments)
         if is_database:
-            database = build_database(workers, recipe, log.units, store, out / folder)
+            database = build_database(workers, recipe, unit_files, store, out / folder)
             notes = [*notes_of_database(database, recipe)]
             made = _Made(database.queues, database.queues, len(database.files), describe_database(database))
         else:
-            built = build_queues(workers, recipe, log.units)
+            built = build_queues(workers, recipe, unit_files)
             _check(request.out, built)
             notes = [*_notes(store, recipe, built)]
-            if request.lost_only:
-                lost = select_lost(workers, store, settings, built, request.out, request.accepted)
+            if seen is not None and topics is not None:
+                units = CollectedLog(log.ranges, scratch, request.groups, log.from_offset, log.end)
+                joined = compare(workers, store, settings.rules, seen, units, topics)
+                lost = select_lost(store, settings, joined, check, built, request.out, request.accepted)
             needed = built if lost is None else lost.queues
             files = sum(len(queue.files) for queue in needed)
             made = _Made(built, needed, files, describe_files(needed))
@@ -201,15 +214,18 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     return summary
 
 
-def _read_log(request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store) -> _ReadLog:
-    """Collect the units of the log."""
+def _read_log(
+    request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store, check: LogCheck | None
+) -> _ReadLog:
+    """Collect the units of the log; *check* sees each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size)).narrow()
-    outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
+    task = partial(collect_units, rules=recipe.rules, groups=recipe.groups, scratch=recipe.scratch)
+    outcomes = read_what_stays(workers, log, task, partial(discard_units, recipe.scratch), check)
     from_offset = read_from(log, outcomes)
     return _ReadLog(
-        [outcome.payload.units for outcome in outcomes],
-        sum(outcome.payload.records for outcome in outcomes),
+        [outcome.payload for outcome in outcomes],
         from_offset,
+        log_end_of(outcomes, from_offset),
         [(first, last) for _, first, last in holes(store.segments) if first >= from_offset],
         [range_ for outcome in outcomes for range_ in outcome.payload.damaged],
     )
@@ -229,7 +245,9 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -
         yield f"{len(undecided)} queues may be of topics that were deleted ({named(undecided)}): {why}"
 
 
-def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1) -> tuple[Store, QueueSettings]:
+def load_settings(
+    request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1
+) -> tuple[Store, QueueSettings]:
     """List the store and settle its settings; `UndecidedError` for one that has to be given."""
     store = request.listed(options, readers)
     store.require_log()

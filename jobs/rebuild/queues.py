@@ -20,17 +20,13 @@ from uuid import uuid4
 
 import numpy as np
 
-from jobs.rebuild.unit_files import UnitFile, read_units, write_units
+from jobs.products.queues.unit_files import UnitFile, has_units, read_units
 from jobs.storage.local import flush_directory, write_all
 from jobs.storage.locations import local_path
 from jobs.storage.scratch import Scratch
-from jobs.store.ranges import Range
 from jobs.store.units import Units
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
-from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.hashing import MAX_LONG
 from rmq_formats.store import name_of_offset
@@ -60,14 +56,6 @@ class Target(StrEnum):
 
     FILES = "files"
     ROCKSDB = "rocksdb"
-
-
-class RangeUnits(NamedTuple):
-    """The units of one range of the log."""
-
-    units: UnitFile
-    records: int
-    damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
 
 
 class BuiltFile(NamedTuple):
@@ -109,36 +97,11 @@ class BuiltQueue:
         }
 
 
-def collect(recipe: QueueRecipe, _range: Range, pieces: Iterator[Records | Piece]) -> RangeUnits:
-    """Write the units of one range to a scratch file."""
-    collector = UnitCollector(recipe.rules)
-    records = 0
-    damaged: list[tuple[int, int]] = []
-    for item in pieces:
-        if isinstance(item, Piece):
-            if item.kind is PieceKind.DAMAGE:
-                damaged.append((item.offset, item.end))
-        else:
-            records += len(item.positions)
-            collector.add(item)
-    return RangeUnits(write_units(recipe.scratch, collector.finish(), recipe.groups), records, tuple(damaged))
-
-
-def discard(recipe: QueueRecipe, units: RangeUnits) -> None:
-    """Remove what was written for a range that is not accepted."""
-    if units.units.file:
-        recipe.scratch.delete(units.units.file)
-
-
-def groups_of(recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[int]:
-    """Return the groups that have units."""
-    return [group for group in range(recipe.groups) if any(file.sections[group].units for file in ranges)]
-
-
 def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
     """Write the queues of all groups, one task a group; return them by name."""
     task = partial(build_group, recipe=recipe, ranges=ranges)
-    built = workers.map(groups_of(recipe, ranges), task, "writing queues")
+    groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
+    built = workers.map(groups, task, "writing queues")
     return sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
 
 
@@ -168,9 +131,9 @@ def _together(scratch: Scratch, group: int, ranges: Sequence[UnitFile]) -> Itera
     held: dict[QueueName, list[Units]] = {}
     count = 0
     for unit_file in ranges:
-        for name, units in read_units(scratch, unit_file, group):
-            held.setdefault(name, []).append(units)
-            count += units.size
+        for part in read_units(scratch, unit_file, group):
+            held.setdefault(part.name, []).append(part.units)
+            count += part.units.size
         if count >= _HELD_UNITS:
             yield held
             held, count = {}, 0

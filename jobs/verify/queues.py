@@ -116,12 +116,13 @@ class QueueFindings(NamedTuple):
     stops: tuple[QueueStop, ...] = ()
 
 
-def compare_queues(
+def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     workers: Workers,
     store: Store,
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
     check: LogCheck | None = None,
+    scratch: str | None = None,
 ) -> QueueFindings:
     """Compare the queues of a store with its log, which is read once; *check* sees each record."""
     try:
@@ -132,7 +133,7 @@ def compare_queues(
         return QueueFindings(_unreadable(error, store), _read_log(workers, store, range_size, check))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = broker_config(store).progress  # read now, yielded later
-    joined = join(workers, store, rules, range_size, check)
+    joined = join(workers, store, rules, range_size, check, scratch)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}

@@ -37,7 +37,7 @@ from rmq_formats.broker_start import StartOutcome
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.release import Release
 
-_SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
+_SHARE_OF_LOG = 0.4  # of the log's size: units of queues, then packed keys, where records are small
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _log_and_queues(
     check = LogCheck()
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
-    queues = compare_queues(workers, store, rules, request.range_size, check)
+    queues = compare_queues(workers, store, rules, request.range_size, check, request.scratch)
     add_what_waits(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")

@@ -1,58 +1,56 @@
 """
 The join of a store's queues with its log.
 
-    look at the queues ─► ranges of the log match by address ─► what is left of each queue is explained
+    probe the queues ─► write the units of each range to scratch ─► compare group by group ─► explain the rest
 
-Most units never leave the task of their range. `join` runs all of it; `ingest` calls the steps itself, because there a
-range's one pass over the log makes other things, too.
+The last step is for units that lead to records of other queues: only the log can say what these are. `join` runs all
+steps; `ingest` collects the units itself, because there one pass over the log makes other rows as well.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from zlib import crc32
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from jobs.lake.table_file import Action
 from jobs.products.queues.differences import OF_EARLIER_QUEUE, Difference
-from jobs.products.queues.range_matcher import (
-    EMPTY,
+from jobs.products.queues.matching import (
+    Comparison,
+    Group,
+    GroupMatches,
     LackingQueue,
-    LeftOver,
-    Matcher,
-    Matching,
     NewerRun,
-    RangeMatches,
-    joined_runs,
-    newer_runs,
+    Rows,
+    Write,
+    compare_group,
 )
 from jobs.products.queues.records_at import Resolved, resolve
 from jobs.products.queues.rows import batches_of
+from jobs.products.queues.unit_files import (
+    RangeUnits,
+    UnitFile,
+    collect_units,
+    count_groups,
+    discard_units,
+    group_of,
+    has_units,
+)
 from jobs.products.queues.unmatched import Bounds, Remainder, UnmatchedClasses, settle, unresolved
-from jobs.store.chain import C, LogCollector, read_chained, watermark
-from jobs.store.queue_ends import EVERYTHING, Look, look
-from jobs.store.queue_files import StoredQueue, chunks
-from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, holes, plan_ranges
+from jobs.storage.scratch import Scratch, scratch_for
+from jobs.store.chain import C, LogCollector, Outcome, read_chained, watermark
+from jobs.store.queue_ends import Look, look
+from jobs.store.queue_files import StoredQueue
+from jobs.store.ranges import DEFAULT_RANGE_SIZE, holes, plan_ranges
 from jobs.store.retention import ListedLog, confirm_deleted, deleted_ranges
 from jobs.store.store import Store
 from jobs.store.topics import Fate, TopicTable, topic_table
-from jobs.store.units import units_of
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
-from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.unit import QueueName, QueueRules
 
 _QUEUES_A_TASK = 64
-_AT_ONCE = 1 << 16  # units
-_NO_RUNS = np.empty((0, 2), np.int64)
-
-Rows = Iterator[pa.RecordBatch]
-Write = Callable[[str, Rows], Action | None]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -103,204 +101,153 @@ def topics_of(store: Store, queues: Iterable[StoredQueue]) -> TopicTable:
     return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
 
 
-class LogExtent(NamedTuple):
-    """The log as the join knows it."""
+class CollectedLog(NamedTuple):
+    """The units of a log, and the part of it that was read."""
 
-    listed: int  # where the oldest record was when the store was listed
+    ranges: Sequence[RangeUnits]
+    scratch: Scratch | None
+    groups: int
+    start: int  # where the oldest record was when the store was listed
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
-    before: Sequence[RangeMatches] = ()  # of records before the start, which somebody still knows
-
-    @property
-    def start(self) -> int:
-        """The offset of the oldest record that is still there."""
-        return max([self.listed, *(end for _, end in self.deleted_meanwhile)])
-
-    def deleted(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of [start, end) that nobody has read, because they were deleted before or meanwhile."""
-        for first, last in ((0, self.listed), *self.deleted_meanwhile):
-            if max(first, start) < min(last, end):
-                yield max(first, start), min(last, end)
+    kept: Sequence[RangeUnits] = ()  # units of records before the start, which the lake still has
 
 
-def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
-    """Match the units of one range, without rows."""
-    matcher, newer = Matcher(matching), UnitCollector(matching.rules)
-    for item in pieces:
-        matcher.add(item)
-        if matching.queues and isinstance(item, Records):
-            newer.add(item, matching.to_offset)
-    matches = matcher.finish().matches
-    matches.newer = list(newer_runs(newer.finish()))
-    return matches
+def log_end_of(outcomes: Sequence[Outcome[T]], start: int) -> int:
+    """Return the end of a log that was read from *start* on."""
+    open_ends = (outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None)
+    return next(open_ends, watermark(outcomes, start))
 
 
-def join(
+def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     workers: Workers,
     store: Store,
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
     collector: LogCollector[C] | None = None,
+    scratch_location: str | None = None,
 ) -> JoinResult:
     """Join all of a store, for its differences."""
     seen = look(workers, store)
     topics = topics_of(store, seen.queues)
-    matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched, seen.light_dispatched, topics=topics)
-    ranges = ListedLog(store, plan_ranges(store, store.start_offset, range_size)).narrow().ranges
-    outcomes = read_chained(workers, ranges, partial(match_range, matching), collector=collector)
-    confirm_deleted(store, outcomes)
-    log_end = next(
-        (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, store.start_offset)
-    )
-    log = LogExtent(store.start_offset, log_end, deleted_ranges(outcomes))
-    return finish(workers, store, matching, seen, [outcome.payload for outcome in outcomes], log)
+    groups = count_groups(store.log_size)
+    with unit_scratch(groups, scratch_for(scratch_location, workers.options)) as scratch:
+        task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
+        ranges = ListedLog(store, plan_ranges(store, store.start_offset, range_size)).narrow().ranges
+        outcomes = read_chained(workers, ranges, task, partial(discard_units, scratch), collector)
+        confirm_deleted(store, outcomes)
+        units = [outcome.payload for outcome in outcomes]
+        end, deleted = log_end_of(outcomes, store.start_offset), deleted_ranges(outcomes)
+        log = CollectedLog(units, scratch, groups, store.start_offset, end, deleted)
+        return compare(workers, store, rules, seen, log, topics)
 
 
-def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
+def unit_scratch(groups: int, scratch: AbstractContextManager[Scratch]) -> AbstractContextManager[Scratch | None]:
+    """Return the directory for units; None for those of a small log, which stay in memory."""
+    return scratch if groups > 1 else nullcontext()
+
+
+def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are wanted
     workers: Workers,
     store: Store,
-    matching: Matching,
+    rules: QueueRules,
     seen: Look,
-    matches: Sequence[RangeMatches],
-    log: LogExtent,
+    log: CollectedLog,
+    topics: TopicTable,
+    takes: Callable[[str], bool] | None = None,
     write: Write | None = None,
 ) -> JoinResult:
     """
-    Explain what the ranges have left, and return the whole of the join.
+    Compare queues, as they were *seen* before the log was read, with its units, group by group.
 
-    *write* gets the rows of what is left, in the tasks.
+    *write* gets the rows, in the tasks.
     """
-    joined = _sum(seen, [*log.before, *matches], log.end)
-    joined.topics = matching.topics
-    # A run takes no unit that is newer than its log; to verify a store is to look at every one.
-    limit = seen.dispatched if write is None else joined.dispatched
-    gaps = tuple((start, end) for _, start, end in holes(store.segments))
-    damaged = tuple(sorted(joined.damaged))
-    deleted_meanwhile = tuple(log.deleted_meanwhile)
-    bounds = Bounds(log.start, log.end, limit, store.is_final, deleted_meanwhile, gaps, damaged, matching.topics)
-    remainders = list(_remainders(seen, matches, log.before, joined, limit))
-    parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
-    open_offsets = [
-        offset
-        for part in workers.map(parts, partial(_unresolved, bounds=bounds), "matching queue units")
-        for offset in part
-    ]
-    resolved = resolve(workers, store, matching.rules, open_offsets) if open_offsets else {}
-    for part in workers.map(
-        parts, partial(_settle, bounds=bounds, resolved=resolved, write=write), "matching queue units"
-    ):
-        for settled in part.settled:
-            _add(joined, settled)
-        if part.written is not None:
-            joined.written.append(part.written)
-    return joined
-
-
-def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> JoinResult:
-    joined = JoinResult(queues=seen.queues, log_end=log_end, dispatched=min(seen.dispatched, log_end))
-    joined.behind = log_end - joined.dispatched
-    for part in matches:
-        joined.expected += part.expected
-        joined.waiting += part.waiting
-        joined.matched += int(part.matched[:, 2].sum())
-        joined.differences += part.differences
-        joined.damaged += part.damaged
-        joined.newer += part.newer
-        joined.taken_to = part.taken_to if part.taken_to is not None else joined.taken_to
-        for name, more in part.without_queue.items():
-            known = joined.without_queue.get(name)
-            joined.without_queue[name] = known.followed_by(more) if known else more
+    joined = JoinResult(queues=seen.queues, topics=topics, log_end=log.end, dispatched=min(seen.dispatched, log.end))
+    joined.damaged = [damaged for part in log.ranges for damaged in part.damaged]
+    ends = [one.taken_to for one in (*log.kept, *log.ranges) if one.taken_to is not None]
+    joined.taken_to = ends[-1] if ends else None
+    bounds = Bounds(
+        max([log.start, *(end for _, end in log.deleted_meanwhile)]),
+        log.end,
+        # A run takes no unit that is newer than its log; to verify a store is to compare every one.
+        seen.dispatched if write is None else joined.dispatched,
+        store.is_final,
+        tuple(log.deleted_meanwhile),
+        tuple((start, end) for _, start, end in holes(store.segments)),
+        tuple(sorted(joined.damaged)),
+        topics,
+    )
+    files, kept = (tuple(part.units for part in parts) for parts in (log.ranges, log.kept))
+    limits = seen.dispatched, seen.light_dispatched
+    comparison = Comparison(log.scratch, files, kept, bounds, *limits, takes, write)
+    groups = list(_groups(seen, [*kept, *files], log.groups))
+    task = partial(compare_group, comparison=comparison)
+    matches = workers.map(groups, task, "matching queue units")
+    _add_groups(joined, matches)
+    joined.behind = log.end - joined.dispatched
     if joined.waiting:
-        joined.behind = max(joined.behind, log_end - seen.light_dispatched)
+        joined.behind = max(joined.behind, log.end - seen.light_dispatched)
+    settled = [one for group in matches for one in group.settled]
+    settled += _settled(workers, store, rules, matches, comparison, joined)
+    for one in sorted(settled, key=lambda one: one.queue.name):
+        _add(joined, one)
     return joined
 
 
-def _remainders(
-    seen: Look, matches: Sequence[RangeMatches], before: Sequence[RangeMatches], joined: JoinResult, limit: int
-) -> Iterator[Remainder]:
-    """Yield the queues of which something is left; note how far the others were taken."""
-    # A gap is a run of units that no record of this run matched, from the watermark to the end that was seen. With a
-    # limit (a store that is written to, or a run in steps) the last gap may be of records that come later: it counts up
-    # to the first unit that is newer than the limit, and the rest stays open, from `open_from` on, for the next run.
-    left: dict[QueueName, list[LeftOver]] = {}
-    for part in matches:
-        for left_over in part.left_over:
-            left.setdefault(left_over.name, []).append(left_over)
-    live = matched_runs(matches)
-    matched = matched_runs([*before, *matches]) if before else live
-    for number, queue in enumerate(seen.queues):
-        mine = matched.get(number, _NO_RUNS)
-        start = seen.watermarks[number]
-        end = max(seen.ends[number], int(mine.sum(axis=1).max(initial=0)))
-        gaps = tuple(gaps_between(start, end, mine))
-        last_gap = gaps[-1] if gaps and gaps[-1][1] == end else None
-        open_from = None
-        if last_gap and limit != EVERYTHING:
-            open_from = last_gap[0]
-            end = _first_newer(queue, *last_gap, limit)
-            gaps = (*gaps[:-1], (last_gap[0], end)) if end > last_gap[0] else gaps[:-1]
-        joined.watermarks[queue.name] = end
-        joined.ends[queue.name] = max(end, seen.ends[number])
-        if gaps or queue.name in left:
-            parts = left.get(queue.name, [])
-            units = np.concatenate([part.units for part in parts]) if parts else EMPTY
-            texts = tuple(tag for part in parts for tag in part.tags)
-            lost = joined_runs(run for part in parts for run in part.lost)
-            first_live = int(live[number][0, 0]) if number in live else None
-            yield Remainder(queue, gaps, first_live, units, texts, open_from, lost)
+def _groups(seen: Look, files: Sequence[UnitFile], count: int) -> Iterator[Group]:
+    members: list[list[tuple[StoredQueue, int, int]]] = [[] for _ in range(count)]
+    for queue, taken_to, end in zip(seen.queues, seen.watermarks, seen.ends, strict=True):
+        members[group_of(queue.name, count)].append((queue, taken_to, end))
+    for number, queues in enumerate(members):
+        if queues or has_units(files, number):
+            yield Group(number, tuple(queues))
 
 
-def matched_runs(matches: Sequence[RangeMatches]) -> Mapping[int, NDArray[np.int64]]:
-    """Return the matched runs of each queue, ascending: rows of position and length."""
-    # There is a run for each pair of a range and a queue. They stay in arrays: objects would take many times as much.
-    rows = np.concatenate([np.empty((0, 3), np.int64), *(part.matched for part in matches)])
-    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    numbers, starts = np.unique(rows[:, 0], return_index=True)
-    return dict(zip(numbers.tolist(), np.split(rows[:, 1:], starts[1:]), strict=False))
+def _add_groups(joined: JoinResult, matches: Sequence[GroupMatches]) -> None:
+    for group in matches:
+        joined.expected += group.expected
+        joined.waiting += group.waiting
+        joined.matched += group.matched
+        joined.newer += group.newer
+        joined.without_queue |= group.without_queue
+        joined.watermarks |= {name: taken_to for name, (taken_to, _) in group.ends.items()}
+        joined.ends |= {name: end for name, (_, end) in group.ends.items()}
+        joined.written += [group.written] if group.written is not None else []
+    wrong = (one for group in matches for one in group.differences)
+    joined.differences += (one for _, one in sorted(wrong, key=lambda numbered: (numbered[0], numbered[1].queue)))
 
 
-def gaps_between(start: int, end: int, matched: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of [*start*, *end*) that no matched run covers."""
-    starts = np.append(matched[:, 0], end)
-    ends = np.maximum.accumulate(np.append(start, matched.sum(axis=1)))
-    are_gaps = starts > ends
-    yield from zip(ends[are_gaps].tolist(), starts[are_gaps].tolist(), strict=True)
+def _settled(  # noqa: PLR0913, PLR0917
+    workers: Workers,
+    store: Store,
+    rules: QueueRules,
+    matches: Sequence[GroupMatches],
+    comparison: Comparison,
+    joined: JoinResult,
+) -> Iterator[UnmatchedClasses]:
+    """Explain the queues whose units lead to records of other queues: read the segments that hold these once more."""
+    remainders = sorted((one for group in matches for one in group.unsettled), key=lambda one: one.queue.name)
+    offsets = {offset for one in remainders for offset in unresolved(one, comparison.bounds)}
+    resolved = resolve(workers, store, rules, offsets) if offsets else {}
+    parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
+    task = partial(_settle, comparison=comparison, resolved=resolved)
+    for settled, written in workers.map(parts, task, "matching queue units"):
+        joined.written += [written] if written is not None else []
+        yield from settled
 
 
-def _first_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
-    """
-    Return the position of the first unit in [start, end) that is newer than the first look.
-
-    Older ones may be after it where recovery cut the queue: they wait until they are written over.
-    """
-    for file in queue.files:  # between files there may be very many places, and no unit
-        begin, stop = file.base_offset // queue.unit_size, file.end // queue.unit_size
-        for first, last in chunks(max(start, begin), min(end, stop), _AT_ONCE):
-            newer = np.flatnonzero(units_of(queue, first, last)["physical_offset"] >= dispatched)
-            if newer.size:
-                return first + int(newer[0])
-    return end
-
-
-def _unresolved(part: Sequence[Remainder], *, bounds: Bounds) -> list[int]:
-    return [offset for remainder in part for offset in unresolved(remainder, bounds)]
-
-
-@dataclass(slots=True)
-class _Part:
-    settled: list[UnmatchedClasses]
-    written: Action | None
-
-
-def _settle(part: Sequence[Remainder], *, bounds: Bounds, resolved: Resolved, write: Write | None) -> _Part:
-    settled = [settle(remainder, bounds, resolved, with_rows=write is not None) for remainder in part]
+def _settle(
+    part: Sequence[Remainder], *, comparison: Comparison, resolved: Resolved
+) -> tuple[list[UnmatchedClasses], Action | None]:
+    write = comparison.write
+    settled = [settle(remainder, comparison.bounds, resolved, with_rows=write is not None) for remainder in part]
     if write is None:
-        return _Part(settled, None)
+        return settled, None
     first = part[0].queue.name
     written = write(f"rest-{crc32(first.path.encode('utf-8', 'surrogatepass')):08x}", _rows(settled))
     for one in settled:
         one.blocks, one.tags = [], []
-    return _Part(settled, written)
+    return settled, written
 
 
 def _rows(settled: Sequence[UnmatchedClasses]) -> Rows:

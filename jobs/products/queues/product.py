@@ -7,9 +7,9 @@ their beginnings at different times: every unit gets its row in exactly one run.
 unit was seen is compared with the queues as the lake's row describes it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -19,10 +19,12 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind
-from jobs.products.queues.join import JoinResult, LogExtent, Rows, Write, finish, topics_of
-from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
-from jobs.products.queues.rows import SCHEMA, Status, batches_of
+from jobs.products.queues.join import CollectedLog, JoinResult, compare, topics_of, unit_scratch
+from jobs.products.queues.matching import Rows
+from jobs.products.queues.rows import SCHEMA
 from jobs.products.queues.settings import queue_rules
+from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups
+from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.chain import Outcome
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import lost_ends
@@ -31,38 +33,32 @@ from jobs.store.ranges import Range
 from jobs.store.retention import deleted_ranges
 from jobs.store.selection import Selection
 from jobs.store.store import Store
-from jobs.store.topics import Fate
-from rmq_formats.commitlog.scan import Records
+from jobs.store.topics import Fate, TopicTable
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 
 _TAGS = SCHEMA.get_field_index("tags")
 
 
-def start(run: Run, state: State | None) -> Started[RangeMatches]:
-    """Look at the queues before the log: what is in them now, the log has by the time it is read."""
+def start(run: Run, state: State | None) -> Started[RangeUnits]:
+    """Probe the queues before the log is read: each unit that is in them now has its record in the log then."""
     if state is not None and run.back_to is not None:
         state = cut_back(state, run.back_to)
-    rules = queue_rules(run.store, run.writers.rules, run.wanted.conf)
     takes = run.selection.takes_or_all
     taken_to = int(state["dispatched"]) if state else 0
     seen = look(run.workers, run.store, _watermarks(state), taken_to, takes)
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since; what was dispatched stays so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
-    topics = topics_of(run.store, seen.queues)
-    matching = Matching(
-        rules,
-        seen.queues,
-        from_offset,
-        seen.dispatched,
-        seen.light_dispatched,
-        with_rows=True,
-        takes=takes,
-        topics=topics,
-    )
     boundary = max(_boundary(state), run.store.start_offset)
-    collector = partial(_collector, partial(_write_rows, run.output, run.selection), matching)
-    return Started(boundary, collector, StartedQueues(run, state, seen, matching, taken_to).finish)
+    groups = count_groups(run.store.end_offset - boundary)
+    location, options = run.output.lake.location, run.output.lake.options
+    scratch = run.ending.enter_context(unit_scratch(groups, scratch_beside(location, options)))
+    collect = partial(
+        RangeCollector, queue_rules(run.store, run.writers.rules, run.wanted.conf), groups, scratch, with_tags=True
+    )
+    collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
+    started = StartedQueues(run, state, seen, topics_of(run.store, seen.queues), collect, groups, scratch, taken_to)
+    return Started(boundary, collector, started.finish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +68,23 @@ class StartedQueues:
     run: Run
     state: State | None
     seen: Look
-    matching: Matching  # what the task of each range needs
+    topics: TopicTable
+    collect: Callable[..., RangeCollector]
+    groups: int
+    scratch: Scratch | None
     taken_to: int  # earlier runs took the units of every record before it
 
-    def finish(self, outcomes: Sequence[Outcome[Made[RangeMatches]]], to_offset: int) -> Finished:
-        """Settle the units that no range's task could settle."""
+    def finish(self, outcomes: Sequence[Outcome[Made[RangeUnits]]], to_offset: int) -> Finished:
+        """Compare the units of all ranges with the queues, and write their rows."""
         run, finished = self.run, Finished()
-        log = LogExtent(run.store.start_offset, to_offset, deleted_ranges(outcomes))
-        log = log._replace(before=self._match_deleted(log, finished))
-        matches = [outcome.payload.value for outcome in outcomes]
+        deleted = deleted_ranges(outcomes)
+        units = [outcome.payload.value for outcome in outcomes]
+        kept = self._collect_deleted(deleted)
+        log = CollectedLog(units, self.scratch, self.groups, run.store.start_offset, to_offset, deleted, kept)
         write = partial(_write_rows, run.output, run.selection)
-        joined = finish(run.workers, run.store, self.matching, self.seen, matches, log, write)
+        rules = queue_rules(run.store, run.writers.rules, run.wanted.conf)
+        takes = run.selection.takes_or_all
+        joined = compare(run.workers, run.store, rules, self.seen, log, self.topics, takes, write)
         finished.add(CONSUME_QUEUE, *joined.written)
         finished.state = state_of(joined, self.state)
         finished.behind = joined.behind
@@ -102,17 +104,18 @@ class StartedQueues:
         finished.notes = list(notes_of_undecided(joined))
         return finished
 
-    def _match_deleted(self, log: LogExtent, finished: Finished) -> list[RangeMatches]:
-        """Match the units of messages that the lake has, and the log no more: they came later than their messages."""
+    def _collect_deleted(self, deleted_meanwhile: Sequence[tuple[int, int]]) -> list[RangeUnits]:
+        """Collect the units of messages that the lake has and the log no longer has: they came later than these."""
         output = self.run.output
-        store_id = output.naming.store_id
+        start, end = self.taken_to, min(self.run.from_offset, self.seen.dispatched)
         found = []
-        for first, end in log.deleted(self.taken_to, min(self.run.from_offset, self.seen.dispatched)):
-            matching = replace(self.matching, from_offset=first, to_offset=end)
-            kept = committed_records(output.lake, store_id, first, end)
-            matches, action = _match_kept(partial(_write_rows, output, self.run.selection), matching, kept)
-            finished.add(CONSUME_QUEUE, action)
-            found.append(matches)
+        for deleted_from, deleted_to in ((0, self.run.store.start_offset), *deleted_meanwhile):
+            first, last = max(deleted_from, start), min(deleted_to, end)
+            if first < last:
+                collector = self.collect(first, last)
+                for group in committed_records(output.lake, output.naming.store_id, first, last):
+                    collector.add(group)
+                found.append(collector.finish())
         return found
 
 
@@ -129,33 +132,10 @@ def _without_tags(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.set_column(_TAGS, rows.schema.field(_TAGS), pa.nulls(rows.num_rows, pa.string()))
 
 
-def _collector(write: Write, matching: Matching, range_: Range, _files: ExitStack) -> Collector[RangeMatches]:
-    """Return the collector that compares a range's units with the queues, and writes those that are settled."""
-    matcher = Matcher(matching)
-
-    def finish() -> Made[RangeMatches]:
-        matches, blocks, tags = matcher.finish()
-        action = write(f"{range_.start_offset:020d}", batches_of(blocks, tags))
-        return Made(matches, {CONSUME_QUEUE.name: action} if action else {})
-
-    return Collector(matcher.add, finish)
-
-
-def _match_kept(write: Write, matching: Matching, kept: Iterable[Records]) -> tuple[RangeMatches, Action | None]:
-    """
-    Match the units of records that no run took and that are only in the lake.
-
-    Return the file of those that are there. One that is not at its place may be deleted like its record: nothing is
-    missing.
-    """
-    matcher = Matcher(matching)
-    for group in kept:
-        matcher.add(group)
-    matches, blocks, tags = matcher.finish()
-    matches.left_over, matches.without_queue = [], {}
-    matches.expected = int(matches.matched[:, 2].sum())
-    there = [block for block in blocks if block.status not in {Status.MISSING, Status.DELETED}]
-    return matches, write("deleted", batches_of(there, tags))
+def _collector(collect: Callable[[], RangeCollector], _range: Range, _files: ExitStack) -> Collector[RangeUnits]:
+    """Return the collector of a range's units."""
+    collector = collect()
+    return Collector(collector.add, lambda: Made(collector.finish(), {}))
 
 
 def count_contradictions(joined: JoinResult, store: Store) -> int:

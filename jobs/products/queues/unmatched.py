@@ -8,7 +8,7 @@ each of them is, `classification` says.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from jobs.products.queues import classification
 from jobs.products.queues.classification import Answer, OddUnit
 from jobs.products.queues.differences import BAD_PLACES, OF_EARLIER_QUEUE, Difference, DifferenceKind, merged
-from jobs.products.queues.range_matcher import LostRun, runs
 from jobs.products.queues.records_at import RecordAt, Resolved
 from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.topics import TopicTable
 from jobs.store.units import Units, is_gone, is_written, stored_tags_codes, units_of
+from rmq_formats.arrays import slices
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind
 
@@ -33,6 +33,41 @@ _AT_ONCE = 1 << 16
 
 
 _start, _end = itemgetter(0), itemgetter(1)
+
+
+class LostRun(NamedTuple):
+    """Units of a queue, one after the other, whose places are in no file: a whole file of them takes no more memory."""
+
+    first: Units  # the first of them, alone
+    last: Units
+    length: int
+    newest_ms: int  # when the newest of their records was stored
+
+    @property
+    def position(self) -> int:
+        """The place of the first."""
+        return int(self.first["queue_offset"][0])
+
+    @property
+    def end(self) -> int:
+        """The place after the last."""
+        return self.position + self.length
+
+    @property
+    def log_offset(self) -> int:
+        """The physical offset of the first."""
+        return int(self.first["physical_offset"][0])
+
+    @property
+    def last_offset(self) -> int:
+        """The physical offset of the last."""
+        return int(self.last["physical_offset"][0])
+
+    def followed_by(self, other: "LostRun") -> "LostRun | None":
+        """Return both as one, if *other* goes on where this one ends."""
+        if other.position != self.end or other.log_offset <= self.last_offset:
+            return None
+        return LostRun(self.first, other.last, self.length + other.length, max(self.newest_ms, other.newest_ms))
 
 
 class Bounds(NamedTuple):
@@ -104,15 +139,13 @@ class _Odd(NamedTuple):
     stored: Units  # the one unit
 
 
-def unresolved(remainder: Remainder, bounds: Bounds) -> list[int]:
-    """Return the physical offsets that only the log can explain."""
+def unresolved(remainder: Remainder, bounds: Bounds) -> Iterator[int]:
+    """Yield the physical offsets that only the log can explain."""
     own = set(remainder.units["physical_offset"].tolist())
-    return [
-        odd.unit.physical_offset
-        for part in _parts(remainder, bounds)
-        for odd in part.odd
-        if _is_record_offset(odd.unit, bounds) and odd.unit.physical_offset not in own
-    ]
+    for part in _parts(remainder, bounds):
+        for odd in part.odd:
+            if _is_record_offset(odd.unit, bounds) and odd.unit.physical_offset not in own:
+                yield odd.unit.physical_offset
 
 
 def _is_record_offset(unit: OddUnit, bounds: Bounds) -> bool:
@@ -502,3 +535,26 @@ class _Settling:
             return np.array([-1], np.int32)
         self._result.tags.append(text)
         return np.array([len(self._result.tags) - 1], np.int32)
+
+
+def lost_runs(units: Units) -> Iterator[LostRun]:
+    """Yield the runs of units whose places follow each other."""
+    for some in slices(units.size, np.diff(units["queue_offset"]) != 1):
+        own = units[some]
+        newest_ms = int(own["store_timestamp"].max())
+        yield LostRun(own[:1].copy(), own[-1:].copy(), own.size, newest_ms)
+
+
+def joined_runs(parts: Iterable[LostRun]) -> tuple[LostRun, ...]:
+    """Return runs as few as possible; *parts* come in the order of the log."""
+    joined: list[LostRun] = []
+    for run in parts:
+        both = joined[-1].followed_by(run) if joined else None
+        joined[-1:] = [both] if both else [*joined[-1:], run]
+    return tuple(joined)
+
+
+def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield start and length of each run of positions that follow each other."""
+    some = slices(positions.size, np.diff(positions) != 1)
+    return ((int(positions[one.start]), one.stop - one.start) for one in some)

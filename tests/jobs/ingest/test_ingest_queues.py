@@ -13,7 +13,7 @@ import pytest
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.products.queues.join import _settle
+from jobs.products.queues.unmatched import settle
 from jobs.store.ranges import Range
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
@@ -187,7 +187,7 @@ def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_r
     def write_over() -> None:
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
-    with patch("jobs.products.queues.join._settle", preceded(_settle, write_over)):
+    with patch("jobs.products.queues.matching.settle", preceded(settle, write_over)):
         ingest(request, OneByOne())
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
     ingest(request, OneByOne())

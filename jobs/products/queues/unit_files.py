@@ -1,0 +1,198 @@
+"""
+Expected units in scratch files: written range by range, read queue by queue.
+
+A queue belongs to a group, by its name alone. Each file holds the units of one range, group after group, so that the
+task of a group reads one section of every file, in the order of the log, and never more than a range's units at a time.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from uuid import uuid4
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.storage.scratch import Scratch
+from jobs.store.ranges import Range
+from jobs.store.units import Units
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.hashing import MAX_LONG
+
+_A_GROUP = 64 << 20  # bytes of a log: with fewer, one task compares all queues, and units stay in memory
+_MOST_GROUPS = 64
+_ALIGNED = 8
+_TAG_NUMBER = np.dtype(np.int32)
+
+
+class UnitFile(NamedTuple):
+    """The units of one range, in a scratch file, or in memory if there is no scratch directory."""
+
+    file: str
+    data: bytes
+    sections: NDArray[np.int64]  # of each group: its position, the size of its head, and how many units it has
+
+
+class GroupUnits(NamedTuple):
+    """The units of one queue in one range."""
+
+    name: QueueName
+    units: Units
+    tag_numbers: NDArray[np.int32] | None  # of `tags`, -1 for none
+    tags: Sequence[str]
+
+
+class RangeUnits(NamedTuple):
+    """The units of one range of the log."""
+
+    units: UnitFile
+    records: int
+    damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
+    taken_to: int | None  # where the last record ends that was taken
+
+
+def count_groups(log_size: int) -> int:
+    """Return into how many groups the queues of a log are divided."""
+    return min(max(log_size // _A_GROUP, 1), _MOST_GROUPS)
+
+
+def group_of(name: QueueName, groups: int) -> int:
+    """Return the group that a queue belongs to."""
+    return crc32(name.path.encode("utf-8", "surrogatepass")) % groups
+
+
+class RangeCollector:
+    """Collects the units of one range, and writes them to scratch."""
+
+    def __init__(  # noqa: PLR0913 - rules, place and limits
+        self,
+        rules: QueueRules,
+        groups: int,
+        scratch: Scratch | None,
+        from_offset: int = 0,
+        to_offset: int = MAX_LONG,
+        *,
+        with_tags: bool = False,
+    ) -> None:
+        self._groups, self._scratch = groups, scratch
+        self._from, self._to = from_offset, to_offset
+        self._with_tags = with_tags
+        self._collector = UnitCollector(rules, with_tags=with_tags)
+        self._records = 0
+        self._damaged: list[tuple[int, int]] = []
+        self._taken_to: int | None = None
+
+    def add(self, item: Records | Piece) -> None:
+        """Take the next pieces of the range."""
+        if isinstance(item, Piece):
+            if item.kind is PieceKind.DAMAGE:
+                self._damaged.append((item.offset, item.end))
+            return
+        self._records += len(item.positions)
+        self._collector.add(item, self._from, self._to)
+        offsets = item.positions + item.base_offset
+        taken = np.flatnonzero((offsets >= self._from) & (offsets < self._to))
+        if taken.size:
+            self._taken_to = int(offsets[taken[-1]]) + int(item.sizes[taken[-1]])
+
+    def finish(self) -> RangeUnits:
+        """Write the units."""
+        units = write_units(self._scratch, self._collector.finish(), self._groups, with_tags=self._with_tags)
+        return RangeUnits(units, self._records, tuple(self._damaged), self._taken_to)
+
+
+def collect_units(
+    _range: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, groups: int, scratch: Scratch | None
+) -> RangeUnits:
+    """Write the units of one range."""
+    collector = RangeCollector(rules, groups, scratch)
+    for item in pieces:
+        collector.add(item)
+    return collector.finish()
+
+
+def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
+    """Remove what was written for a range that is not accepted."""
+    if scratch is not None and units.units.file:
+        scratch.delete(units.units.file)
+
+
+def write_units(scratch: Scratch | None, packed: PackedUnits, groups: int, *, with_tags: bool = False) -> UnitFile:
+    """Write the units of a range; without any there is no file."""
+    sections = np.zeros((groups, 3), np.int64)
+    if not packed.units.size:
+        return UnitFile("", b"", sections)
+    members: list[list[tuple[QueueName, slice]]] = [[] for _ in range(groups)]
+    for name, place in packed.queues():
+        members[group_of(name, groups)].append((name, place))
+    parts = _parts(packed, members, sections, with_tags=with_tags)
+    if scratch is None:
+        return UnitFile("", b"".join(parts), sections)
+    file = f"units-{uuid4()}"
+    with scratch.create(file) as sink:
+        for part in parts:
+            sink.write(part)
+    return UnitFile(file, b"", sections)
+
+
+def _parts(
+    packed: PackedUnits,
+    members: Sequence[Sequence[tuple[QueueName, slice]]],
+    sections: NDArray[np.int64],
+    *,
+    with_tags: bool,
+) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of all groups, and note their sections."""
+    position = 0
+    data, size = packed.units.view(np.uint8).data, PACKED_UNIT.itemsize
+    for number, group in enumerate(members):
+        texts: list[str] | None = None
+        numbers: NDArray[np.int32] = np.empty(0, _TAG_NUMBER)
+        if with_tags and group:
+            every = np.concatenate([packed.tag_numbers[place] for _, place in group])
+            known, inverse = np.unique(every, return_inverse=True)
+            numbers = (inverse - int((known < 0).sum())).astype(_TAG_NUMBER)
+            texts = [packed.tags[tag] for tag in known[known >= 0].tolist()]
+        head = json.dumps([[[*name, place.stop - place.start] for name, place in group], texts]).encode()
+        head = head.ljust(-(-len(head) // _ALIGNED) * _ALIGNED)  # so that units are aligned in what is read
+        units = sum(place.stop - place.start for _, place in group)
+        sections[number] = position, len(head), units
+        yield head
+        for _, place in group:
+            yield data[place.start * size : place.stop * size]
+        yield numbers.tobytes()
+        position += len(head) + units * size + numbers.nbytes
+
+
+def read_units(scratch: Scratch | None, unit_file: UnitFile, group: int) -> Iterator[GroupUnits]:
+    """Yield the queues of a group and their units in one range."""
+    position, head_size, count = unit_file.sections[group].tolist()
+    if not count:
+        return
+    size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
+    if scratch is None:
+        section = bytearray(unit_file.data[position : position + size])
+    else:
+        section = bytearray(size)
+        with scratch.open(unit_file.file) as reader:
+            reader.read_into(position, memoryview(section))
+    queues, tags = json.loads(section[:head_size])
+    units = np.frombuffer(section, PACKED_UNIT, count, head_size)
+    numbers: NDArray[np.int32] | None = None
+    if tags is not None:
+        numbers = np.frombuffer(section, _TAG_NUMBER, count, head_size + units.nbytes)
+    at = 0
+    for kind, topic, queue_id, length in queues:
+        own = slice(at, at + length)
+        name = QueueName(QueueKind(kind), topic, queue_id)
+        yield GroupUnits(name, units[own], None if numbers is None else numbers[own], tags or ())
+        at += length
+
+
+def has_units(unit_files: Sequence[UnitFile], group: int) -> bool:
+    """Return whether a group has any unit."""
+    return any(file.sections[group, 2] for file in unit_files)
