@@ -7,7 +7,7 @@ watermark, let tasks read each of them once for all products, let each product f
 
 import errno
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -103,8 +103,7 @@ def _ingest(request: IngestRequest, workers: Workers, clock: Clock, *, is_again:
             newest = refreshed(lake, known)
             # A process that keeps the lock from run to run has no note of an attempt of its own that was cut off.
             cut_off = bool(was_cut_off) or is_again
-            with ExitStack() as ending:
-                _Run(workers, lake, newest, request, summary, clock, cut_off, store, ending).run()
+            _Run(workers, lake, newest, request, summary, clock, cut_off, store).run()
     summary.seconds = clock.laps
     return summary
 
@@ -114,7 +113,6 @@ class _Run(NextRun):
     """A store's next run."""
 
     store: Store
-    ending: ExitStack  # of the run
     newest: Newest | None = None  # as it was when the run was planned
     files: dict[str, list[Action]] = field(default_factory=dict)  # of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # what later runs must know
@@ -207,7 +205,6 @@ class _Run(NextRun):
             request.wanted,
             request.selection,
             self.summary.from_offset,
-            self.ending,
             self.unmatched,
             superseded.from_offset if superseded else None,
         )

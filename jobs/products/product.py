@@ -74,7 +74,6 @@ class Run:
     wanted: Wanted  # what the user said about the store's rules
     selection: Selection
     from_offset: int  # where the log's new part begins
-    ending: ExitStack  # closed when the run ends
     unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
     back_to: int | None = None  # where the broker has cut off its log since the last run
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--scratch",
     type=WRITTEN,
     metavar="DIR",
-    help="A directory in which tasks exchange keys; on a cluster, a path or a URI that all workers reach.",
+    help="A directory in which tasks exchange units and keys; on a cluster, a path or a URI that all workers reach.",
 )
 @click.option(
     "--findings-lake", type=WRITTEN, metavar="LAKE", help="Write the findings into the table `findings` of this lake."

@@ -37,7 +37,7 @@ from rmq_formats.broker_start import StartOutcome
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.release import Release
 
-_SHARE_OF_LOG = 0.4  # of the log's size: units of queues, then packed keys, where records are small
+_SHARE_OF_LOG = 0.35  # of the log: units of its queues, then packed keys, where records are small
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -19,12 +20,13 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind
-from jobs.products.queues.join import CollectedLog, JoinResult, compare, topics_of, unit_scratch
+from jobs.products.queues.join import CollectedLog, JoinResult, compare, topics_of
 from jobs.products.queues.matching import Rows
 from jobs.products.queues.rows import SCHEMA
 from jobs.products.queues.settings import queue_rules
-from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups
-from jobs.storage.scratch import Scratch, scratch_beside
+from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
+from jobs.storage.locations import is_local, local_path
+from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import lost_ends
@@ -34,7 +36,7 @@ from jobs.store.retention import deleted_ranges
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.topics import Fate, TopicTable
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 _TAGS = SCHEMA.get_field_index("tags")
 
@@ -51,14 +53,18 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
     boundary = max(_boundary(state), run.store.start_offset)
     groups = count_groups(run.store.end_offset - boundary)
-    location, options = run.output.lake.location, run.output.lake.options
-    scratch = run.ending.enter_context(unit_scratch(groups, scratch_beside(location, options)))
-    collect = partial(
-        RangeCollector, queue_rules(run.store, run.writers.rules, run.wanted.conf), groups, scratch, with_tags=True
-    )
+    output = run.output
+    # A run that dies leaves its scratch files where the next one looks for leftovers.
+    location = output.lake.locate(CONSUME_QUEUE.name)
+    scratch = Scratch(location, output.lake.options) if groups > 1 else None
+    if scratch is not None and is_local(location):
+        Path(local_path(location)).mkdir(parents=True, exist_ok=True)
+    collect = partial(_collect, queue_rules(run.store, run.writers.rules, run.wanted.conf), groups, scratch, output)
     collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
-    started = StartedQueues(run, state, seen, topics_of(run.store, seen.queues), collect, groups, scratch, taken_to)
-    return Started(boundary, collector, started.finish)
+    topics = topics_of(run.store, seen.queues)
+    return Started(
+        boundary, collector, StartedQueues(run, state, seen, topics, collect, groups, scratch, taken_to).finish
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,8 @@ class StartedQueues:
         rules = queue_rules(run.store, run.writers.rules, run.wanted.conf)
         takes = run.selection.takes_or_all
         joined = compare(run.workers, run.store, rules, self.seen, log, self.topics, takes, write)
+        for part in kept:
+            discard_units(self.scratch, part)
         finished.add(CONSUME_QUEUE, *joined.written)
         finished.state = state_of(joined, self.state)
         finished.behind = joined.behind
@@ -112,7 +120,7 @@ class StartedQueues:
         for deleted_from, deleted_to in ((0, self.run.store.start_offset), *deleted_meanwhile):
             first, last = max(deleted_from, start), min(deleted_to, end)
             if first < last:
-                collector = self.collect(first, last)
+                collector = self.collect(first, last, first)
                 for group in committed_records(output.lake, output.naming.store_id, first, last):
                     collector.add(group)
                 found.append(collector.finish())
@@ -132,10 +140,29 @@ def _without_tags(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.set_column(_TAGS, rows.schema.field(_TAGS), pa.nulls(rows.num_rows, pa.string()))
 
 
-def _collector(collect: Callable[[], RangeCollector], _range: Range, _files: ExitStack) -> Collector[RangeUnits]:
+def _collect(  # noqa: PLR0913, PLR0917
+    rules: QueueRules,
+    groups: int,
+    scratch: Scratch | None,
+    output: Output,
+    from_offset: int,
+    to_offset: int,
+    start: int,
+) -> RangeCollector:
+    """Return the collector of the units of records in [*from_offset*, *to_offset*), of the range from *start* on."""
+    file = output.naming.name(f"{start:020d}", ".units")
+    return RangeCollector(rules, groups, scratch, file, from_offset, to_offset, with_tags=True)
+
+
+def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
     """Return the collector of a range's units."""
-    collector = collect()
-    return Collector(collector.add, lambda: Made(collector.finish(), {}))
+    collector = collect(range_.start_offset)
+
+    def finish() -> Made[RangeUnits]:
+        units = collector.finish()
+        return Made(units, {}, units.units.scratch_files)
+
+    return Collector(collector.add, finish)
 
 
 def count_contradictions(joined: JoinResult, store: Store) -> int:

@@ -36,6 +36,11 @@ class UnitFile(NamedTuple):
     data: bytes
     sections: NDArray[np.int64]  # of each group: its position, the size of its head, and how many units it has
 
+    @property
+    def scratch_files(self) -> tuple[str, ...]:
+        """The names of its files."""
+        return (self.file,) if self.file else ()
+
 
 class GroupUnits(NamedTuple):
     """The units of one queue in one range."""
@@ -68,17 +73,18 @@ def group_of(name: QueueName, groups: int) -> int:
 class RangeCollector:
     """Collects the units of one range, and writes them to scratch."""
 
-    def __init__(  # noqa: PLR0913 - rules, place and limits
+    def __init__(  # noqa: PLR0913, PLR0917 - rules, place and limits
         self,
         rules: QueueRules,
         groups: int,
         scratch: Scratch | None,
+        file: str,
         from_offset: int = 0,
         to_offset: int = MAX_LONG,
         *,
         with_tags: bool = False,
     ) -> None:
-        self._groups, self._scratch = groups, scratch
+        self._groups, self._scratch, self._file = groups, scratch, file
         self._from, self._to = from_offset, to_offset
         self._with_tags = with_tags
         self._collector = UnitCollector(rules, with_tags=with_tags)
@@ -101,7 +107,8 @@ class RangeCollector:
 
     def finish(self) -> RangeUnits:
         """Write the units."""
-        units = write_units(self._scratch, self._collector.finish(), self._groups, with_tags=self._with_tags)
+        packed = self._collector.finish()
+        units = write_units(self._scratch, self._file, packed, self._groups, with_tags=self._with_tags)
         return RangeUnits(units, self._records, tuple(self._damaged), self._taken_to)
 
 
@@ -109,7 +116,7 @@ def collect_units(
     _range: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, groups: int, scratch: Scratch | None
 ) -> RangeUnits:
     """Write the units of one range."""
-    collector = RangeCollector(rules, groups, scratch)
+    collector = RangeCollector(rules, groups, scratch, f"units-{uuid4()}")
     for item in pieces:
         collector.add(item)
     return collector.finish()
@@ -121,7 +128,9 @@ def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
         scratch.delete(units.units.file)
 
 
-def write_units(scratch: Scratch | None, packed: PackedUnits, groups: int, *, with_tags: bool = False) -> UnitFile:
+def write_units(
+    scratch: Scratch | None, file: str, packed: PackedUnits, groups: int, *, with_tags: bool = False
+) -> UnitFile:
     """Write the units of a range; without any there is no file."""
     sections = np.zeros((groups, 3), np.int64)
     if not packed.units.size:
@@ -132,7 +141,6 @@ def write_units(scratch: Scratch | None, packed: PackedUnits, groups: int, *, wi
     parts = _parts(packed, members, sections, with_tags=with_tags)
     if scratch is None:
         return UnitFile("", b"".join(parts), sections)
-    file = f"units-{uuid4()}"
     with scratch.create(file) as sink:
         for part in parts:
             sink.write(part)
