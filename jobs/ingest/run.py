@@ -206,6 +206,7 @@ class _Run(NextRun):
             request.selection,
             self.summary.from_offset,
             self.unmatched,
+            request.step_bytes,
             superseded.from_offset if superseded else None,
         )
         return [product.start(run, self.state.get(product.key) if product.key else None) for product in products]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from jobs.lake.lake import Lake
 from jobs.lake.lock import check_shared
 from jobs.lake.table_file import Action, FileNaming, TableFile
-from jobs.lake.tables import INDEX_ENTRIES, Table
+from jobs.lake.tables import MESSAGES, Table
 from jobs.products.index.settings import Wanted
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome
@@ -50,7 +50,7 @@ class Output:
     @property
     def scratch(self) -> Scratch:
         """The place of files that tasks hand on; a run that dies leaves them where the next one looks for leftovers."""
-        return Scratch(self.lake.locate(INDEX_ENTRIES.name), self.lake.options)
+        return Scratch(self.lake.locate(MESSAGES.name), self.lake.options)
 
     def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> Action | None:
         """Write a file of rows about the broker's configuration; None when there are none."""
@@ -75,6 +75,7 @@ class Run:
     selection: Selection
     from_offset: int  # where the log's new part begins
     unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
+    step_bytes: int | None = None  # of the log, if the run takes no more than these
     back_to: int | None = None  # where the broker has cut off its log since the last run
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from jobs.lake.log_rows import committed_records
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind
@@ -52,19 +52,15 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
     # Queues may have been deleted since; what was dispatched stays so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
     boundary = max(_boundary(state), run.store.start_offset)
-    groups = count_groups(run.store.end_offset - boundary)
-    output = run.output
-    # A run that dies leaves its scratch files where the next one looks for leftovers.
-    location = output.lake.locate(CONSUME_QUEUE.name)
-    scratch = Scratch(location, output.lake.options) if groups > 1 else None
-    if scratch is not None and is_local(location):
-        Path(local_path(location)).mkdir(parents=True, exist_ok=True)
-    collect = partial(_collect, queue_rules(run.store, run.writers.rules, run.wanted.conf), groups, scratch, output)
+    new_bytes = run.store.end_offset - boundary
+    groups = count_groups(min(new_bytes, run.step_bytes or new_bytes))
+    scratch = run.output.scratch if groups > 1 else None
+    rules = queue_rules(run.store, run.writers.rules, run.wanted.conf)
+    collect = partial(_collect, rules, groups, scratch, run.output.naming)
     collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
     topics = topics_of(run.store, seen.queues)
-    return Started(
-        boundary, collector, StartedQueues(run, state, seen, topics, collect, groups, scratch, taken_to).finish
-    )
+    started = StartedQueues(run, state, seen, topics, rules, collect, groups, scratch, taken_to)
+    return Started(boundary, collector, started.finish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +71,7 @@ class StartedQueues:
     state: State | None
     seen: Look
     topics: TopicTable
+    rules: QueueRules
     collect: Callable[..., RangeCollector]
     groups: int
     scratch: Scratch | None
@@ -88,9 +85,8 @@ class StartedQueues:
         kept = self._collect_deleted(deleted)
         log = CollectedLog(units, self.scratch, self.groups, run.store.start_offset, to_offset, deleted, kept)
         write = partial(_write_rows, run.output, run.selection)
-        rules = queue_rules(run.store, run.writers.rules, run.wanted.conf)
         takes = run.selection.takes_or_all
-        joined = compare(run.workers, run.store, rules, self.seen, log, self.topics, takes, write)
+        joined = compare(run.workers, run.store, self.rules, self.seen, log, self.topics, takes, write)
         for part in kept:
             discard_units(self.scratch, part)
         finished.add(CONSUME_QUEUE, *joined.written)
@@ -144,13 +140,15 @@ def _collect(  # noqa: PLR0913, PLR0917
     rules: QueueRules,
     groups: int,
     scratch: Scratch | None,
-    output: Output,
+    naming: FileNaming,
     from_offset: int,
     to_offset: int,
     start: int,
 ) -> RangeCollector:
     """Return the collector of the units of records in [*from_offset*, *to_offset*), of the range from *start* on."""
-    file = output.naming.name(f"{start:020d}", ".units")
+    if scratch is not None and is_local(scratch.location):
+        Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
+    file = naming.name(f"{start:020d}", ".units")
     return RangeCollector(rules, groups, scratch, file, from_offset, to_offset, with_tags=True)
 
 

@@ -55,10 +55,13 @@ def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
 
 
 @pytest.mark.sample(6)
+@pytest.mark.parametrize("group_size", [64 << 20, 4096], ids=["in-memory", "on-scratch"])
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
-def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: StoreOf, tmp_path: Path) -> None:
+def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, golden: StoreOf, tmp_path: Path) -> None:
     store = golden(name)
-    _ingest(store, tmp_path, name)
+    with patch("jobs.products.queues.unit_files._A_GROUP", group_size):
+        _ingest(store, tmp_path, name)
+    assert not [*tmp_path.rglob("*.units")]
     rows = [row for row in _rows(tmp_path) if row["status"] != "missing" and row["batch_count"] is None]
     seen = [
         (row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"], row["size"], row["tags_code"])
