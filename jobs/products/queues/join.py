@@ -22,6 +22,7 @@ from jobs.products.queues.matching import (
     GroupMatches,
     LackingQueue,
     NewerRun,
+    ProbedQueue,
     Rows,
     Write,
     compare_group,
@@ -195,9 +196,9 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
 
 
 def _groups(seen: Look, files: Sequence[UnitFile], count: int) -> Iterator[Group]:
-    members: list[list[tuple[StoredQueue, int, int]]] = [[] for _ in range(count)]
-    for queue, taken_to, end in zip(seen.queues, seen.watermarks, seen.ends, strict=True):
-        members[group_of(queue.name, count)].append((queue, taken_to, end))
+    members: list[list[ProbedQueue]] = [[] for _ in range(count)]
+    for probed in map(ProbedQueue, seen.queues, seen.watermarks, seen.ends):
+        members[group_of(probed.queue.name, count)].append(probed)
     for number, queues in enumerate(members):
         if queues or has_units(files, number):
             yield Group(number, tuple(queues))

@@ -63,11 +63,19 @@ class Comparison:
     write: Write | None = None  # writes rows, if they are wanted
 
 
+class ProbedQueue(NamedTuple):
+    """A queue, up to where earlier runs have taken it, and its end."""
+
+    queue: StoredQueue
+    taken_to: int
+    end: int
+
+
 class Group(NamedTuple):
-    """The queues of one task, each with where earlier runs have taken it to, and its end."""
+    """The queues of one task."""
 
     number: int
-    queues: tuple[tuple[StoredQueue, int, int], ...]
+    queues: tuple[ProbedQueue, ...]
 
 
 class NewerRun(NamedTuple):
@@ -123,7 +131,7 @@ def compare_group(group: Group, *, comparison: Comparison) -> GroupMatches:
 class _GroupTask:
     def __init__(self, group: Group, comparison: Comparison) -> None:
         self._number, self._comparison = group.number, comparison
-        self._queues = {queue.name: _QueueMatches(queue, *places) for queue, *places in group.queues}
+        self._queues = {one.queue.name: _QueueMatches(*one) for one in group.queues}
         self.result = GroupMatches()
 
     def rows(self) -> Rows:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.products.queues.matching import Comparison, Group, compare_group, gaps_between
+from jobs.products.queues.matching import Comparison, Group, ProbedQueue, compare_group, gaps_between
 from jobs.products.queues.unit_files import group_of, has_units, read_units, write_units
 from jobs.products.queues.unmatched import Bounds
 from jobs.storage.scratch import Scratch
@@ -73,7 +73,7 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
         own = np.concatenate([packed.units[place] for packed in ranges])
         path = tmp_path / f"queue-{name.queue_id}"
         path.write_bytes(b"".join(UNIT.pack(int(unit["physical_offset"]), SIZE, 0) for unit in own))
-        queues.append((StoredQueue(name, (QueueFile(str(path), 0, path.stat().st_size),)), 0, 0))
+        queues.append(ProbedQueue(StoredQueue(name, (QueueFile(str(path), 0, path.stat().st_size),)), 0, 0))
     files = [write_units(scratch, f"units-{number}", packed, 1) for number, packed in enumerate(ranges)]
 
     def result(count: int) -> bytes:
