@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from jobs.command.places import OUTPUT_DIRECTORY, STORE, PathListType
-from jobs.query.mqadmin.charsets import check_charset
+from jobs.query.mqadmin.java import check_charset
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
 

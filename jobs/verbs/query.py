@@ -498,8 +498,7 @@ def mqadmin_line(options: Options, arguments: tuple[str, ...]) -> ExitCode:
     Options of this tool come before the line; -n and the cluster are taken and not used.
     """
     from jobs.query.mqadmin import commands as mqadmin
-    from jobs.query.mqadmin.arguments import parse
-    from jobs.query.mqadmin.context import Context
+    from jobs.query.mqadmin.arguments import Context, parse
 
     try:
         if not options.place.location:

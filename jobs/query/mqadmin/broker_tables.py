@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from jobs.console.exit_codes import ExitCode
-from jobs.query.mqadmin.arguments import Line
-from jobs.query.mqadmin.context import Context
-from jobs.query.mqadmin.java_map import map_text, set_order
+from jobs.query.mqadmin.arguments import Context, Line
+from jobs.query.mqadmin.java import map_text, set_order
 from jobs.query.mqadmin.text import OffsetRange, pad, second_text
 from jobs.query.source import Reason, ReasonKind
 from jobs.store.broker_config import BrokerConfig, ReaderKind

@@ -12,9 +12,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import Message
-from jobs.query.mqadmin.arguments import Line, parse
+from jobs.query.mqadmin.arguments import Context, Line, parse
 from jobs.query.mqadmin.broker_tables import consumer_config, consumer_progress, topic_list
-from jobs.query.mqadmin.context import Context
 from jobs.query.mqadmin.queues import consume, print_queue, print_topic
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,

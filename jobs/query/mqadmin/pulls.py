@@ -11,7 +11,7 @@ from enum import StrEnum, unique
 from typing import NamedTuple
 
 from jobs.query.message import Message
-from jobs.query.mqadmin.java_map import hash_order
+from jobs.query.mqadmin.java import hash_order
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import Source
 from rmq_formats.consumequeue.layout import UNIT

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from jobs.console.exit_codes import ExitCode
 from jobs.query import reasons
-from jobs.query.mqadmin.arguments import Line
-from jobs.query.mqadmin.context import Context
-from jobs.query.mqadmin.java_map import set_order
+from jobs.query.mqadmin.arguments import Context, Line
+from jobs.query.mqadmin.java import set_order
 from jobs.query.mqadmin.pulls import Pull, PulledQueue, PullStatus, queue_order, wanted_tags
 from jobs.query.mqadmin.text import OffsetRange, message_line, pad
 from jobs.query.source import Answer, Reason, ReasonKind

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.query.message import Message
-from jobs.query.mqadmin.charsets import decode_as_java
-from jobs.query.mqadmin.java_map import map_text
+from jobs.query.mqadmin.java import decode_as_java, map_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, Unit
 from rmq_formats.properties import UNIQ_KEY

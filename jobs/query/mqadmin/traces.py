@@ -7,9 +7,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.query import lookups
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import Message
-from jobs.query.mqadmin.arguments import Line
-from jobs.query.mqadmin.context import Context
-from jobs.query.mqadmin.java_map import set_order
+from jobs.query.mqadmin.arguments import Context, Line
+from jobs.query.mqadmin.java import set_order
 from jobs.query.mqadmin.text import address_text, pad, second_text
 from jobs.query.source import Reason, ReasonKind
 from jobs.query.wanted import MAX_TIME

@@ -6,8 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 
-from jobs.query.mqadmin.charsets import check_charset, decode_as_java
-from jobs.query.mqadmin.java_map import map_text
+from jobs.query.mqadmin.java import check_charset, decode_as_java, map_text
 from jobs.query.mqadmin.text import host_text, pad, time_text
 from rmq_formats.commitlog.record import Host
 from tests.rmq_formats.strategies import HOSTS, I64

@@ -1,14 +1,18 @@
 """
-Charsets that a body can be shown in, and bytes as Java decodes them where Python's codec of the same name differs.
+Texts as Java prints them: bytes in a charset, and maps.
+
+Bytes are decoded as Java does where Python's codec of the same name differs. mqadmin prints properties as
+`HashMap.toString()` does: bucket by bucket, and inside a bucket in order of insertion.
 
 GBK: two bytes of the zones for users' own characters are characters of a private area in Java; and a pair that is none
 takes one byte with it, but two where the second can begin nothing.
 """
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from rmq_formats.hashing import java_text
+from rmq_formats.hashing import java_hash, java_text
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LEADS = range(0x81, 0xFF)
@@ -69,3 +73,29 @@ def _is_of_users(lead: int, trail: int) -> bool:
     if 0xA1 <= lead <= 0xA7:  # noqa: PLR2004 - as GBK has it
         return trail <= 0xA0 and trail != 0x7F  # noqa: PLR2004
     return trail >= 0xA1 and (0xAA <= lead <= 0xAF or 0xF8 <= lead <= 0xFE)  # noqa: PLR2004
+
+
+_LOAD_NUMERATOR, _LOAD_DENOMINATOR = 3, 4
+_Element = TypeVar("_Element")
+
+
+def map_text(properties: Mapping[str, str], buckets: int) -> str:
+    """Return `{name=value, …}` as a HashMap that began with *buckets* buckets prints it."""
+    return "{" + ", ".join(f"{name}={properties[name]}" for name in set_order(properties, buckets)) + "}"
+
+
+def set_order(names: Iterable[str], buckets: int = 16) -> list[str]:
+    """Return names in the order in which a HashSet of them is walked."""
+    return hash_order({name: java_hash(name) for name in names}, buckets)
+
+
+def hash_order(hashes: Mapping[_Element, int], buckets: int = 16) -> list[_Element]:
+    """Return objects in the order in which a HashSet of them is walked; *hashes* has each one's `hashCode()`."""
+    while len(hashes) * _LOAD_DENOMINATOR > buckets * _LOAD_NUMERATOR:
+        buckets *= 2
+    return sorted(hashes, key=lambda element: _spread(hashes[element]) & (buckets - 1))
+
+
+def _spread(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value ^ value >> 16
