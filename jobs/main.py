@@ -7,9 +7,7 @@ from pathlib import Path
 def main() -> None:
     """Run the command line of this process."""
     _import_from_the_root()
-    from jobs.console.interruption import exit_process
-    from jobs.console.streams import prepare_standard_streams
-    from jobs.launch.no_pandas import hide_pandas
+    from jobs.console.process import exit_process, hide_pandas, prepare_standard_streams
 
     prepare_standard_streams()
     hide_pandas()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from jobs.console.terminal import printable, printable_lines
+from jobs.console.lines import printable, printable_lines
 from jobs.query.json_text import utf8_text
 from jobs.query.message import LARGEST_BODY, Message
 

@@ -19,13 +19,12 @@ from jobs.command.configuration import config_option
 from jobs.command.engine import chosen
 from jobs.command.options import bundled, composed, json_option, quiet_option, verbose_option
 from jobs.console.exit_codes import ExitCode
-from jobs.console.lines import fitted, width_of
+from jobs.console.lines import fitted, printable_with_colours, width_of
 from jobs.console.program import program
 from jobs.console.progress import forget_made_once
 from jobs.console.result import Result
 from jobs.console.secrets import masked
 from jobs.console.severity import Severity
-from jobs.console.terminal import printable_with_colours
 from jobs.store.known import ASSUMED, DETECTED
 
 TYPED = "rmq-lake.typed"  # in a context's meta: the words after the program

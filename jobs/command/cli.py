@@ -24,7 +24,7 @@ from jobs import __version__
 from jobs.command.answer import TYPED
 from jobs.command.configuration import name_variables
 from jobs.command.engine import uses_s3
-from jobs.console import interruption
+from jobs.console import process
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import fitted, width_of
 from jobs.console.log import JsonLines, in_json, say
@@ -32,8 +32,8 @@ from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
 from jobs.launch.arguments import CommandLine, divide, value_of
 from jobs.launch.engine import has_session
-from jobs.launch.errors import NO_SPARK, SetupError
 from jobs.launch.failures import failures, follows_interrupt, one_line
+from jobs.launch.java import NO_SPARK, SetupError
 
 _EPILOG = """\
 \b
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 
 def _main(arguments: Sequence[str]) -> ExitCode:
-    interruption.forget()
+    process.forget_resumption()
     settings = _Settings()
     is_ours = not has_session()  # else it is a notebook's, which goes on with it
     with _terminated_like_interrupted():
@@ -322,7 +322,7 @@ def _spark_options(options: Sequence[str]) -> Iterator[None]:
 
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
     verb = _verb_of(arguments)
-    left = interruption.noted() or (VERBS[verb].again if verb else "")
+    left = process.resumption() or (VERBS[verb].again if verb else "")
     say(f"rmq-lake: interrupted. {left}".rstrip(), "error")
     return ExitCode.INTERRUPTED
 

@@ -10,22 +10,14 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
-from jobs.command.options import (
-    composed,
-    json_option,
-    quiet_option,
-    read_options,
-    report_option,
-    store_options,
-    verbose_option,
-)
+from jobs.command.options import composed
 from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
 from jobs.console.exit_codes import ExitCode, HeldError, RequestError
 from jobs.console.log import say
@@ -40,6 +32,13 @@ _MOST = 1 << 20  # bytes of a configuration file
 # Of a service, as Kubernetes names them: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
 _OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _OF_A_VERB = "lake"  # verbs read, write or change it: a key that all of them share would not say which
+# Keys that may be before the first table, although not every verb has the option.
+_SHARED = frozenset(
+    (
+        *("store", "commitlog", "broker-conf", "broker", "engine", "report", "max-rate", "hash-slots", "index-num"),
+        *("consume-queue-size", "release", "time-zone", "json", "quiet", "verbose"),
+    )
+)
 ONE_SOURCE = "give --store STORE or --lake LAKE, one of them"
 
 
@@ -50,23 +49,23 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
         return
     import tomllib
 
+    ctx.meta[_CONFIG_FILE] = path
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST + 1)
         if len(raw) > _MOST:
-            raise _bad_file(f"{path}: larger than {_MOST} bytes: no configuration", ctx)
+            raise _bad_file(f"larger than {_MOST} bytes: not a configuration", ctx)
         values = tomllib.loads(raw.decode())
     except RecursionError as error:
-        raise _bad_file(f"{path}: arrays or tables within each other, too deep", ctx) from error
-    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
-        raise _bad_file(f"{path}: {error}", ctx) from error
+        raise _bad_file("arrays or tables within each other, too deep", ctx) from error
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        raise _bad_file(str(error), ctx) from error
     except OSError as error:
-        raise _bad_file(f"{path}: {error.strerror}", ctx) from error
-    ctx.meta[_CONFIG_FILE] = path
-    ctx.default_map = {**(ctx.default_map or {}), **_defaults(values, path, ctx)}
+        raise _bad_file(str(error.strerror), ctx) from error
+    ctx.default_map = {**(ctx.default_map or {}), **_defaults(values, ctx)}
 
 
-def _defaults(values: dict[str, object], path: Path, ctx: click.Context) -> dict[str, object]:
+def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object]:
     """
     Return the values of a configuration file for the command of *ctx*, by parameter name.
 
@@ -75,74 +74,61 @@ def _defaults(values: dict[str, object], path: Path, ctx: click.Context) -> dict
     one wins.
     """
     known = {key: parameter for parameter in settings_of(ctx.command) for key in keys_of(parameter)}
-    shared = {key: value for key, value in values.items() if not isinstance(value, dict)}
-    _check_shared(shared, known, path, ctx)
-    for key in sorted(values.keys() - shared.keys() - VERBS.keys()):
-        raise _unknown_key(f"[{key}]", VERBS, path, ctx)
-    found = _by_parameter(shared, known, path, ctx)
-    outer: dict[str, object] = values
-    for level in _levels(ctx):
-        name = ".".join(_verbs(level))
-        table = outer.get(str(level.info_name), {})
-        if not isinstance(table, dict):
-            raise _bad_file(f"{path}: {name} is a table, not {_shown(table)}", ctx)
-        keys = {key for _, below in leaves(level.command, ()) for one in settings_of(below) for key in keys_of(one)}
-        inner = level.command.commands if isinstance(level.command, click.Group) else {}
-        for key in table:
-            if key not in keys | inner.keys():
-                shown = f"[{name}.{key}]" if isinstance(table[key], dict) else f"{name}.{key}"
-                raise _unknown_key(shown, keys | inner.keys(), path, ctx)
-        own = _by_parameter({key: table[key] for key in table if key not in inner}, known, path, ctx)
-        if _EXCLUSIVE & own.keys() and all(isinstance(known.get(one), click.Option) for one in _EXCLUSIVE):
-            found = {one: value for one, value in found.items() if one not in _EXCLUSIVE}
-        found |= own
-        outer = table
-    return found
-
-
-def _check_shared(
-    shared: Mapping[str, object], known: Mapping[str, click.Parameter], path: Path, ctx: click.Context
-) -> None:
-    """Refuse keys before the first table that no verb has, or that a verb must have for itself."""
-    for key in shared:
-        if key == _OF_A_VERB:
-            raise _bad_file(f"{path}: {key} is for single verbs: put it into their tables, such as [ingest]", ctx)
-        if key in VERBS:
-            raise _bad_file(f"{path}: {key} is a table, not {_shown(shared[key])}", ctx)
-        if key not in known and key not in _shared_keys():
-            raise _unknown_key(key, {*known, *_shared_keys()}, path, ctx)
-
-
-def _levels(ctx: click.Context) -> list[click.Context]:
-    """Return the contexts of a verb and of its command, the outer one first."""
-    above = ctx.parent
-    return [ctx] if above is None or above.parent is None else [*_levels(above), ctx]
-
-
-def _by_parameter(
-    table: Mapping[str, object], known: Mapping[str, click.Parameter], path: Path, ctx: click.Context
-) -> dict[str, object]:
-    """Return the values of one table by parameter name, without those that are for other commands."""
+    if _OF_A_VERB in values:
+        raise _bad_file(f"{_OF_A_VERB} is for single verbs: put it into their tables, such as [ingest]", ctx)
     found: dict[str, object] = {}
+    keys, inner, table, place = {*known, *_SHARED}, set(VERBS), values, ""
+    for level in (ctx.parent, ctx):
+        if level is None or level.parent is None:  # the one above all verbs
+            continue
+        found = _narrowed(found, _own(table, place, keys, inner, ctx), known, ctx)
+        table = cast("dict[str, object]", table.get(str(level.info_name), {}))
+        place = ".".join(_verbs(level))
+        keys = {key for _, below in leaves(level.command, ()) for one in settings_of(below) for key in keys_of(one)}
+        inner = set(level.command.commands) if isinstance(level.command, click.Group) else set()
+    return _narrowed(found, _own(table, place, keys, inner, ctx), known, ctx)
+
+
+def _own(
+    table: Mapping[str, object], place: str, keys: set[str], inner: set[str], ctx: click.Context
+) -> dict[str, object]:
+    """Return the options of one table; refuse keys that are neither options nor, as tables, commands below it."""
+    for key, value in table.items():
+        name, is_table = f"{place}.{key}".lstrip("."), isinstance(value, dict)
+        if key in inner and not is_table:
+            raise _bad_file(f"{name} is a table, not {_shown(value)}", ctx)
+        if key not in inner and (is_table or key not in keys):
+            hint = _meant(key, keys | inner)
+            raise _bad_file(f"unknown key {f'[{name}]' if is_table else name}{hint}", ctx)
+    return {key: value for key, value in table.items() if key not in inner}
+
+
+def _narrowed(
+    found: dict[str, object], table: Mapping[str, object], known: Mapping[str, click.Parameter], ctx: click.Context
+) -> dict[str, object]:
+    """Return the values *found* so far under those of a narrower table, by parameter name."""
+    own: dict[str, object] = {}
     for key in filter(known.__contains__, table):
         name = str(known[key].name)
-        if name in found:
-            raise _bad_file(f"{path}: {' and '.join(keys_of(known[key]))} are names of one option: give one", ctx)
-        found[name] = _value(f"{path}: {key}", table[key], known[key], ctx)
-    return found
+        if name in own:
+            raise _bad_file(f"{' and '.join(keys_of(known[key]))} are names of one option: give one", ctx)
+        own[name] = _value(key, table[key], known[key], ctx)
+    if _EXCLUSIVE & own.keys() and all(isinstance(known.get(one), click.Option) for one in _EXCLUSIVE):
+        found = {one: value for one, value in found.items() if one not in _EXCLUSIVE}
+    return found | own
 
 
-def _value(place: str, value: object, parameter: click.Parameter, ctx: click.Context) -> object:
+def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Context) -> object:
     """Return a value as the command line would have it: a text, which the type of the option reads, or a switch."""
     if isinstance(parameter, click.Option) and parameter.is_flag:
         if not isinstance(value, bool):
-            raise _bad_file(f"{place} is true or false, not {_shown(value)}", ctx)
+            raise _bad_file(f"{key} is true or false, not {_shown(value)}", ctx)
         return value
     takes_many = parameter.multiple or parameter.nargs != 1 or isinstance(parameter.type, PathListType)
     if isinstance(value, list) and takes_many and all(isinstance(element, str | int | float) for element in value):
         return [str(element) for element in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _bad_file(f"{place} is one {parameter.type.name}, not {_shown(value)}", ctx)
+        raise _bad_file(f"{key} is one {parameter.type.name}, not {_shown(value)}", ctx)
     return [str(value)] if takes_many and not isinstance(parameter.type, PathListType) else str(value)
 
 
@@ -152,7 +138,7 @@ def _shown(value: object) -> str:
 
 
 def _bad_file(text: str, ctx: click.Context) -> click.BadParameter:
-    return click.BadParameter(text, ctx=ctx, param_hint="--config")
+    return click.BadParameter(f"{ctx.meta[_CONFIG_FILE]}: {text}", ctx=ctx, param_hint="--config")
 
 
 def _verbs(ctx: click.Context) -> list[str]:
@@ -167,11 +153,6 @@ def key_of(parameter: click.Parameter) -> str:
 def keys_of(parameter: click.Parameter) -> list[str]:
     """Return each name that a file may give to a parameter, as many as it has long ones: `--since`, `--begin`."""
     return [name.removeprefix("--") for name in parameter.opts if not name.startswith("-") or name.startswith("--")]
-
-
-def _unknown_key(key: str, known: Iterable[str], path: Path, ctx: click.Context) -> click.BadParameter:
-    hint = _meant(key.rpartition(".")[2].strip("[]"), known)
-    return _bad_file(f"{path}: unknown key {key}{hint}", ctx)
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
@@ -337,11 +318,3 @@ def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
     if source is ParameterSource.ENVIRONMENT:
         return next(name for name in _read(parameter) if os.environ.get(name))
     return str(ctx.meta[_CONFIG_FILE]) if source is ParameterSource.DEFAULT_MAP else "default"
-
-
-@cache
-def _shared_keys() -> frozenset[str]:
-    """Collect the keys that may be before the first table, whichever verb reads the file."""
-    options = composed(json_option, quiet_option, verbose_option, report_option, read_options, store_options)
-    probe = click.command()(options(lambda: None))
-    return frozenset(map(key_of, settings_of(probe))) | {"broker", "engine"}

@@ -1,7 +1,8 @@
 """
-Lines that fit into a terminal: broken between words only, and a command so that it can still be pasted.
+Lines for a terminal: safe to print, and broken between words only, a command so that it can still be pasted.
 
-A number stays with its unit, and what a table has in a column stays together where one line takes it.
+A number stays with its unit, and the words of a column stay together if they fit into one line. Text from a store is
+made printable: the sender of a message chose its topic, keys, tags and body.
 """
 
 import re
@@ -104,3 +105,24 @@ def _command(indent: str, command: str, *, width: int) -> Iterator[str]:
         else:
             started = f"{started} {word}"
     yield started
+
+
+_STYLE = re.compile(r"(\x1b\[[\d;]*m)")
+
+
+def printable(text: str) -> str:
+    """Return *text* in one line that does nothing to a terminal: characters that are not printable are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def printable_with_colours(line: str) -> str:
+    """Return a line as `printable` has it, but for the colours of words that `click.style` has coloured."""
+    pieces = _STYLE.split(line)
+    return "".join(piece if number % 2 else printable(piece) for number, piece in enumerate(pieces))
+
+
+def printable_lines(text: str) -> str:
+    """Return *text* with its lines as they are, and nothing else in it that is not printable."""
+    return "\n".join(printable(line) for line in text.split("\n"))

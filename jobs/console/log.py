@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from io import TextIOBase
 from typing import TextIO
 
-from jobs.console.lines import fitted, width_of
+from jobs.console.lines import fitted, printable_lines, width_of
 from jobs.console.secrets import masked
-from jobs.console.terminal import printable_lines
 
 Field = str | int | float | None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from jobs.console.amounts import counted
-from jobs.console.terminal import printable
+from jobs.console.lines import printable
 from jobs.dump.file import DumpFile, Siblings, open_file, siblings_of
 from jobs.dump.items import DumpRequest, Field, Item, counts_text, damage, layout_fields, time_text
 from jobs.store.record_places import left_over_bytes, record_places, records_from

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from jobs.console import interruption
+from jobs.console import process
 from jobs.console.log import say
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake.commit import committed_transaction, lost_files
@@ -162,7 +162,7 @@ class NextRun:
     def _commit(self, manifest: Manifest) -> None:
         prepare(self.lake, manifest)
         source = "store" if self.summary.tier_queues is None else "tier"
-        interruption.note(
+        process.note_resumption(
             f"Run {manifest.run} is prepared: the same command commits it, without reading the {source} again."
         )
         self.summary.run = manifest.run

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from jobs.console import interruption
+from jobs.console import process
 from jobs.console.log import say
 from jobs.console.progress import followed_by
 from jobs.ingest.commit import NextRun
@@ -236,7 +236,7 @@ class _Run(NextRun):
         size = sum(range_.end - range_.start for range_ in ranges)
         check_room(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
-            interruption.note(
+            process.note_resumption(
                 f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads "
                 f"offsets {ranges[0].start_offset:,} to {ranges[-1].end_offset:,} again."
             )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from jobs.console import interruption
+from jobs.console import process
 from jobs.ingest.commit import NextRun
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake import integrity
@@ -149,7 +149,7 @@ class _TierRun(NextRun):
         return [plan for some in plans for plan in some]
 
     def _read(self, bundles: Sequence[Bundle]) -> list[BundleRead]:
-        interruption.note(
+        process.note_resumption(
             f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads the "
             "same bytes again."
         )

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from jobs.launch.errors import SetupError
+from jobs.launch.java import SetupError
 
 NAMESPACE = "rocketmq"
 

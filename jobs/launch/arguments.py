@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from jobs.console.secrets import is_secret
-from jobs.storage.hadoop_settings import file_system_settings
+from jobs.storage.settings import file_system_settings
 
 # Spark 4.2, SparkSubmitOptionParser. Those that only make sense where spark-submit runs a JAR are left out.
 _WITH_VALUE = frozenset(

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from jobs.console.amounts import counted, size_text
-from jobs.launch.errors import NO_SPARK, SetupError
+from jobs.launch.java import NO_SPARK, SetupError
 
 
 class Engine(Enum):

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from jobs.launch.engine import death_of_jvm
-from jobs.launch.errors import SetupError
+from jobs.launch.java import SetupError
 from rmq_formats.errors import FormatError
 
 # What Spark says of a Python process that has ended, and what Python says of a file.
@@ -111,7 +111,7 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
         return f"{of_file['file']}: {of_file['reason']}"
     name, _, text = raised.partition(": ")
     if name == ModuleNotFoundError.__name__:
-        from jobs.launch.workers_python import remedies
+        from jobs.launch.session import remedies
 
         return f"worker {_host(lines)}: its Python lacks a package ({text}). {remedies()}"
     if name.startswith(FormatError.__module__):

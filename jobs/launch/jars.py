@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.launch.errors import NO_SPARK, SetupError
+from jobs.launch.java import NO_SPARK, SetupError
 from jobs.launch.places import CONF, cache
 
 _NAMED = 3  # JARs in a message

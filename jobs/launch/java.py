@@ -1,4 +1,4 @@
-"""Find a Java that Spark 4 runs on."""
+"""Find a Java that Spark 4 runs on, or say what is missing."""
 
 import os
 import re
@@ -6,8 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-
-from jobs.launch.errors import SetupError
 
 OLDEST = 17
 
@@ -76,3 +74,15 @@ def _ask(home: Path) -> str:
     except (OSError, subprocess.TimeoutExpired):  # not executable here: no Java that will do
         return ""
     return answer.stderr
+
+
+"""Errors of the launcher."""
+
+NO_SPARK = (
+    "pyspark is not installed here: `pip install 'rocketmq-lake[spark]'` brings it "
+    "(work below a size needs none: VERB --show-config)"
+)
+
+
+class SetupError(Exception):
+    """Something that a run needs is missing and could not be made; the message says what to do."""

@@ -20,10 +20,11 @@ from pyspark.sql import SparkSession
 from jobs.console.log import JsonLines, say
 from jobs.console.progress import Progress, Work, shown
 from jobs.console.secrets import masked_output
-from jobs.launch import code_archive, spark, workers_python
+from jobs.launch import code_archive, spark
 from jobs.launch.arguments import without_secrets
 from jobs.launch.class_archive import Recording
-from jobs.storage.hadoop_settings import file_system_settings
+from jobs.launch.java import SetupError
+from jobs.storage.settings import file_system_settings
 
 _STARTING = "rmq-lake: starting Spark"
 _WARM_WORKERS = 4  # at most: a segment of a gigabyte has as many ranges, and a small run has nothing else
@@ -234,7 +235,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
     if not submitted.is_local:
-        workers_python.check(context)
+        check_workers(context)
 
 
 def _say(line: bytes) -> None:
@@ -274,3 +275,51 @@ def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield line
     if not all(line.startswith(_TRACEBACK) for line in held):  # else a worker ended in its first word
         yield from held
+
+
+_IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # what tasks import of what pyproject.toml names
+
+
+class Lack(NamedTuple):
+    """The modules that one worker's Python lacks."""
+
+    host: str
+    python: str
+    modules: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"worker {self.host}: its Python, {self.python}, has no {', '.join(self.modules)}. {remedies()}"
+
+
+def remedies() -> str:
+    """Return the two ways to give workers a Python with packages, to be pasted."""
+    return (
+        "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or pack this environment with "
+        "venv-pack2, and add, before the verb: --archives environment.tar.gz#environment "
+        "--conf spark.pyspark.python=./environment/bin/python"
+    )
+
+
+def lacks(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[Lack]:
+    """Return the modules that workers lack, by one small task a core, which needs none of them."""
+
+    def look(part: Iterable[int]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        import socket
+        import sys
+        from importlib.util import find_spec
+
+        del part
+        missing = tuple(name for name in modules if find_spec(name) is None)
+        if missing:
+            yield socket.gethostname(), sys.executable, missing
+
+    count = max(context.defaultParallelism, 1)
+    found = context.parallelize(range(count), count).mapPartitions(look).collect()
+    return [Lack(*some) for some in sorted(set(found))]
+
+
+def check_workers(context: SparkContext) -> None:
+    """Refuse to begin where a worker's Python could not do any task: a run would fail a minute later, in its words."""
+    found = lacks(context)
+    if found:
+        raise SetupError(str(found[0]))

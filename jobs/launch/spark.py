@@ -17,8 +17,7 @@ from jobs.launch import class_archive, code_archive, jars, worker_daemon
 from jobs.launch.arguments import all_settings, configured, value_of
 from jobs.launch.class_archive import Recording
 from jobs.launch.engine import cores
-from jobs.launch.errors import SetupError
-from jobs.launch.java import find_java_home
+from jobs.launch.java import SetupError, find_java_home
 from jobs.launch.places import CONF
 
 _MASTER_SECONDS = 5  # for a connection, where a firewall drops what it does not like

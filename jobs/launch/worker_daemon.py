@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from jobs.launch.no_pandas import hide_pandas
+from jobs.console.process import hide_pandas
 
 MODULE = "RMQ_LAKE_WORKER_MODULE"  # the environment variable with the name of the module to import
 _READS_LOGS = "rmq_formats.commitlog.scan"

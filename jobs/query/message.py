@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 
-from jobs.console.terminal import printable
+from jobs.console.lines import printable
 from rmq_formats.body import MAX_BODY_SIZE, decode_body
 from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
 from rmq_formats.errors import FormatError

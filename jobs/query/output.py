@@ -12,9 +12,9 @@ from urllib.parse import quote
 import click
 
 from jobs.console.exit_codes import ExitCode
+from jobs.console.lines import printable
 from jobs.console.log import say
 from jobs.console.rows import Form, Rows
-from jobs.console.terminal import printable
 from jobs.query import json_text
 from jobs.query.message import Message, TerminalMessage
 from jobs.query.mqadmin import text

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
-from jobs.console.interruption import LEFT_BEHIND
+from jobs.console.process import LEFT_BEHIND
 from jobs.lake.lake import Lake
 from jobs.lake.views import views
 from jobs.query.lake_tables import LISTED, MESSAGES, LakeTables

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.console.amounts import duration_name
+from jobs.console.lines import printable
 from jobs.console.moments import time_text
 from jobs.console.severity import Severity
-from jobs.console.terminal import printable
 from jobs.report.model import Report, Timeline
 
 if TYPE_CHECKING:

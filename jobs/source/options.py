@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Self
 
-from jobs.storage.hadoop_settings import OF_FILE_SYSTEMS
+from jobs.storage.settings import OF_FILE_SYSTEMS
 from jobs.store.ranges import WHOLE_SEGMENTS
 from jobs.store.selection import Selection
 from rmq_formats.errors import UnsupportedFormat

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from jobs.storage.azure import AzureSettings, azure_delta_options, azure_filesystem
 from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
+from jobs.storage.settings import AzureSettings, azure_delta_options, azure_filesystem
 from rmq_formats.layout import Buffer
 
 if TYPE_CHECKING:

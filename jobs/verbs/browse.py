@@ -10,7 +10,7 @@ from jobs.command.options import broker_conf_option, commitlog_option, one_relea
 from jobs.command.places import STORE_OR_LAKE
 from jobs.console.exit_codes import ExitCode
 from jobs.launch.arguments import file_system_options
-from jobs.launch.errors import SetupError
+from jobs.launch.java import SetupError
 from rmq_formats.release import Release
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")

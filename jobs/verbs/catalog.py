@@ -10,9 +10,9 @@ from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.places import LAKE
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.lines import printable_lines
 from jobs.console.result import Result
 from jobs.console.severity import Severity
-from jobs.console.terminal import printable_lines
 from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise

@@ -15,7 +15,7 @@ from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError
 from jobs.query.lake_tables import LakeTables
 from jobs.restore.run import RestoreRequest, restore
-from jobs.storage.hadoop_settings import file_system_settings
+from jobs.storage.settings import file_system_settings
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record

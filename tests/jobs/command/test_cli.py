@@ -17,12 +17,12 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JError
 
 from jobs.command import cli
-from jobs.console import interruption
+from jobs.console import process
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import in_json
 from jobs.console.verbs import VERBS, Verb
-from jobs.launch.errors import SetupError
 from jobs.launch.failures import one_line
+from jobs.launch.java import SetupError
 from jobs.launch.session import pass_on
 from rmq_formats.errors import CorruptData
 from tests.support.query_stores import Sent, stored, write_store
@@ -140,7 +140,7 @@ def test_a_bug_in_a_task_says_how_to_see_more(
 
 def test_an_interrupted_command_says_what_it_knows_to_be_left(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
     def body() -> ExitCode | None:
-        interruption.note("Offsets 0 to 57,539 are read again.")
+        process.note_resumption("Offsets 0 to 57,539 are read again.")
         raise KeyboardInterrupt
 
     probe(body)

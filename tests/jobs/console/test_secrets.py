@@ -10,9 +10,8 @@ from jobs.command.answer import Answer
 from jobs.console.exit_codes import ExitCode
 from jobs.console.secrets import is_secret, masked, masked_output, remember
 from jobs.launch.arguments import file_system_options, properties_of, without_secrets
-from jobs.storage.aws import settings_of_environment
-from jobs.storage.hadoop_settings import file_system_settings
 from jobs.storage.s3 import delta_options
+from jobs.storage.settings import file_system_settings, settings_of_environment
 from tests.support.commands import Run
 from tests.support.faults import without_rights
 

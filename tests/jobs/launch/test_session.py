@@ -1,15 +1,20 @@
 """The session that every Spark verb and every Spark test gets."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from socket import gethostname
 
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.launch import session
-from jobs.launch.errors import SetupError
+from jobs.launch import session, worker_daemon
+from jobs.launch.java import SetupError
+from jobs.launch.session import Lack, lacks
 
 BEGIN, FRAME = "Traceback (most recent call last):", '  File "/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker'
 LATE = (BEGIN, FRAME, "    outfile.flush()", "BrokenPipeError: [Errno 32] Broken pipe")
@@ -121,3 +126,43 @@ def test_work_waits_for_workers_that_start_and_for_nothing_else(
     session.await_workers()
 
     assert not warming.is_alive()
+
+
+def test_workers_that_have_all_that_tasks_import_lack_nothing(spark: SparkSession) -> None:
+    assert [] == lacks(spark.sparkContext)
+
+
+def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
+    expected = [Lack(gethostname(), sys.executable, ("no_such_package",))]
+
+    assert expected == lacks(spark.sparkContext, ("json", "no_such_package"))
+
+
+@pytest.mark.parametrize("named", ["worker-7", "/opt/python3", "numpy, numba", "venv-pack2", "pyspark.python"])
+def test_the_message_names_worker_python_packages_and_both_ways_out(named: str) -> None:
+    assert named in str(Lack("worker-7", "/opt/python3", ("numpy", "numba")))
+
+
+_SHOWN = """
+import os, sys
+from jobs.launch.worker_daemon import prepare
+prepare()
+names = {open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")}
+print("numba" in sys.modules, "pandas" in sys.modules, names - {"python", "python3", "jemalloc_bg_thd"} - {sys.argv[1]})
+"""
+
+
+def _prepared(module: str) -> str:
+    name = Path(sys.executable).resolve().name[:15]  # as the kernel cuts it
+    command = [sys.executable, "-c", _SHOWN, name]
+    environment = {**os.environ, worker_daemon.MODULE: module, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="nothing is imported before a fork there")
+@pytest.mark.parametrize(("module", "is_there"), [("jobs.products.loaded", True), ("no.such.module", False)])
+def test_modules_are_imported_without_pandas_and_without_a_thread_that_a_fork_loses(
+    module: str, *, is_there: bool
+) -> None:
+    """What cannot be imported is left to the task that needs it. Jemalloc's threads remain: it prepares for forks."""
+    assert f"{is_there} False set()\n" == _prepared(module)

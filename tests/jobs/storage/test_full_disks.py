@@ -1,22 +1,30 @@
 """A disk that is full at any stage: the file is named, nothing is lost, and the same command ends well later."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.console.exit_codes import ExitCode
 from jobs.export.export import Asked, Output, export, plan
 from jobs.export.parts import Format
 from jobs.launch.failures import one_line
 from jobs.products.index.settings import Wanted
 from jobs.query.place import Place
 from jobs.rebuild import index
+from jobs.storage import s3
+from jobs.storage.model import Storage
+from jobs.storage.s3 import ObjectStorage
+from jobs.storage.space import room_for
 from jobs.store.workers import OneByOne
 from rmq_formats.release import NEWEST
 from tests.support.broker import Broker, some_records
+from tests.support.commands import Run
 from tests.support.lakes import ingest_store, raw_rows
 
 BLOCK = 4096
@@ -69,3 +77,129 @@ def test_a_disk_that_is_full_at_any_stage_is_named_and_the_same_command_ends_wel
     (tmp_path / "elsewhere").mkdir()
 
     assert VERBS[verb](broker.root, tmp_path / "elsewhere") == VERBS[verb](broker.root, small_disk)
+
+
+def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(tmp_path: Path) -> None:
+    place = tmp_path / "lake" / "part.parquet"
+    with pytest.raises(OSError, match="No space left") as caught, room_for(str(tmp_path)), room_for(str(place), 4096):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+    line = one_line(caught.value)
+
+    assert line.startswith(f"{place}: No space left on device: 4096 bytes are to be written, ")
+    assert line.endswith(f"bytes are free on the file system of {tmp_path}")
+
+
+def test_a_full_disk_in_the_words_of_a_library_is_named(tmp_path: Path) -> None:
+    words = "Generic LocalFileSystem error\n  Unable to copy data to file\n  No space left on device (os error 28)"
+    with pytest.raises(OSError, match="No space left") as caught, room_for(str(tmp_path)):
+        raise ValueError(words)
+
+    assert one_line(caught.value).startswith(f"{tmp_path}: No space left on device: ")
+
+
+def test_another_error_is_raised_as_it_is(tmp_path: Path) -> None:
+    error = OSError(errno.EIO, "Input/output error", "file")
+    with pytest.raises(OSError, match="Input/output") as caught, room_for(str(tmp_path)):
+        raise error
+    assert caught.value is error
+
+
+def test_an_error_of_a_read_or_a_write_names_its_file(tmp_path: Path) -> None:
+    """Neither read nor write says which file it was: `[Errno 110] Connection timed out` helps nobody."""
+    with pytest.raises(TimeoutError) as caught, room_for(str(tmp_path)):
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")
+
+    assert one_line(caught.value) == f"{tmp_path}: Connection timed out"
+
+
+def test_an_error_of_a_server_names_no_file(tmp_path: Path) -> None:
+    """A JVM that has died is known by the error of its connection."""
+    error = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    with pytest.raises(ConnectionRefusedError) as caught, room_for(str(tmp_path)):
+        raise error
+    assert caught.value is error
+
+
+def test_an_error_of_a_library_in_rust_names_the_place(tmp_path: Path) -> None:
+    """`deltalake` says: Unable to copy data to file: Connection timed out (os error 110)."""
+    words = "Generic LocalFileSystem error: Unable to copy data to file: Connection timed out (os error 110)"
+    with pytest.raises(ValueError, match="Connection timed out") as caught, room_for(str(tmp_path)):
+        raise ValueError(words)
+
+    assert str(caught.value) == f"{tmp_path}: {words}"
+
+
+LOCATION = "s3a://bucket/store/file"
+DENIED = [
+    "When reading 'store': AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
+    "When listing 'store': AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation: The key is not known",
+    "When reading 'store': AWS Error UNKNOWN (HTTP status 403) during HeadObject operation: No response body.",
+]
+
+
+class Denied:
+    """pyarrow's file system, where the bucket is not ours."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        def refuse(*_arguments: Any, **_options: Any) -> NoReturn:  # noqa: ANN401 - whatever it is called with
+            raise OSError(self.said)
+
+        return refuse
+
+
+def opened(storage: Storage) -> None:
+    with storage.open(LOCATION):
+        pass
+
+
+@pytest.mark.parametrize("said", DENIED)
+@pytest.mark.parametrize(
+    "call",
+    [
+        opened,
+        lambda storage: storage.list_files(LOCATION),
+        lambda storage: storage.create(LOCATION, b""),
+        lambda storage: storage.delete(LOCATION),
+    ],
+    ids=["open", "list", "create", "delete"],
+)
+def test_what_s3_denies_is_an_error_of_access(call: Callable[[Storage], None], said: str) -> None:
+    storage = ObjectStorage(Denied(said), "without fs.s3a.access.key, as the AWS environment says")
+
+    with pytest.raises(PermissionError, match=r"asked without fs\.s3a\.access\.key") as raised:
+        call(storage)
+
+    assert LOCATION == raised.value.filename
+    assert said.rpartition(" during ")[2].partition(" ")[0] in str(raised.value)
+
+
+def test_other_errors_of_s3_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_PAUSES_S", (0, 0, 0))
+    with pytest.raises(OSError, match="timeout") as raised:
+        opened(ObjectStorage(Denied("AWS Error NETWORK_CONNECTION during HeadObject operation: timeout")))
+
+    assert not isinstance(raised.value, PermissionError)
+
+
+def test_inspecting_a_bucket_without_credentials_is_no_damage(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setattr("jobs.storage.s3.s3_storage", lambda _: ObjectStorage(Denied(DENIED[0])))
+
+    outcome = run("inspect", "s3a://bucket/store")
+
+    assert (ExitCode.FAILED, "") == (outcome.code, outcome.out)
+    assert outcome.err.startswith("rmq-lake: s3a://bucket/store: S3 denies access (ACCESS_DENIED during HeadObject")
+    assert 1 == outcome.err.count("\n")
+
+
+def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **_: Denied(DENIED[0]))
+    options = {"fs.s3a.access.key": "OURKEY", "fs.s3a.secret.key": "OURSECRET"}
+    storage = s3.s3_storage(tuple(options.items()))
+
+    with pytest.raises(PermissionError, match=r"asked with fs\.s3a\.access\.key") as raised:
+        opened(storage)
+
+    assert not {"OURKEY", "OURSECRET"} & set(str(raised.value).replace("'", " ").split())

@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 
 from jobs.storage import hdfs, storage_of
-from jobs.storage.hadoop_settings import file_system_settings
 from jobs.storage.model import Storage
+from jobs.storage.settings import file_system_settings
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 LOCATION = "hdfs://broker-stores/store"

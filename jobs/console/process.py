@@ -1,0 +1,94 @@
+"""
+This process: its standard streams, how it ends, what is printed if it is interrupted, and what it does not import.
+
+pandas is hidden: Arrow imports it to ask whether a list is a pandas object, which takes as long as a query.
+"""
+
+import os
+import sys
+import threading
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+LEFT_BEHIND = "left behind"  # the name of a thread that nothing can interrupt, and that ends with the process
+
+_left: list[str] = []
+
+
+def note_resumption(sentence: str) -> None:
+    """From now on, end an interruption with *sentence* in place of the verb's general one."""
+    _left[:] = [sentence]
+
+
+def exit_process(code: int) -> None:
+    """End the process, at once where a thread was left behind: the interpreter would abort at it."""
+    if any(thread.name == LEFT_BEHIND for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def forget_resumption() -> None:
+    """Forget the noted sentence: another command begins."""
+    _left.clear()
+
+
+def resumption() -> str | None:
+    """Return the sentence on how to continue that was noted last."""
+    return _left[-1] if _left else None
+
+
+class _DiscardingPipe(FileIO):
+    """A standard stream that discards its output from the moment the reader has closed the pipe (`verify … | head`)."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write *data*; the command goes on when nobody reads it, because its exit code is the verdict."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self.fileno())
+            os.close(nothing)
+            return super().write(data)
+
+
+def prepare_standard_streams() -> None:
+    """Open the standard streams that are closed, and let a closed pipe end the output, not the command."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # EBADF: closed (`>&-`); the first files of a lake would otherwise get these numbers
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - as the others are
+    sys.stdout = _discarding(1, sys.stdout)
+    sys.stderr = _discarding(2, sys.stderr)
+
+
+def _discarding(descriptor: int, stream: TextIO | None) -> TextIO:
+    raw = _DiscardingPipe(descriptor, "wb", closefd=False)
+    return TextIOWrapper(
+        BufferedWriter(raw),
+        encoding=stream.encoding if stream is not None else None,
+        errors=stream.errors if stream is not None else None,
+        line_buffering=descriptor == 2 or raw.isatty(),  # noqa: PLR2004 - standard error
+    )
+
+
+# None in `sys.modules` would be shorter: Python's own import refuses it, Cython's, which Arrow uses, returns the None.
+class _NoPandas:
+    """Says that pandas is not installed, to whoever would import it in this process: we use none of it."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Raise for pandas; know nothing of any other module."""
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=fullname)
+
+
+def hide_pandas() -> None:
+    """Hide pandas from this process."""
+    sys.meta_path.insert(0, _NoPandas())

@@ -1,0 +1,200 @@
+"""
+The settings of file systems, under Hadoop's names: from Spark, from Hadoop's files, from the environment.
+
+Spark's settings win over the files that HADOOP_CONF_DIR names, these over the environment. Of Amazon's environment
+these are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL (or
+AWS_ENDPOINT_URL_S3), else the profile AWS_PROFILE of the files in `~/.aws`; a profile that names a role, a process or a
+login has no keys, and each client finds them by itself. An account of Azure is read with its key or its signature (SAS)
+where the settings or the environment have one, else by Azure's own chain of credentials.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from jobs.console.secrets import is_secret, remember
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+
+_OF_AMAZON = {
+    "fs.s3a.access.key": ("AWS_ACCESS_KEY_ID",),
+    "fs.s3a.secret.key": ("AWS_SECRET_ACCESS_KEY",),
+    "fs.s3a.session.token": ("AWS_SESSION_TOKEN",),
+    "fs.s3a.endpoint.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "fs.s3a.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+}
+_IN_PROFILE = {
+    "fs.s3a.access.key": "aws_access_key_id",
+    "fs.s3a.secret.key": "aws_secret_access_key",
+    "fs.s3a.session.token": "aws_session_token",
+    "fs.s3a.endpoint.region": "region",
+    "fs.s3a.endpoint": "endpoint_url",
+}
+KEYS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # they belong together
+
+
+def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the settings of the environment; its own keys, if there are any, and not a profile's."""
+    settings = over(_of_profile(environment), given_in(environment, _OF_AMAZON))
+    if "fs.s3a.endpoint" in settings and not _is_amazons(settings["fs.s3a.endpoint"]):
+        settings["fs.s3a.path.style.access"] = "true"  # what others offer has no name for each bucket
+    return settings
+
+
+def given_in(environment: Mapping[str, str], variables: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return each setting whose *variables* are set, by the first that is."""
+    return {
+        setting: value
+        for setting, names in variables.items()
+        if (value := next((environment[name] for name in names if environment.get(name)), None))
+    }
+
+
+def over(weaker: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
+    """Return both, the stronger where they differ; keys are taken from one of them, never from two."""
+    if any(key in stronger for key in KEYS):
+        weaker = {name: value for name, value in weaker.items() if name not in KEYS}
+    return {**weaker, **stronger}
+
+
+def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
+    profile = environment.get("AWS_PROFILE") or "default"
+    home = Path(environment.get("HOME") or "~").expanduser()
+    section = profile if profile == "default" else f"profile {profile}"
+    files = (
+        (Path(environment.get("AWS_CONFIG_FILE") or home / ".aws" / "config"), section),
+        (Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials"), profile),
+    )
+    is_any = False
+    with suppress(PermissionError):  # of a home that is not this user's: a local store needs none of it
+        is_any = any(path.exists() for path, _ in files)
+    if not is_any:
+        return {}
+    from configparser import ConfigParser  # nobody pays for its import who has no such files
+    from configparser import Error as ConfigError
+
+    found: dict[str, str] = {}
+    for path, name in files:
+        parser = ConfigParser(interpolation=None, strict=False, default_section="\0")
+        try:
+            parser.read(path, encoding="utf-8")
+        except (ConfigError, UnicodeDecodeError) as error:
+            # The parser's own message quotes the line, which may be a key.
+            raise OSError(f"{path}: no AWS configuration: {type(error).__name__}") from None
+        if parser.has_section(name):
+            found |= parser[name]
+    return {setting: found[key].strip() for setting, key in _IN_PROFILE.items() if found.get(key, "").strip()}
+
+
+def _is_amazons(endpoint: str) -> bool:
+    host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+
+_KEY, _SIGNATURE, _ENDPOINT = "fs.azure.account.key", "fs.azure.sas.fixed.token", "fs.azure.endpoint"
+_BASE64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{4}|[\w+/-]{3}=|[\w+/-]{2}==)")
+_AZURITE = "devstoreaccount1"  # the account of Microsoft's own server for tests
+_OF_AZURE = {
+    _KEY: ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY"),
+    _SIGNATURE: ("AZURE_STORAGE_SAS_TOKEN",),
+    _ENDPOINT: ("AZURE_STORAGE_ENDPOINT",),
+}
+
+
+def azure_settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the settings of the environment under Hadoop's names, for whatever account."""
+    return given_in(environment, _OF_AZURE)
+
+
+class AzureSettings(NamedTuple):
+    """An account, and how it is reached."""
+
+    account: str
+    key: str | None
+    signature: str | None
+    endpoint: str | None  # http://HOST:PORT of a server that is not Azure's own, which has its account in the path
+
+    @classmethod
+    def of(cls, location: str, options: Mapping[str, str]) -> Self:
+        """Read the settings of the account that *location* names; its own win over those of the environment."""
+        host = urlsplit(location).hostname or ""
+        key, signature = (options.get(f"{name}.{host}") or options.get(name) for name in (_KEY, _SIGNATURE))
+        account, endpoint = host.partition(".")[0], options.get(_ENDPOINT)
+        if key and not _BASE64.fullmatch(key):
+            raise OSError(f"{location}: {_KEY} is no key of {account}: it is not base64")
+        if not (key or signature) and endpoint and endpoint.startswith("http://"):  # Azure's client would abort
+            raise OSError(f"{location}: {_ENDPOINT} has no TLS, and no token goes over that: {_KEY} is needed")
+        return cls(account, key, None if key else signature, endpoint)
+
+    @property
+    def asked(self) -> str:
+        """The words in a message for the name that is asked in."""
+        return f"with a key of {self.account}" if self.key else f"as the environment says, of {self.account}"
+
+
+def azure_filesystem(settings: AzureSettings) -> "FileSystem":
+    """Return pyarrow's file system of an account."""
+    from pyarrow.fs import AzureFileSystem
+
+    own = urlsplit(settings.endpoint or "")
+    place = {"authority": own.netloc, "scheme": own.scheme} if own.netloc else {}
+    server = {f"{service}_storage_{name}": value for service in ("blob", "dfs") for name, value in place.items()}
+    return AzureFileSystem(settings.account, account_key=settings.key, sas_token=settings.signature, **server)
+
+
+def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the same settings under the names that `deltalake` knows; its puts are conditional."""
+    settings = AzureSettings.of(location, options)
+    if settings.endpoint and settings.account == _AZURITE:
+        # It lists a log from its beginning whatever is asked; `deltalake` knows that, and its address from here alone.
+        os.environ["AZURITE_BLOB_STORAGE_URL"] = settings.endpoint
+    endpoint = f"{settings.endpoint}/{settings.account}" if settings.endpoint else None
+    named = {
+        "azure_storage_use_emulator": "true" if endpoint and settings.account == _AZURITE else None,
+        "azure_storage_account_name": settings.account,
+        "azure_storage_account_key": settings.key,
+        "azure_storage_sas_token": settings.signature,
+        "azure_endpoint": endpoint,
+        "azure_allow_http": "true" if endpoint and endpoint.startswith("http://") else None,
+    }
+    return {name: value for name, value in named.items() if value}
+
+
+_FILES = ("core-site.xml", "hdfs-site.xml")
+_PREFIX = "spark.hadoop."
+OF_FILE_SYSTEMS = ("fs.", "dfs.")
+
+
+def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the settings of file systems (`fs.s3a.…`, `dfs.…`); no secret among them is printed from now on."""
+    given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
+    environment = {**settings_of_environment(), **azure_settings_of_environment()}
+    settings = over(over(environment, dict(_from_files())), given)
+    for name, value in settings.items():
+        if is_secret(name):
+            remember(value)
+    return {name: value for name, value in settings.items() if name.startswith(OF_FILE_SYSTEMS)}
+
+
+def _from_files() -> Iterable[tuple[str, str]]:
+    directory = os.environ.get("HADOOP_CONF_DIR")
+    for path in (Path(directory or "", name) for name in _FILES):
+        if directory and path.is_file():
+            yield from _properties(path)
+
+
+def _properties(path: Path) -> Iterable[tuple[str, str]]:
+    from xml.etree import ElementTree as ET  # most have no such files
+
+    try:
+        found = ET.parse(path).getroot().iter("property")  # noqa: S314 - the user's own files
+    except ET.ParseError as error:
+        raise OSError(f"{path}: {error}") from error
+    for entry in found:
+        yield entry.findtext("name", "").strip(), entry.findtext("value", "").strip()
