@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from jobs.browse.lists import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
 from jobs.lake.views import views
@@ -49,13 +48,6 @@ _UNFINISHED = (
     ),
 )
 _NEWEST_FIRST = ("time", "run", "store_time", "physical_offset")
-
-
-class _NewestRows(NamedTuple):
-    """The newest rows of a table: the least value in the column that orders them, and how many there are."""
-
-    low: int | None
-    rows: int
 
 
 class LakeLists:
@@ -262,32 +254,32 @@ class LakeLists:
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
         note = ""
         if newest is not None and origin == name:
-            part = self._newest_part(name, newest, None if filters else skip + limit)
-            if part.rows > _MOST_SORTED:
+            low, count = self._newest_part(name, newest, None if filters else skip + limit)
+            if count > _MOST_SORTED:
                 newest, note = (
                     None,
-                    f"{part.rows:,} rows are too many to be sorted here: in no order, and pages may repeat rows",
+                    f"{count:,} rows are too many to be sorted here: in no order, and pages may repeat rows",
                 )
-            elif part.low is not None:
-                conditions.append(f"{newest} >= {part.low}")
+            elif low is not None:
+                conditions.append(f"{newest} >= {low}")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         rest = f"{where}{f' ORDER BY {newest} DESC' if newest else ''} LIMIT {limit} OFFSET {skip}"
         rows = self._tables.rows(f"SELECT {shown} FROM (SELECT * FROM {origin}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
         return Rows(columns, [tuple(row.values()) for row in rows], f"SELECT * FROM {name}{rest}", note)  # noqa: S608 - the same
 
-    def _newest_part(self, name: str, column: str, wanted: int | None) -> _NewestRows:
+    def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
         """Return the least value that the newest *wanted* rows can have, and how many rows have such: None of all."""
         files = self._tables.files(name, column)
         every = sum(file.rows or 0 for file in files)
         if wanted is None or any(file.low is None or file.high is None for file in files):
-            return _NewestRows(None, every)
+            return None, every
         have = 0
         for file in sorted(files, key=lambda file: file.low or 0, reverse=True):
             have += file.rows or 0
             if have >= wanted:
                 low = file.low or 0
-                return _NewestRows(low, sum(one.rows or 0 for one in files if (one.high or 0) >= low))
-        return _NewestRows(None, every)
+                return low, sum(one.rows or 0 for one in files if (one.high or 0) >= low)
+        return None, every
 
 
 def _origin(name: str) -> str:

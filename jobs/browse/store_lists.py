@@ -9,7 +9,7 @@ from jobs.browse.lists import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, r
 from jobs.query.message import Message
 from jobs.query.pages import Deadline, read_page
 from jobs.query.store_source import StoreSource
-from jobs.query.transactions import OpenHalves, open_halves
+from jobs.query.transactions import open_halves
 from jobs.query.wanted import MIN_TIME, Wanted
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
@@ -164,7 +164,9 @@ class StoreLists:
 
     def _open_transactions(self) -> Rows:
         release = self.source.release
-        halves = self._open_in_log() if release.half_message_in_real_topic else open_halves(self.source, _MOST_READ)
+        halves, was_cut_short = (
+            self._open_in_log() if release.half_message_in_real_topic else open_halves(self.source, _MOST_READ)
+        )
         rows = [
             (
                 half.record.store_timestamp,
@@ -172,13 +174,13 @@ class StoreLists:
                 half.properties.get("PGROUP"),
                 half.message_id,
             )
-            for half in halves.messages
+            for half in halves
         ]
         part = "as far as the log was searched" if release.half_message_in_real_topic else f"the newest {_MOST_READ:,}"
-        note = f"of each queue {part}" if halves.was_cut_short else ""
+        note = f"of each queue {part}" if was_cut_short else ""
         return Rows(("stored", "topic", "producer group", "id"), rows, note=note)
 
-    def _open_in_log(self) -> OpenHalves:
+    def _open_in_log(self) -> tuple[list[Message], bool]:
         """Find the half messages of brokers up to 4.2.0, which no queue has: their ends come after them in the log."""
         found: list[Message] = []
         ended: set[int] = set()
@@ -186,12 +188,12 @@ class StoreLists:
         for offset, message in self.source.logged(Wanted(), self._reader.store.end_offset, _SPAN_OF_HALVES):
             if message is None:
                 if deadline.is_over and offset > self._reader.store.start_offset:
-                    return OpenHalves(found, was_cut_short=True)
+                    return found, True
             elif message.transaction in {TransactionType.COMMIT, TransactionType.ROLLBACK}:
                 ended.add(message.record.prepared_transaction_offset)
             elif message.transaction is TransactionType.PREPARED and offset not in ended:
                 found.append(message)
-        return OpenHalves(found, was_cut_short=False)
+        return found, False
 
     # the index
 

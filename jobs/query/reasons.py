@@ -99,7 +99,7 @@ def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int, *, is_par
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     if message.topic in (HALF_TOPIC, transactions.HALF_TOPIC):
-        if half_end(source, message).message is not None:
+        if half_end(source, message)[0] is not None:
             text = f"the transaction of {key!r} was rolled back; its half message is under {message.topic}"
             return Reason(ReasonKind.ROLLED_BACK, f"{text} ({_place(message)})")
         text = f"{key!r} is still half of a transaction: prepared under {message.topic}, not committed to {topic}"

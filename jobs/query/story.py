@@ -17,7 +17,7 @@ from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text
 from jobs.query.reasons import TIMER_TOPIC
 from jobs.query.source import Answer, Source, whole_number
-from jobs.query.transactions import HalfEnd, half_end
+from jobs.query.transactions import half_end
 from jobs.store.broker_config import ReaderKind
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.flags import TransactionType
@@ -323,10 +323,10 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
     if not copy.is_taken_back:  # its units and index entries went with it, other messages have its place in the queue
         copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:
-        end = half_end(source, message) if message.topic in HALF_TOPICS else HalfEnd(None)
-        copy.ended = end.message
-        copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies, end))
-        if end.was_cut_short:
+        end, was_cut_short = half_end(source, message) if message.topic in HALF_TOPICS else (None, False)
+        copy.ended = end
+        copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies))
+        if was_cut_short:
             unknown.append(
                 Sentence("only the newest 4,096 op messages were read: an older one may end the transaction")
             )
@@ -337,7 +337,7 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
             copy.text = Sentence("{waiting}; its delivery is not found", waiting=copy.text)
 
 
-def _half_state(copy: Copy, copies: Sequence[Copy], end: HalfEnd) -> Sentence:
+def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
     offset = copy.message.record.physical_offset
     ends = [one.role for one in copies if one.message.record.prepared_transaction_offset == offset]
     if Role.COMMITTED in ends:
@@ -348,7 +348,7 @@ def _half_state(copy: Copy, copies: Sequence[Copy], end: HalfEnd) -> Sentence:
             "returned to the queue for another check at offset {offset:,}",
             offset=later[0].message.record.physical_offset,
         )
-    if end.message is not None or Role.ROLLED_BACK in ends:
+    if copy.ended is not None or Role.ROLLED_BACK in ends:
         return Sentence("rolled back")
     if any(one.role is Role.ABANDONED for one in copies):
         return Sentence("abandoned")

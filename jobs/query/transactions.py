@@ -1,7 +1,5 @@
 """The ends of half messages, by the queue of op messages."""
 
-from typing import NamedTuple
-
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange
 from jobs.query.source import Source
@@ -12,22 +10,12 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _OPS_READ = 4096  # newest op messages that are read
 
 
-class OpenHalves(NamedTuple):
-    """The half messages that nothing ends, the newest first, and whether older ones were left unread."""
+def open_halves(source: Source, limit: int) -> tuple[list[Message], bool]:
+    """
+    Find among the newest *limit* half messages of each queue those that are neither committed nor rolled back.
 
-    messages: list[Message]
-    was_cut_short: bool
-
-
-class HalfEnd(NamedTuple):
-    """The op message that ends a half message, or whether older ones were left unread."""
-
-    message: Message | None
-    was_cut_short: bool = False
-
-
-def open_halves(source: Source, limit: int) -> OpenHalves:
-    """Find among the newest *limit* half messages of each queue those that are neither committed nor rolled back."""
+    They come newest first, with whether older ones were left unread.
+    """
     found: dict[str, Message] = {}
     was_cut_short = False
     known = source.topics()
@@ -53,11 +41,15 @@ def open_halves(source: Source, limit: int) -> OpenHalves:
                 if _number(half) not in ended.get(queue_id, ()):
                     found[name] = half
     newest = sorted(found.values(), key=lambda half: half.record.physical_offset, reverse=True)
-    return OpenHalves(newest, was_cut_short)
+    return newest, was_cut_short
 
 
-def half_end(source: Source, half: Message) -> HalfEnd:
-    """Find the op message that ends a half message: a commit and a rollback both write one."""
+def half_end(source: Source, half: Message) -> tuple[Message | None, bool]:
+    """
+    Find the op message that ends a half message: a commit and a rollback both write one.
+
+    It comes with whether older op messages were left unread.
+    """
     is_in_rocksdb = half.topic == transactions.HALF_TOPIC
     topic, queue_id = (transactions.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
     ops, is_part = _newest(source, topic, queue_id, _OPS_READ)
@@ -65,10 +57,10 @@ def half_end(source: Source, half: Message) -> HalfEnd:
         op = source.in_queue(topic, queue_id, number)
         # An op message lies after its half message: the first one before it ends the search.
         if op is None or op.record.physical_offset < half.record.physical_offset:
-            return HalfEnd(None)
+            return None, False
         if _number(half) in _ended_numbers(op):
-            return HalfEnd(op)
-    return HalfEnd(None, was_cut_short=is_part)
+            return op, False
+    return None, is_part
 
 
 def _newest(source: Source, topic: str, queue_id: int, limit: int) -> tuple[OffsetRange, bool]:
