@@ -1,10 +1,11 @@
 """
-Runs that are killed, by the hundred.
+Commands that are killed, by the hundred: a command, the moment at which it is killed, and a check of what it left.
 
-This process imports and compiles everything once, then forks one run after the other and kills it, after each of its
-effects or at any moment. It never touches a lake itself, as what `deltalake` starts does not survive a fork. Run it as
-a program, so that the tests' own process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`, or
-with a line of these three on standard input for each campaign.
+`every_effect` kills after effects on the disk, `random_moments` at any time. `killed_verbs` has the commands other than
+`ingest`, `killing_commands` whole processes. This process imports and compiles everything once, then forks one command
+after the other. It never touches a lake itself, as what `deltalake` starts does not survive a fork. Run it as a
+program, so that the tests' own process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`, or with
+a line of these three on standard input for each campaign.
 """
 
 import json
@@ -22,7 +23,7 @@ from pathlib import Path
 from random import Random
 from shutil import copytree, rmtree
 from tempfile import TemporaryDirectory
-from threading import Event
+from threading import Event, Timer
 from typing import Any, NamedTuple, TypeVar
 from unittest.mock import DEFAULT, Mock, patch
 
@@ -130,17 +131,19 @@ def follow_for_ever(root: Path) -> int:
 
 
 @contextmanager
-def counted_effects(
-    effects: Iterable[tuple[Any, str]], number: int = 0, send: int = signal.SIGKILL
-) -> Iterator[list[str]]:
-    """List effects as they happen, and send a signal to this process after the one of that number."""
-    seen: list[str] = []
+def killed_after(
+    number: int, effects: Iterable[tuple[Any, str]], send: int = signal.SIGKILL, within_s: float = 0
+) -> Iterator[None]:
+    """Send a signal to this process after the effect of that number, or *within_s* seconds after its beginning."""
+    numbers = count(1)
 
-    def stepped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def stepped(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: object, **kwargs: object) -> object:
+            is_last = next(numbers) == number
+            if is_last and within_s:
+                Timer(within_s, os.killpg, (0, send)).start()
             result = original(*args, **kwargs)
-            seen.append(name)
-            if len(seen) == number:
+            if is_last:
                 os.killpg(0, send)
             return result
 
@@ -148,8 +151,8 @@ def counted_effects(
 
     with ExitStack() as stack:
         for owner, name in effects:
-            stack.enter_context(patch.object(owner, name, stepped(name, getattr(owner, name))))
-        yield seen
+            stack.enter_context(patch.object(owner, name, stepped(getattr(owner, name))))
+        yield
 
 
 FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
@@ -238,6 +241,8 @@ def every_effect(  # noqa: PLR0913 - in what campaigns differ
     send: int = signal.SIGKILL,
     command: Callable[[Path], object] = run,
     finished: Callable[[Path], object] = wrong_after_a_run,
+    effects: Iterable[tuple[Any, str]] = (),
+    within_s: float = 0,
 ) -> dict[str, Any]:
     """
     Kill or stop commands after each *stride*-th of their effects, have the next one finish; until all are done.
@@ -250,7 +255,7 @@ def every_effect(  # noqa: PLR0913 - in what campaigns differ
     for effect in count(stride, stride):
         root = folder / f"here-{effect}"  # Delta in a JVM remembers the tables of a place
         copytree(base, root)
-        pid = forked(counted_effects(EFFECTS, effect, send)(partial(command, root)))
+        pid = forked(killed_after(effect, effects or EFFECTS, send, within_s)(partial(command, root)))
         status = os.waitpid(pid, os.WUNTRACED)[1]
         if os.WIFEXITED(status):
             break
@@ -302,20 +307,6 @@ def rewritten_store(root: Path, ingests: Callable[[Path], object] = run_in_fork)
     broker.truncate(placed[5].physical_offset)
     broker.append([*some_records(40, seed=3), *some_traces(3)])
     return broker
-
-
-def featured_store(root: Path) -> None:
-    """Make a store whose log was written again, and a lake whose tables Spark's Delta alone writes."""
-    rewritten_store(root)
-
-    def turn_on() -> None:
-        for table in ("messages", "consume_queue", "runs"):
-            name = f"delta.`{root}/lake/{table}`"
-            for feature in ("enableRowTracking", "enableInCommitTimestamps"):
-                jvm_of_tests("").session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.{feature}' = 'true')")
-        jvm_of_tests("").session.sql(f"ALTER TABLE delta.`{root}/lake/messages` CLUSTER BY (topic)")
-
-    in_fork(turn_on)
 
 
 @contextmanager
@@ -552,7 +543,6 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "rewritten": partial(every_effect, rewritten_store),
     "busy": patch.object(upkeep, "MANY", MANY)(partial(every_effect, busy_store)),
     "tiered": partial(every_effect, tiered_store),
-    "featured": partial(every_effect, featured_store),
     "vacuumed": partial(every_effect, partial(vacuumed_store, table="messages")),
     "vacuumed-queues": partial(every_effect, partial(vacuumed_store, table="consume_queue")),
     "stopped": partial(every_effect, growing_store, send=signal.SIGSTOP),
@@ -566,11 +556,15 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "many": many_stores,
 }
 
-if __name__ == "__main__":
+
+def main(scenarios: Mapping[str, Callable[[Path, int], dict[str, Any]]]) -> None:
+    """Run one campaign of the command line, or those of standard input; print a line of JSON for each."""
     with TemporaryDirectory() as place:
         compile_everything(Path(place))
     with spark_of_tests() if GATEWAY in os.environ else nullcontext():
-        if GATEWAY in os.environ:
-            EFFECTS = (*EFFECTS, (spark_writer, "_removals"), (spark_writer, "_seq"))
         for scenario, folder, number in [sys.argv[1:]] if sys.argv[1:] else map(str.split, sys.stdin):
-            print(json.dumps(SCENARIOS[scenario](Path(folder) / scenario, int(number))), flush=True)
+            print(json.dumps(scenarios[scenario](Path(folder) / scenario, int(number))), flush=True)
+
+
+if __name__ == "__main__":
+    main(SCENARIOS)

@@ -6,10 +6,13 @@ import shutil
 import subprocess
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import pytest
 from deltalake.exceptions import DeltaError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
@@ -20,7 +23,7 @@ from rmq_formats.errors import FormatError, NotAStore
 from tests.rmq_formats.builders import a_record
 from tests.sampling import some_often
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.fuzzing import a_store, campaign, expected, mutate
+from tests.support.fuzzing import RANGE_SIZES, expected, found, lost, mutated_store
 from tests.support.lakes import ingest_beside, ingest_store, leftovers, raw, raw_rows, rows_of
 from tests.support.stores import flip, tree_state
 
@@ -36,12 +39,17 @@ BLOCK = 4096
 _ON_SPARK = 50  # stores, of two hundred in the campaign
 
 
-def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:
-    result = campaign(tmp_path, 300, 7)
+@settings(max_examples=300)
+@given(st.randoms(use_true_random=False), st.sampled_from(RANGE_SIZES), st.booleans())
+def test_mutated_stores_give_right_rows_or_quarantine(random: Random, range_size: int, columns: bool) -> None:
+    store = mutated_store(random)
+    with TemporaryDirectory() as folder:
+        store.write(Path(folder))
 
-    assert result["stores"] == 300, result
-    assert result["damaged"] > 10
-    assert result["grown_kib"] < 100_000
+        result = found(Path(folder), range_size, columns=columns)
+
+    assert expected(store) == result
+    assert lost(store, result) == []
 
 
 @pytest.mark.sample(6)
@@ -59,19 +67,17 @@ def test_mutated_stores_through_spark(spark: SparkSession, tmp_path: Path, first
 
 
 def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
-    random = Random(seed)
-    store = a_store(random)
-    mutate(store, random)
+    store = mutated_store(Random(seed))
     store.write(folder / "store")
     wanted = expected(store)
 
     summary = ingest_beside(folder / "store", workers=workers, range_size=700)
 
-    found = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
+    quarantined = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
     if summary.store_id is None:
         assert not wanted.rows
         return
-    assert (wanted.rows, wanted.damage) == (raw_rows(folder / "lake"), found)
+    assert (wanted.rows, wanted.damage) == (raw_rows(folder / "lake"), quarantined)
     assert wanted.end == summary.to_offset
 
 

@@ -519,18 +519,18 @@ def test_the_figures_of_a_typing_are_a_prometheus_file(tmp_path: Path, run: Run)
 @pytest.mark.parametrize(
     ("scenario", "number", "more_than"),
     [
-        ("effects", 31, 0),  # every so many-th effect: the next typing finishes it, and leaves nothing over
-        ("moments", 2, 0),  # any moment, beside an ingest
-        pytest.param("effects", 1, 30, marks=pytest.mark.campaign),
-        pytest.param("moments", int(os.environ.get("KILLS", "100")), 30, marks=pytest.mark.campaign),
+        ("typings", 31, 0),  # every so many-th effect: the next typing finishes it, and leaves nothing over
+        ("typings-beside-ingests", 2, 0),
+        pytest.param("typings", 1, 30, marks=pytest.mark.campaign),
+        pytest.param("typings-beside-ingests", int(os.environ.get("KILLS", "100")), 30, marks=pytest.mark.campaign),
     ],
 )
 def test_typings_that_are_killed_leave_each_message_in_one_table(
     scenario: str, number: int, more_than: int, tmp_path: Path
 ) -> None:
-    result = result_of("tests.support.killing_typings", scenario, tmp_path, number)
+    result = result_of("tests.support.killed_verbs", scenario, tmp_path, number)
 
-    assert result["reached" if scenario == "effects" else "killed"] > more_than
+    assert result["reached"] > more_than
     assert [] == result["bad"]
 
 

@@ -1,0 +1,316 @@
+"""
+Typings, restores and commits of Spark's that are killed: `python -m tests.support.killed_verbs SCENARIO FOLDER NUMBER`.
+
+Nothing here touches a lake before it forks.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from unittest.mock import patch
+
+import duckdb
+import pyarrow as pa
+
+from jobs.lake import spark_writer, upkeep
+from jobs.lake.lake import Lake
+from jobs.lake.optimization import optimize
+from jobs.products.index.settings import Wanted
+from jobs.restore.run import MANIFEST, RestoreRequest, restore
+from jobs.storage import local
+from jobs.store.workers import OneByOne
+from jobs.typed.declaration import read_types
+from jobs.typed.run import TypeRequest, type_lake
+from rmq_formats.broker_conf import BrokerConf
+from tests.golden import unpack
+from tests.rmq_formats.builders import a_record
+from tests.support import lakes
+from tests.support.broker import Broker, some_records
+from tests.support.killing import (
+    EFFECTS,
+    FAULTS,
+    GATEWAY,
+    MANY,
+    busy_store,
+    ended,
+    every_effect,
+    forked,
+    growing_store,
+    in_fork,
+    jvm_of_tests,
+    main,
+    new_store,
+    rewritten_store,
+    run,
+    run_and_judge,
+    run_in_fork,
+    told_by_fork,
+    without_merged,
+)
+from tests.support.lakes import ingest_store, rows_of
+from tests.support.stores import files_in
+from tests.support.table_features import FEATURES, WORKS, promised
+
+# --- typings ---------------------------------------------------------------------------------------------------------
+
+_TYPES = """
+[topic.Orders]
+format = "json"
+schema = "id {id}"
+[topic.Payments]
+format = "json"
+schema = "id int, at timestamp"
+{epoch}
+"""
+_TAKES_BACK = 0.15  # of bursts
+_JUDGED = 10  # kills between two judgements
+_TABLES = {"Orders": "typed/Orders", "Payments": "typed/Payments"}
+
+
+def _type(root: Path, *, is_later: bool = True, retries: bool = True) -> None:
+    """Type; later with a wider type of one topic, and times of the other that were dead letters before."""
+    declared = _TYPES.format(id="bigint", epoch='epoch = "s"') if is_later else _TYPES.format(id="int", epoch="")
+    (root / "types.toml").write_text(declared)
+    types = read_types(root / "types.toml")
+    type_lake(TypeRequest(Lake(str(root / "lake")), types, retries=retries), OneByOne())
+
+
+def _write(broker: Broker, start: int, messages: int) -> None:
+    broker.append(
+        a_record(_body(number), topic=("Orders", "Payments")[number % 2], store_timestamp=1_795_000_000_000 + number)
+        for number in range(start, start + messages)
+    )
+
+
+def _body(number: int) -> bytes:
+    if number % 5 == 0:
+        return b"x"
+    return b'{"id": %d%b}' % (number, b', "at": %d' % number if number % 3 == 0 else b"")
+
+
+def _typed_lake(root: Path) -> int:
+    """Make a lake that was typed once, and has new, superseded and retyped messages since; return the log's end."""
+    broker = Broker(root / "store")
+    _write(broker, 0, 40)
+    at = broker.offset
+    _write(broker, 100, 20)
+    run(root)
+    _type(root, is_later=False)
+    broker.truncate(at)
+    _write(broker, 200, 60)
+    run(root)
+    return broker.offset
+
+
+def _typed_in_fork(root: Path) -> None:
+    told_by_fork(root, partial(_typed_lake, root))
+
+
+def _wrong_typings(root: Path) -> list[str]:
+    wrong = []
+    for topic, table in _TABLES.items():
+        messages = {row["physical_offset"]: row["body"] for row in rows_of(root / "lake") if row["topic"] == topic}
+        rows = [(row["physical_offset"], row["id"]) for row in rows_of(root / "lake", table)]
+        dead = [row["physical_offset"] for row in rows_of(root / "lake", "dead_letters") if row["topic"] == topic]
+        ids = [(at, json.loads(body)["id"]) for at, body in messages.items() if body != b"x"]
+        if sorted(rows) != sorted(ids) or sorted(dead) != sorted(at for at, body in messages.items() if body == b"x"):
+            wrong.append(f"{topic}: {len(messages)} messages, {len(rows)} rows, {len(dead)} dead letters")
+    for table in (*_TABLES.values(), "dead_letters", "typings"):
+        log = "".join(path.read_text() for path in (root / "lake" / table / "_delta_log").glob("*.json"))
+        wrong += [path.name for path in (root / "lake" / table).glob("*.parquet") if path.name not in log]
+    return wrong
+
+
+def _typed_to_the_end(root: Path) -> list[str]:
+    code = ended(forked(partial(_type, root)))
+    return [f"exit code {code}"] * (code != 0) + told_by_fork(root, partial(_wrong_typings, root))
+
+
+def typings_beside_ingests(folder: Path, kills: int) -> dict[str, Any]:
+    """Kill typings at random moments, each during an ingest; sometimes the broker has truncated its log before."""
+    random = Random(int(os.environ.get("SEED", "1000")))
+    folder.mkdir(parents=True, exist_ok=True)
+    broker = Broker(folder / "store", offset=told_by_fork(folder, partial(_typed_lake, folder)))
+    number, longest, killed, ends = 1000, 1.0, 0, [broker.offset]
+    bad: list[str] = []
+    while killed < kills:
+        if random.random() < _TAKES_BACK:
+            broker.truncate(ends.pop(random.randrange(max(0, len(ends) - 4), len(ends))))
+            ends = [end for end in ends if end < broker.offset] or [broker.offset]
+        ends.append(broker.offset)
+        messages = random.randrange(5, 60)
+        _write(broker, number, messages)
+        number += messages
+        ingesting = forked(partial(run, folder))
+        began = time.monotonic()
+        typing = forked(partial(_type, folder, retries=random.random() < 0.5))
+        time.sleep(random.random() * longest)
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(typing, signal.SIGKILL)
+        code = ended(typing)
+        killed += code == -signal.SIGKILL
+        longest = (longest + 1.5 * (time.monotonic() - began)) / 2 if code >= 0 else longest * 1.05
+        ended(ingesting)
+        if killed and killed % _JUDGED == 0:
+            bad += _typed_to_the_end(folder)
+    return {"reached": killed, "bad": bad + _typed_to_the_end(folder)}
+
+
+# --- restores --------------------------------------------------------------------------------------------------------
+
+_RELEASE: Final = "5.3.3"
+_OF_RESTORES: Final = [(os, name) for name in ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir")]
+
+
+def _restore(root: Path, out: str = "out") -> int:
+    wanted = Wanted(100, 20, _RELEASE, conf=BrokerConf(consume_queue_size=200))
+    request = RestoreRequest(Lake(str(root / "lake")), root / out, wanted=wanted, resume=True)
+    return int(restore(request, OneByOne()).exit_code)
+
+
+def _lake_to_restore(root: Path) -> None:
+    def prepare() -> None:
+        ingest_store(unpack("b533-types", root), root / "lake", release=_RELEASE)  # it has queues of both kinds
+        _restore(root, "whole")
+
+    root.mkdir(parents=True)
+    in_fork(prepare)
+
+
+def _wrong_restore(root: Path) -> list[str]:
+    """Resume a restore; return the files that differ from those of a restore that was not killed."""
+    code = ended(forked(partial(_restore, root)))
+    whole, found = files_in(root / "whole"), files_in(root / "out")
+    manifests = [json.loads(files.pop(MANIFEST, b"{}")).get("files") for files in (whole, found)]
+    names = {name for name in whole | found if whole.get(name) != found.get(name)}
+    return [*[f"exit code {code}"] * (code != 0), *sorted(names), *[MANIFEST] * (manifests[0] != manifests[1])]
+
+
+# --- commits of Spark's ----------------------------------------------------------------------------------------------
+
+_OF_SPARK: Final = re.compile(r"/part-|/_delta_log/(\.|_sidecars)")  # what commands of Delta leave that are killed, too
+_TRACKED: Final = "rowTracking, clustering, deletionVectors, inCommitTimestamp"
+
+
+def _lake_of_small_files(root: Path) -> None:
+    broker = new_store(root)
+    for seed in (2, 3):
+        run_in_fork(root)
+        broker.append(some_records(20, seed=seed))
+    run_in_fork(root)
+
+
+def _optimize(root: Path) -> int:
+    optimize(str(root / "lake"), OneByOne())
+    return 0
+
+
+_WAYS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] = {
+    "append": (growing_store, run),
+    "rewritten log": (rewritten_store, run),
+    "merge of a run": (busy_store, run),
+    "optimize": (_lake_of_small_files, _optimize),
+}
+
+
+def _prepare_with_feature(prepare: Callable[[Path], object], feature: str, root: Path) -> None:
+    def turn_on() -> None:
+        for statement in FEATURES[feature]:
+            jvm_of_tests("").session.sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
+
+    prepare(root)
+    in_fork(turn_on)
+
+
+def _wrong_commit(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
+    ended(forked(partial(command, root)))
+    verdict = run_and_judge(root)
+    left = without_merged(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
+    verdict["leftovers"] = [name for name in left if not _OF_SPARK.search(name)]
+    verdict["protocol"] = _wrong_promises(root / "lake")
+    return {fault: verdict[fault] for fault in (*FAULTS, "protocol") if verdict[fault]}
+
+
+def commits(
+    folder: Path, stride: int, ways: Sequence[str] = tuple(_WAYS), features: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Kill each way to write a table with each feature that works, after each effect or in the middle of it."""
+    reached, bad = 0, list[dict[str, Any]]()
+    works = [name for name, cells in promised().items() if set(cells[1:5]) == {WORKS}]
+    for number, (way, feature) in enumerate(product(ways, features or works)):
+        prepare, command = _WAYS[way]
+        result = every_effect(
+            partial(_prepare_with_feature, prepare, feature),
+            folder / str(number),
+            stride,
+            command=command,
+            finished=partial(_wrong_commit, command),
+            effects=(*EFFECTS, (spark_writer, "_removals"), (spark_writer, "_seq")),
+            within_s=0.02,
+        )
+        reached += result["reached"]
+        bad += [{"way": way, "feature": feature, **one} for one in result["bad"]]
+    return {"reached": reached, "bad": bad}
+
+
+def _wrong_promises(lake: Path) -> list[str]:
+    """Return the row ids and times that the tables' properties demand and Delta's logs lack."""
+    found = []
+    for table in ("messages", "consume_queue", "runs"):
+        rows: dict[str, tuple[int, int]] = {}
+        last, demanded = 0, ""
+        for path in sorted((lake / table / "_delta_log").glob(f"{'[0-9]' * 20}.json")):
+            for line in map(json.loads, path.read_text().splitlines()):
+                demanded = json.dumps(line["metaData"]) if "metaData" in line else demanded
+                if "add" in line and '"delta.enableRowTracking": "true"' in demanded:
+                    add = line["add"]
+                    first = add.get("baseRowId", -1)
+                    rows[add["path"]] = first, first + json.loads(add["stats"])["numRecords"]
+                if "commitInfo" in line and '"delta.enableInCommitTimestamps": "true"' in demanded:
+                    moment = line["commitInfo"].get("inCommitTimestamp", 0)
+                    found += [f"{table}: {path.name} is not later"] if moment <= last else []
+                    last = moment
+        ends = sorted(rows.values())
+        found += [
+            f"{table}: row {first} has no id of its own"
+            for (first, _), (_, end) in zip(ends[1:], ends, strict=False)
+            if first < end
+        ]
+        found += [f"{table}: rows without ids"] if ends and ends[0][0] < 0 else []
+    return found
+
+
+def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return a table as DuckDB reads it: `deltalake` gives no data set of files with vectors."""
+    with duckdb.connect() as connection:
+        connection.load_extension(str(lakes.DELTA_EXTENSION))
+        found = connection.execute(f"SELECT * FROM delta_scan('{location}')").to_arrow_table()
+    return found if columns is None else found.select(columns)
+
+
+SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
+    "typings": partial(every_effect, _typed_in_fork, command=_type, finished=_typed_to_the_end),
+    "typings-beside-ingests": typings_beside_ingests,
+    "restores": partial(
+        every_effect, _lake_to_restore, command=_restore, finished=_wrong_restore, effects=_OF_RESTORES
+    ),
+    "commits": commits,
+    "tracked": partial(commits, ways=["rewritten log"], features=[_TRACKED]),
+}
+
+if __name__ == "__main__":
+    with (
+        patch.multiple(local, _NICENESS=0, _IOPRIO_SET={}),  # else a busy machine's disk is waited for
+        patch.object(lakes, "table_of", _read_by_duckdb) if GATEWAY in os.environ else nullcontext(),
+        patch.object(upkeep, "MANY", MANY),
+    ):
+        main(SCENARIOS)
