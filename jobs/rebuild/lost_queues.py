@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogCheck
-from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.diagnosis.records import may_be_other_tags
 from jobs.products.queues.differences import BAD_PLACES, NOT_OF_QUEUES, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult
@@ -75,7 +74,7 @@ def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and w
     topics = joined.topics
     has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
-    ahead = ahead_of_log(joined)
+    ahead = joined.ahead_of_log()
     selected = LostQueues(has_lost_end=ahead is not None and has_lost_end(store, ahead, joined.log_end))
     judge = _Judge(store, settings, joined, out, built, {start for start, _ in check.doubtful})
     verdicts = judge.verdicts

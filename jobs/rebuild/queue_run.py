@@ -19,7 +19,7 @@ from jobs.console.severity import Judged, Severity, worst_met
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import CollectedLog, compare, log_end_of, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
-from jobs.products.queues.unit_files import RangeUnits, collect_units, discard_units
+from jobs.products.queues.unit_files import collect_units, discard_units
 from jobs.rebuild.lost_queues import LostQueues, select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, describe_database, notes_of_database, stored_ends
 from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, named, note_of
@@ -120,24 +120,6 @@ class Summary(Judged):
         return Result(self.severity, what, seconds, self.log_bytes, verdict)
 
 
-class _ReadLog(NamedTuple):
-    """The units of a log, and the parts of it that hold no record any more."""
-
-    ranges: list[RangeUnits]
-    from_offset: int
-    end: int
-    gaps: list[tuple[int, int]]  # offsets that no file of the log holds
-    damaged: list[tuple[int, int]]  # from and to of bytes that are no record
-
-    @property
-    def records(self) -> int:
-        return sum(one.records for one in self.ranges)
-
-    @property
-    def damaged_bytes(self) -> int:
-        return sum(end - first for first, end in self.damaged)
-
-
 class _Made(NamedTuple):
     """The queues that were made of a log."""
 
@@ -166,9 +148,10 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         topics = topics_of(store, seen.queues) if seen is not None else None
         check = LogCheck()
         log = _read_log(request, workers, recipe, store, check if request.lost_only else None)
+        gaps = [(first, last) for _, first, last in holes(store.segments) if first >= log.start]
         unit_files = [one.units for one in log.ranges]
         segments = tuple(segment.base_offset for segment in store.segments)
-        recipe = replace(recipe, lost=tuple(sorted([*log.gaps, *log.damaged])), segments=segments)
+        recipe = replace(recipe, lost=tuple(sorted([*gaps, *log.damaged])), segments=segments)
         if is_database:
             database = build_database(workers, recipe, unit_files, store, out / folder)
             notes = [*notes_of_database(database, recipe)]
@@ -178,28 +161,28 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
             _check(request.out, built)
             notes = [*_notes(store, recipe, built)]
             if seen is not None and topics is not None:
-                units = CollectedLog(log.ranges, scratch, request.groups, log.from_offset, log.end)
-                joined = compare(workers, store, settings.rules, seen, units, topics)
+                joined = compare(workers, store, settings.rules, seen, log, topics)
                 lost = select_lost(store, settings, joined, check, built, request.out, request.accepted)
             needed = built if lost is None else lost.queues
             files = sum(len(queue.files) for queue in needed)
             made = _Made(built, needed, files, describe_files(needed))
     if plain.origin == ASSUMED and not (is_database or request.seen.sizes):
         notes.insert(0, f"queue files of {plain.value:,} bytes ({plain.how})")
+    damaged_bytes = sum(end - first for first, end in log.damaged)
     summary = Summary(
         store.root,
         str(request.out),
         settings.release,
         settings.release_origin,
         plain.value,
-        log.from_offset,
-        log.records,
+        log.start,
+        sum(one.records for one in log.ranges),
         sum(queue.units for queue in made.queues),
         len(made.queues),
         made.files,
-        log.damaged_bytes,
-        [*notes, *_notes_of_log(log, made.every)],
-        log.gaps,
+        damaged_bytes,
+        [*notes, *_notes_of_log(gaps, damaged_bytes, made.every)],
+        gaps,
         sum(queue.blanks for queue in made.every),
         log_bytes=store.log_size,
         to=request.to.value,
@@ -216,19 +199,14 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
 
 def _read_log(
     request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store, check: LogCheck | None
-) -> _ReadLog:
+) -> CollectedLog:
     """Collect the units of the log; *check* sees each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size)).narrow()
     task = partial(collect_units, rules=recipe.rules, groups=recipe.groups, scratch=recipe.scratch)
     outcomes = read_what_stays(workers, log, task, partial(discard_units, recipe.scratch), check)
-    from_offset = read_from(log, outcomes)
-    return _ReadLog(
-        [outcome.payload for outcome in outcomes],
-        from_offset,
-        log_end_of(outcomes, from_offset),
-        [(first, last) for _, first, last in holes(store.segments) if first >= from_offset],
-        [range_ for outcome in outcomes for range_ in outcome.payload.damaged],
-    )
+    start = read_from(log, outcomes)
+    units = [outcome.payload for outcome in outcomes]
+    return CollectedLog(units, recipe.scratch, recipe.groups, start, log_end_of(outcomes, start))
 
 
 def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
@@ -302,16 +280,18 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     )
 
 
-def _notes_of_log(log: _ReadLog, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
+def _notes_of_log(
+    gaps: Sequence[tuple[int, int]], damaged_bytes: int, queues: Sequence[BuiltQueue | QueueOfRows]
+) -> Iterator[str]:
     """Yield the facts that an incomplete log could not tell."""
-    last = max((end for _, end in log.gaps), default=0)
+    last = max((end for _, end in gaps), default=0)
     yield from note_of(
         "queues without a message after the last gap",
         {queue.name: queue.last_physical_offset < last for queue in queues},
         "where they ended is not known, and consumers may be ahead of them",
     )
-    if log.damaged_bytes:
-        yield f"damaged bytes of the log: {log.damaged_bytes:,}; units of the records lost there are missing"
+    if damaged_bytes:
+        yield f"damaged bytes of the log: {damaged_bytes:,}; units of the records lost there are missing"
 
 
 def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:

@@ -13,7 +13,6 @@ from jobs.console.amounts import counted
 from jobs.console.moments import time_text
 from jobs.diagnosis.broker_start import QueueStop
 from jobs.diagnosis.log_check import LogCheck, check_range
-from jobs.diagnosis.queue_ends import ahead_of_log
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DELETED_TOPIC,
@@ -44,7 +43,7 @@ from jobs.store.topics import Fate
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport, unreadable_database
-from jobs.verify.queue_tails import tail_findings
+from jobs.verify.queue_tails import sequence_findings, tail_findings
 from jobs.verify.rocksdb_queues import (
     DOUBLE_WRITE,
     DoubleWrite,
@@ -53,7 +52,6 @@ from jobs.verify.rocksdb_queues import (
     rows_to_come,
     unwritten_light_queues,
 )
-from jobs.verify.undispatched import sequence_findings
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
@@ -167,7 +165,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
         doubts=[f"which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
         database=queue_step(store),
     )
-    return QueueFindings(report, joined.log_end, ahead_of_log(joined), tuple(_stops(joined)))
+    return QueueFindings(report, joined.log_end, joined.ahead_of_log(), tuple(_stops(joined)))
 
 
 def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 from jobs.lake.table_file import Action
-from jobs.products.queues.differences import OF_EARLIER_QUEUE, Difference
+from jobs.products.queues.differences import OF_EARLIER_QUEUE, Difference, DifferenceKind
 from jobs.products.queues.matching import (
     Comparison,
     Group,
@@ -41,6 +41,7 @@ from jobs.products.queues.unit_files import (
 from jobs.products.queues.unmatched import Bounds, Remainder, UnmatchedClasses, settle, unresolved
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.chain import C, LogCollector, Outcome, read_chained, watermark
+from jobs.store.log_ends import FARTHEST
 from jobs.store.queue_ends import Look, look
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, holes, plan_ranges
@@ -51,6 +52,7 @@ from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import QueueName, QueueRules
 
 _QUEUES_A_TASK = 64
+_OF_NO_RECORD = frozenset({DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT})
 T = TypeVar("T")
 
 
@@ -95,6 +97,30 @@ class JoinResult:
             return 0
         return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)
 
+    def ahead_of_log(self) -> int | None:
+        """Return the newest offset that last units of queues lead to after the log's end; None without any."""
+        starts = {queue.name: queue.start for queue in self.queues}
+        behind = [
+            difference
+            for difference in self.differences
+            if difference.kind is DifferenceKind.BEHIND_LOG
+            and difference.log_offset is not None
+            and difference.position + difference.times >= self.ends[difference.queue]
+            and difference.log_offset < self.log_end + FARTHEST
+        ]
+        # A queue of which nothing is in this log, or whose last unit in it leads to no record, may be another log's.
+        # Where no queue has anything in it, the log is gone; a unit that leads to the log's very end is of this log.
+        whole = {one.queue for one in behind if one.position <= starts[one.queue]}
+        written = {name for name, start in starts.items() if self.ends[name] > start}
+        bad = {(one.queue, one.position + one.times) for one in self.differences if one.kind in _OF_NO_RECORD}
+        if not whole >= written:
+            behind = [
+                one
+                for one in behind
+                if one.log_offset == self.log_end or (one.queue not in whole and (one.queue, one.position) not in bad)
+            ]
+        return max((one.log_offset for one in behind if one.log_offset is not None), default=None)
+
 
 def topics_of(store: Store, queues: Iterable[StoredQueue]) -> TopicTable:
     """Return the broker's table of topics; *queues* show further topics that are alive."""
@@ -112,6 +138,11 @@ class CollectedLog(NamedTuple):
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
     kept: Sequence[RangeUnits] = ()  # units of records before the start, which the lake still has
+
+    @property
+    def damaged(self) -> list[tuple[int, int]]:
+        """From and to of the bytes that are no record."""
+        return [damaged for part in self.ranges for damaged in part.damaged]
 
 
 def log_end_of(outcomes: Sequence[Outcome[T]], start: int) -> int:
@@ -164,7 +195,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     *write* gets the rows, in the tasks.
     """
     joined = JoinResult(queues=seen.queues, topics=topics, log_end=log.end, dispatched=min(seen.dispatched, log.end))
-    joined.damaged = [damaged for part in log.ranges for damaged in part.damaged]
+    joined.damaged = log.damaged
     ends = [one.taken_to for one in (*log.kept, *log.ranges) if one.taken_to is not None]
     joined.taken_to = ends[-1] if ends else None
     bounds = Bounds(

@@ -14,9 +14,9 @@ from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
+from jobs.verify.queue_tails import OUT_OF_SEQUENCE
 from jobs.verify.queues import compare_queues
 from jobs.verify.run import VerifyRequest, verify
-from jobs.verify.undispatched import OUT_OF_SEQUENCE
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.consumequeue.layout import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
