@@ -61,7 +61,7 @@ class LostQueues:
         return f"{self.equal} files of the store were rebuilt and are equal, byte for byte"
 
 
-def select_lost(  # noqa: PLR0913, PLR0917 - what there is, what was made, and what a user has decided
+def select_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and the user's decisions
     store: Store,
     settings: QueueSettings,
     joined: JoinResult,
@@ -140,7 +140,7 @@ class _Suspects(NamedTuple):
 
 @dataclass(slots=True)
 class _Judge:
-    """Decides file by file; what it needs to know of the store."""
+    """Decides file by file, by these facts about the store."""
 
     store: Store
     settings: QueueSettings
@@ -150,7 +150,7 @@ class _Judge:
     doubtful: set[int]  # records that are not what a broker wrote
     verdicts: dict[str, str] = field(default_factory=dict)  # by path in the output
     _wrong: dict[str, list[range]] = field(init=False)  # units of files that the comparison with the log objects to
-    _made: set[str] = field(init=False)  # SHA-256 of what was made
+    _made: set[str] = field(init=False)  # SHA-256 of the rebuilt files
     _bases: NDArray[np.int64] = field(init=False)
     _lost: list[tuple[int, int]] = field(init=False)  # from and to of what the log has lost
     _strange: list[Units] = field(default_factory=list)  # of files that are of another queue
@@ -181,7 +181,7 @@ class _Judge:
 
     def _verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
         """Classify the store's own file by comparing it with the file that the log gives."""
-        # From certain to doubtful: what is equal; one flipped bit, which a record's tags may explain as well; what the
+        # From certain to doubtful: equal files; one flipped bit, which a record's tags may explain as well; what the
         # log objects to nowhere, which may be right; one fault of the file; blanks of records that are back. All that
         # is left differs as a whole: the file may be another queue's, or records of the log may have changed.
         if real is None:
@@ -330,7 +330,7 @@ class _Judge:
         is_other = bool(written.size) and not np.isin(written, offsets[offsets > 0]).any()
         end = int(np.flatnonzero(stored["size"])[-1]) + 1 if stored["size"].any() else 0
         is_swapped = sha256(stored[:end].tobytes()).hexdigest() in self._made
-        # Of a unit that leads into lost bytes nobody knows whether its record was there.
+        # Whether the record of a unit that leads into lost bytes was there is not known.
         is_proven = is_swapped or (written.size >= _FEW and not self._are_lost(written).any())
         return is_other and is_proven and bool((offsets > 0).any())
 

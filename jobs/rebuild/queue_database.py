@@ -3,7 +3,7 @@ A store's queues as a database of RocksDB, which a broker opens with `storeType=
 
 Column family `default` holds a row for each unit, `offset` the first and the last unit of each queue and where the last
 dispatched record ends: from there on a broker dispatches again. The database takes the tables of all groups as they
-are, in the order of the log, and is compacted: what is handed over is one run of rows, each key once.
+are, in the order of the log, and is compacted: the result is one run of rows, each key once.
 
 A task writes the tables of a group of queues. Units are collected up to a number of them, sorted by key and written as
 one table, so memory grows neither with a queue nor with how many there are. Of two rows with one key, that in the later
@@ -244,7 +244,7 @@ def _write(
     for child in folder.iterdir():
         if child.name.startswith(_HANDED_OVER) or child.name.endswith(_TABLE):
             flush_file(child)
-        else:  # options, logs, and what is rocksdict's own: a broker writes its own ones
+        else:  # options, logs, and files of rocksdict: a broker writes its own ones
             child.unlink()
     flush_directory(folder)
 

@@ -1,9 +1,9 @@
 """
-A store's queues, written again from its log: all of them, or the lost ones.
+A store's queues, rebuilt from its log: all of them, or the lost ones.
 
-The story: list the store, learn its geometry and rules, collect the units of every range, let one task write each group
+The steps: list the store, learn its geometry and rules, collect the units of every range, let one task write each group
 of queues, check every file from this side, keep the store's own files where they are right, and say in MANIFEST.json
-what was made, by which rules, what was proven, and what the log could not tell.
+the rebuilt files, the rules, the proofs, and the facts that the log could not tell.
 """
 
 import json
@@ -295,7 +295,7 @@ def _notes_of_log(
 
 
 def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
-    """See every file from here, too."""
+    """Check the size of every file on this machine as well."""
     for queue in queues:
         for file in queue.files:
             size = (out / file.path).stat().st_size

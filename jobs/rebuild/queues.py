@@ -1,5 +1,5 @@
 """
-Write a store's queues again: units collected range by range, then each queue appended in the order of the log.
+Rebuild a store's queues: units collected range by range, then each queue appended in the order of the log.
 
 A group of queues is one task: it reads its run of every range's units in turn and keeps of each queue only where it
 is, so memory does not grow with a queue. What a queue's files hold depends on nothing but the log and the rules.
@@ -73,7 +73,7 @@ class BuiltQueue:
 
     name: QueueName
     files: list[BuiltFile]
-    first_queue_offset: int  # of the first unit that the log gives; what was before is not in the log
+    first_queue_offset: int  # of the first unit that the log gives; earlier messages are not in the log
     units: int
     misplaced: int
     skipped: int
@@ -127,7 +127,7 @@ def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) 
 
 
 def _together(scratch: Scratch, group: int, ranges: Sequence[UnitFile]) -> Iterator[dict[QueueName, list[Units]]]:
-    """Yield the units of a group's queues, of many ranges at once: each time is a write to each queue."""
+    """Yield the units of a group's queues, of many ranges together: each yield is one write to each queue."""
     held: dict[QueueName, list[Units]] = {}
     count = 0
     for unit_file in ranges:

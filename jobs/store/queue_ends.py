@@ -1,7 +1,7 @@
 """
 The ends of a store's queues, and the part of its log that was dispatched.
 
-Beside a running broker no two looks show the same state. The dispatcher follows the log in order, so whatever lies
+While a broker runs, no two looks show the same state. The dispatcher follows the log in order, so whatever lies
 before the end of any unit that was seen once has its unit by the time of a second look. Hence two looks: the first
 tells how far the log was dispatched, the second, at files listed again, where the queues end, and the log is read after
 both.
@@ -103,7 +103,7 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
     """
     if not keeps_light_in_rocksdb(store, queues):
         return EVERYTHING
-    from jobs.store.rocksdb_queues import rocksdb_queues  # who reads files alone does not wait for numpy
+    from jobs.store.rocksdb_queues import rocksdb_queues  # lazy import: numpy is slow to load
 
     stored = rocksdb_queues(store)
     if stored is None:
@@ -151,7 +151,7 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     data = queue.read(known - 1, min(known + FIRST_LOOK, queue.capacity))
     written = first_unwritten(queue.name.kind, data)
     # The first unit read is the last that was taken. If it is not written, or leads past *from_offset*, the queue was
-    # cut or made again; if all that was read is written, the end lies farther on.
+    # cut or rebuilt; if all that was read is written, the end lies farther on.
     if not 0 < written * queue.unit_size < len(data) or queue.decode(data).physical_offset >= from_offset:
         return None
     return _Seen(known, known - 1 + written, queue.decode(data, written - 1))

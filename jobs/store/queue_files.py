@@ -164,8 +164,8 @@ class StoredQueue:
         Return the position after the last unit of the unbroken row that ends the queue.
 
         That is where the recovery of a broker ends a queue, and where it writes the next unit: what an earlier life of
-        the queue left after the first unit that is not written is no part of it. With *known*, the row is followed from
-        there, a few units at a time. Without, it is searched by halves in the last file that has any.
+        the queue left after the first unit that is not written does not belong to it. With *known*, the row is followed
+        from there, a few units at a time. Without, it is searched by halves in the last file that has any.
         """
         if known is not None:
             return self._follow(max(known, self.start))
@@ -176,7 +176,7 @@ class StoredQueue:
         return self.start
 
     def _search(self, low: int, high: int) -> int:
-        # The unit at *low* is written, the one at *high* is not, or is no unit of the file: a border lies between them.
+        # The unit at *low* is written, the one at *high* is not, or is after the file: a border lies between them.
         # An earlier life may have left units after a hole: then any border is taken, and the row followed from there.
         while high - low > FIRST_LOOK:
             middle = (low + high) // 2
@@ -260,7 +260,7 @@ def queues_of_rows(store: Store) -> list[StoredQueue]:
     """Return the queues that a store has in RocksDB, sorted by name; `FormatError` where it cannot be read."""
     if rocksdb_queue_folder(store) is None:
         return []
-    from jobs.store.rocksdb_queues import rocksdb_queues  # who reads files alone does not wait for numpy
+    from jobs.store.rocksdb_queues import rocksdb_queues  # lazy import: numpy is slow to load
 
     stored = rocksdb_queues(store)
     return [] if stored is None else queues_of_files(stored.files, stored.rows, in_rocksdb=True)
@@ -299,7 +299,7 @@ def keeps_light_in_rocksdb(store: Store, queues: Iterable[StoredQueue]) -> bool:
     """
     Return whether RocksDB alone has a store's light queues, while the others are files.
 
-    From 5.5.0 on double write is so (`combineCQUseRocksdbForLmq`); before, light queues are files, too.
+    From 5.5.0 on double write is so (`combineCQUseRocksdbForLmq`); before, light queues are files as well.
     """
     if features_of(store).queues is not QueueStorage.BOTH:
         return False

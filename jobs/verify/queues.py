@@ -2,7 +2,7 @@
 A store's queues, compared with its log.
 
 The join tells which units and records do not fit. This module adds what only the files tell (their names, their sizes,
-what is stored after the last unit), what the broker's configuration says about the queues, and the words.
+the bytes after the last unit), the broker's configuration of the queues, and the words.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -197,7 +197,7 @@ def _read_log(workers: Workers, store: Store, range_size: int, check: LogCheck |
 
 
 def _damaged_configuration(store: Store) -> Iterator[Finding]:
-    """Yield the tables of topics and of consumers' positions that are there, and that nobody can read."""
+    """Yield the tables of topics and of consumers' positions that exist and cannot be read."""
     for name, cause in _TABLES.items():
         path = f"config/{name}"
         if store.other_file(path) and read_config(store, name) is None:

@@ -2,7 +2,7 @@
 The units of a range collected queue by queue, at the speed of the disk.
 
 `UnitCollector` reads the records of a range and keeps the units that the dispatcher makes of them. Its compiled passes
-leave what is rare (a queue seen for the first time, a batch, a record that appears in several queues) to the scalar
+leave rare cases (a queue seen for the first time, a batch, a record that appears in several queues) to the scalar
 `unit` module, to which property tests hold them.
 """
 
@@ -81,7 +81,7 @@ class UnitCollector:
     """Collects the units of a range; memory grows with their number, some 80 bytes each."""
 
     def __init__(self, rules: QueueRules, *, with_tags: bool = False) -> None:
-        """Collect by *rules*; *with_tags* keeps the TAGS text of each unit, too."""
+        """Collect by *rules*; *with_tags* also keeps the TAGS text of each unit."""
         self._rules = rules
         self._delays = np.array(rules.delays_ms, np.int64)
         self._default_delay = delay_ms(1, ())
@@ -179,7 +179,7 @@ def _queues_met(batch_topics: frozenset[str]) -> "_Queues":
     Return the queues of this thread's ranges: entering one takes as long as collecting hundreds of units.
 
     Ranges may share them, for a queue keeps its number, numbers only grow, and `finish` names those alone that have
-    units. Two ranges at once may not: each thread has its own.
+    units. Two ranges at the same time may not: each thread has its own.
     """
     met: _Queues | None = getattr(_THREAD, "met", None)
     if met is None or met.batch_topics != batch_topics or len(met.names) > _MOST_MET:

@@ -43,7 +43,7 @@ ORDINARY, SCHEDULED, BATCHED = range(3)
 
 # Why a pass stops, and the caller's answer before it calls again from the same record, which left no unit behind. A tag
 # may have been numbered already; numbering it again finds the same number.
-DONE = 0  # there is no further record
+DONE = 0  # all records are read
 NEW_QUEUE = 1  # add the row of the record's queue
 SPECIAL = 2  # let the scalar module collect this record, and begin after it
 NO_UNIT_ROOM = 3  # empty `units`
@@ -170,7 +170,7 @@ def _further_queue(
     lmq: bool,  # noqa: FBT001 - compiled code has no keywords
     queues: QueueTable,
 ) -> int:
-    """Return the row of a queue that a record names beside its own; -1 where the scalar module has to look."""
+    """Return the row of a queue that a record names in addition to its own; -1 where the scalar module has to look."""
     for i in range(end - start):
         code = byte_at(buffer, start + i)
         if code in (_SLASH, _SPACE):
@@ -189,7 +189,7 @@ def _dispatch(
     """
     Add the units of a record's further queues after its own, which is number *count* - 1; return the new count.
 
-    -1 where the scalar module has to look, -2 where there is no room.
+    -1 where the scalar module has to look, -2 where the room is used up.
     """
     first = count - 1
     while True:

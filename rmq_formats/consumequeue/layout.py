@@ -38,7 +38,7 @@ EXT_UNIT = Layout(
 )
 
 PRE_BLANK_SIZE = 0x7FFFFFFF  # the `size` of a unit that fills a new queue's first file up to its first message
-MAX_QUEUE_OFFSET = (1 << 63) // 32  # what lies beyond is no place in a queue: its logical offset would overflow
+MAX_QUEUE_OFFSET = (1 << 63) // 32  # beyond, a queue has no places: their logical offsets would overflow
 BATCH_COMPACTED_OFFSET = -1
 EXT_END_MARK = (-1).to_bytes(2, "big", signed=True)
 EXT_END_SIZE = 4  # bytes that a unit leaves free for the end mark

@@ -3,7 +3,7 @@ Which units a record gives, in which queues.
 
 The dispatcher turns each record of the log into one unit of the queue that the record names. Exceptions: prepared and
 rolled back records give none; a record of a BatchCQ topic gives a batch unit; with multi-dispatch a record appears in
-further queues. What a unit says beside place and size is one number, `tags_code`.
+further queues. Apart from place and size, a unit holds one number, `tags_code`.
 """
 
 import re
@@ -145,7 +145,7 @@ def decode_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """The rules of units beside the records: the writing release, and the broker's own configuration."""
+    """The rules of units that records do not state: the writing release, and the broker's own configuration."""
 
     releases: Sequence[tuple[int, Release]] = ((0, NEWEST),)  # ascending; the one that wrote from an offset on
     delay_levels: str = DEFAULT_DELAY_LEVELS

@@ -1,5 +1,5 @@
 """
-Rows of a queue in RocksDB, made of the units that its log gives: many at once, as arrays.
+Rows of a queue in RocksDB, made of the units that its log gives: many in one call, as arrays.
 
 A broker puts each unit under the queue offset that its record states, so nothing is appended and nothing is skipped:
 where two records state the same offset, the later one counts, and a queue ends with its last record. `queues` encodes
@@ -40,7 +40,7 @@ class RowBuilder:
         *lost* are the ranges of the log, ascending, that hold no record any more; *segments* where its files begin.
 
         A consumer of a queue in RocksDB never gets past a number without a row. So the numbers of lost records get
-        rows, too, that lead to no message, as `QueueBuilder` leaves blanks in files.
+        rows as well, which lead to no message, as `QueueBuilder` leaves blanks in files.
         """
         self.first: Place | None = None  # lowest number
         self.last: Place | None = None  # newest record

@@ -1,5 +1,5 @@
 """
-The messages that rows of an index in RocksDB name, many rows at once: compiled, for databases of millions of rows.
+The messages that rows of an index in RocksDB name, many rows in one call: compiled, for databases of millions of rows.
 
 What a row's key looks like says `rmq_formats.rocksdb.index`; a property test holds the two to each other.
 """

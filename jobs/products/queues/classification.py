@@ -1,7 +1,7 @@
 """
-What an unmatched unit, or a record without a unit, is: pure functions of what is stored and what is known.
+Classes of unmatched units and of records without a unit: pure functions of stored and expected fields.
 
-Nothing is read here. `unmatched` reads what these functions ask for and turns their answers into differences and rows.
+Nothing is read here. `unmatched` reads the arguments of these functions, and makes differences and rows of the answers.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -92,7 +92,7 @@ def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> Answer:
 
 def lost_between(end: int, start: int, count: int, lost: Sequence[tuple[int, int]]) -> int | None:
     """
-    Return where the log has lost the records of *count* blanks; None where what it has lost explains no such number.
+    Return where the log has lost the records of *count* blanks; None where the losses are too small for that number.
 
     The record before the blanks has its *end* in the log, the one after them its *start*; *lost* are ranges.
     """

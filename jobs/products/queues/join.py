@@ -74,7 +74,7 @@ class JoinResult:
     watermarks: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
     written: list[Action] = field(default_factory=list)  # files of rows
-    damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of what is no record
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of bytes without a record
     newer: list[NewerRun] = field(default_factory=list)  # of records after the dispatched part, in the log's order
     queues: tuple[StoredQueue, ...] = ()  # as they were looked at
     topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple
@@ -141,7 +141,7 @@ class CollectedLog(NamedTuple):
 
     @property
     def damaged(self) -> list[tuple[int, int]]:
-        """From and to of the bytes that are no record."""
+        """From and to of the bytes without a record."""
         return [damaged for part in self.ranges for damaged in part.damaged]
 
 

@@ -135,7 +135,7 @@ class _GroupTask:
         self.result = GroupMatches()
 
     def rows(self) -> Rows:
-        """Compare range by range, then explain what is left of each queue; yield rows if they are wanted."""
+        """Compare range by range, then explain the rest of each queue; yield rows if they are wanted."""
         comparison = self._comparison
         for unit_file in comparison.kept:
             for part in self._taken(unit_file):
@@ -314,10 +314,10 @@ class Found(NamedTuple):
 
 
 def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Difference]]:
-    """Compare the expected *units* of a plain queue with what is at their addresses."""
+    """Compare the expected *units* of a plain queue with the stored ones at their addresses."""
     positions = units["queue_offset"]
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
-    # range lie near each other, and most are healthy, so the median is; what is farther from it is left to `unmatched`.
+    # range lie near each other, and most are healthy, so the median is; `unmatched` explains those far from it.
     middle, reach = int(np.sort(positions)[units.size // 2]), units.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
     if not near.size:
@@ -329,7 +329,7 @@ def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Differen
     inside = (positions >= low) & (positions < high)
     stored = there[np.where(inside, positions - low, 0)]
     at_place = inside & (stored["physical_offset"] == units["physical_offset"])
-    at_place &= (stored["size"] != 0) & (stored["size"] != PRE_BLANK_SIZE)  # a record may begin at 0, too
+    at_place &= (stored["size"] != 0) & (stored["size"] != PRE_BLANK_SIZE)  # a record may also begin at 0
     codes = stored_tags_codes(queue, stored, at_place)
     found = Found(at_place, stored["size"] == units["size"], codes == units["tags_code"], stored)
     return found, list(_wrong_fields(queue, units, found, codes))

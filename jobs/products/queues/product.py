@@ -1,5 +1,5 @@
 """
-The queues in a run of `ingest`: what is new in them, joined with what is new in the log, each unit once.
+The queues in a run of `ingest`: their new units, joined with the new records of the log, each unit once.
 
 A run takes the records that were dispatched when it looked at the queues, from where the last one ended; newer records,
 and the units that lead to them, are the next run's. So units may be ahead of the log or late, and both may lose
@@ -49,7 +49,7 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
     taken_to = int(state["dispatched"]) if state else 0
     seen = look(run.workers, run.store, _watermarks(state), taken_to, takes)
     from_offset = max(taken_to, run.store.start_offset)
-    # Queues may have been deleted since; what was dispatched stays so.
+    # Queues may have been deleted since; records that were dispatched stay so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
     boundary = max(_boundary(state), run.store.start_offset)
     new_bytes = run.store.end_offset - boundary
@@ -98,7 +98,7 @@ class StartedQueues:
             "differences": len(joined.differences),
         }
         finished.contradictions = count_contradictions(joined, run.store)
-        # A later run has nothing to do with what is before its own part of the log.
+        # Losses before its own part of the log do not concern a later run.
         lost = [
             one
             for one in lost_ends(run.store, self.seen.newest, to_offset)
@@ -165,7 +165,7 @@ def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: 
 
 def count_contradictions(joined: JoinResult, store: Store) -> int:
     """
-    Return how much of the queues is not as the log says; not what the log has lost, nor what was deleted.
+    Return how many units contradict the log; losses of the log and deleted topics do not count.
 
     A store without any queue contradicts nothing: its log alone was copied, or its queues are in memory after a kill.
     """

@@ -35,7 +35,7 @@ class RecordAt(NamedTuple):
 
 Resolved = Mapping[
     int, RecordAt | str
-]  # DAMAGED: in bytes that are no record; DELETED: deleted meanwhile; absent: none begins
+]  # DAMAGED: in bytes without a record; DELETED: deleted meanwhile; absent: none begins
 
 
 def resolve(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int]) -> Resolved:

@@ -1,4 +1,4 @@
-"""The settings of a store's queues beside its log: release, configuration, and the sizes of its own files."""
+"""The settings of a store's queues: release, configuration, and the sizes of its own files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -40,7 +40,7 @@ class SeenQueues(NamedTuple):
         return cls(sizes, frozenset(state.get("batch_topics", ())))
 
     def with_those_of(self, store: Store, conf: BrokerConf) -> dict[str, object]:
-        """Return the form that manifests keep, with what is there now; what is gone stays as an earlier run saw it."""
+        """Return the form that manifests keep, of the files that are there now and of those that earlier runs saw."""
         sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in file_sizes(store).items()}}
         if conf.consume_queue_size:
             sizes[FileKind.CONSUME_QUEUE] = Known(file_size_of(conf.consume_queue_size), GIVEN, "")
@@ -95,7 +95,7 @@ def settle_queues(
     seen: SeenQueues = NOTHING_SEEN,
 ) -> QueueSettings:
     """
-    Find out whose queues these are and how large their files, given or detected from what is there.
+    Find the releases and the file sizes of these queues, as given or as detected from the files.
 
     `UndecidedError` where the files are of several sizes, and nothing tells which of them is the broker's.
     """

@@ -30,7 +30,7 @@ _TAG_NUMBER = np.dtype(np.int32)
 
 
 class UnitFile(NamedTuple):
-    """The units of one range, in a scratch file, or in memory if there is no scratch directory."""
+    """The units of one range, in a scratch file, or in memory without a scratch directory."""
 
     file: str
     data: bytes
@@ -56,7 +56,7 @@ class RangeUnits(NamedTuple):
 
     units: UnitFile
     records: int
-    damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
+    damaged: tuple[tuple[int, int], ...]  # from and to of bytes without a record
     taken_to: int | None  # where the last record ends that was taken
 
 
@@ -123,7 +123,7 @@ def collect_units(
 
 
 def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
-    """Remove what was written for a range that is not accepted."""
+    """Remove the file of a range that is not accepted."""
     if scratch is not None and units.units.file:
         scratch.delete(units.units.file)
 
@@ -131,7 +131,7 @@ def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
 def write_units(
     scratch: Scratch | None, file: str, packed: PackedUnits, groups: int, *, with_tags: bool = False
 ) -> UnitFile:
-    """Write the units of a range; without any there is no file."""
+    """Write the units of a range; a range without any has no file."""
     sections = np.zeros((groups, 3), np.int64)
     if not packed.units.size:
         return UnitFile("", b"", sections)
@@ -166,7 +166,7 @@ def _parts(
             numbers = (inverse - int((known < 0).sum())).astype(_TAG_NUMBER)
             texts = [packed.tags[tag] for tag in known[known >= 0].tolist()]
         head = json.dumps([[[*name, place.stop - place.start] for name, place in group], texts]).encode()
-        head = head.ljust(-(-len(head) // _ALIGNED) * _ALIGNED)  # so that units are aligned in what is read
+        head = head.ljust(-(-len(head) // _ALIGNED) * _ALIGNED)  # so that units are aligned after a read
         units = sum(place.stop - place.start for _, place in group)
         sections[number] = position, len(head), units
         yield head

@@ -1,5 +1,5 @@
 """
-What is left of a queue once its healthy units are matched: units at no address, addresses without unit.
+The rest of a queue once its healthy units are matched: units at no address, addresses without unit.
 
 Each unit that is left is looked for among the records that lack theirs, then among all records of the log. A unit is
 *expired* when its record was deleted, a *blank* comes before a queue's first message; everything else is a difference.
@@ -160,7 +160,7 @@ class _Part(NamedTuple):
     expired: NDArray[np.bool_]
     blanks: NDArray[np.bool_]
     odd: list[_Odd]
-    places_without_file: int = 0  # from its start on; there are no units then
+    places_without_file: int = 0  # from its start on; it has no units then
 
 
 def _stretches(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -202,7 +202,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
             expired = is_written(units) & deleted & ~blanks
             expired |= is_gone(units)
             newer = np.zeros(units.size, np.bool_)
-            if remainder.open_from is not None:  # written since the run has settled what it takes: the next run's
+            if remainder.open_from is not None:  # written since this run has settled its end: these are the next run's
                 newer = (np.arange(start, stop) >= remainder.open_from) & (offsets >= bounds.dispatched)
             codes = stored_tags_codes(queue, units, ~(expired | blanks)) if queue.name.kind is QueueKind.PLAIN else None
             odd = [
@@ -244,7 +244,7 @@ def _text_of(unit: np.void) -> str:
 
 
 def _overwritten(difference: Difference, expected: str) -> Difference:
-    """Return the difference at the place of a record: a unit that leads after the log is no loss of the log there."""
+    """Return the difference at the place of a record: there a unit after the log's end is not a loss of the log."""
     if difference.kind is DifferenceKind.BEHIND_LOG:
         difference = replace(difference, kind=DifferenceKind.DANGLING, log_offset=None)
     return replace(difference, expected=expected)
@@ -361,7 +361,7 @@ class _Settling:
                 differences[number] = replace(differences[number], kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
 
     def _record_of(self, position: int, wanted: Mapping[int, np.void]) -> tuple[int, int] | None:
-        """Return from where to where the record of a position is, or was, in the log; None where nobody knows."""
+        """Return the range of the log that holds, or held, the record of a position; None where it is not known."""
         if position in wanted:
             unit = wanted[position]
         elif position < self._queue.start:
