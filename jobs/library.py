@@ -48,7 +48,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     workers: Workers | None = None,
 ) -> Summary:
     """
-    Read the new messages of a store into the tables of a lake, each exactly once, and return what was read.
+    Read the new messages of a store into the tables of a lake, each exactly once, and return the summary.
 
     The arguments are the options of `rmq-lake ingest`. `HeldByOtherError` where another run is reading this store.
     """

@@ -155,7 +155,7 @@ class _Settings:
 @click.option(
     "--log-json",
     is_flag=True,
-    expose_value=False,  # `main` has it: errors are lines, too
+    expose_value=False,  # `main` has it: errors are also lines
     help="Make every line on standard error a JSON object.",
 )
 @click.pass_context
@@ -167,7 +167,7 @@ def rmq_lake(ctx: click.Context, *, traceback: bool) -> None:
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
-    """Run one command line and return how it ended; whatever went wrong is one line on standard error."""
+    """Run one command line and return its exit code; an error is one line on standard error."""
     if not _wants_json_lines(arguments):
         return _main(arguments)
     began = monotonic()
@@ -250,7 +250,7 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
 
 
 def _is_wrong_usage(error: click.ClickException) -> bool:
-    """Return whether the words are no command line of this verb, so that its usage line helps."""
+    """Return whether the error is one of syntax, which the usage line of the verb helps to correct."""
     kinds = (click.NoSuchOption, click.exceptions.NoSuchCommand, click.MissingParameter, click.BadOptionUsage)
     return isinstance(error, (*kinds, click.BadArgumentUsage)) or "unexpected extra argument" in error.message
 

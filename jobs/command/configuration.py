@@ -2,7 +2,7 @@
 The sources of a verb's settings: the command line, over the environment, over `--config FILE`, over defaults.
 
 `RMQ_LAKE_<VERB>_<OPTION>` and the keys of the file are made from the options' own names. A variable or a key that no
-option has is refused: it would otherwise be ignored for years. `--show-config` prints what came of it all.
+option has is refused: it would otherwise be ignored for years. `--show-config` prints the effective values.
 """
 
 import json

@@ -125,7 +125,7 @@ def chosen() -> Choice | None:
 
 
 def stored_bytes(*places: str) -> int:
-    """Return how many bytes lie on disk below *places*, without a store's queues and index; 0 of what is not there."""
+    """Return the bytes on disk below *places*, without a store's queues and index; 0 where nothing exists."""
     size = 0
     for place in places:
         if is_local(place):

@@ -1,4 +1,4 @@
-"""The option `--iceberg`: a catalog that shows the lake to readers of Iceberg, too, after each commit."""
+"""The option `--iceberg`: a catalog in which readers of Iceberg find the lake after each commit."""
 
 import re
 from threading import Thread

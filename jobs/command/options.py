@@ -2,7 +2,7 @@
 The options that verbs share, each declared once.
 
 Every option also reads `RMQ_LAKE_<VERB>_<OPTION>` from the environment, and `--config FILE`; the command line wins over
-the environment, the environment over the file. `--show-config` prints what came of it. A verb composes what it needs:
+the environment, the environment over the file. `--show-config` prints the result. A verb composes what it needs:
 
     @click.command()
     @store_options
@@ -67,7 +67,7 @@ class ParsedType(click.ParamType[_Value]):
         self._parse = parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> _Value:
-        """Return the value; one that was converted before is made again of its own text."""
+        """Return the value; a converted value is parsed from its own text."""
         try:
             return self._parse(str(value))
         except ValueError as error:

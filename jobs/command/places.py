@@ -96,7 +96,7 @@ def _names(directory: Path) -> Iterator[str]:
     try:
         with os.scandir(directory) as entries:
             yield from (entry.name for entry in entries)
-    except OSError:  # it is none, or nobody may look
+    except OSError:  # not a directory, or no permission
         return
 
 
@@ -182,10 +182,10 @@ class LocationType(click.ParamType[str]):
 
     def __init__(self, lacks: _Lacks | None = None, *, is_guarded: bool = False, to_write: bool = False) -> None:
         """
-        Take what is demanded of the place.
+        Set the demands on the place.
 
-        *lacks* returns what is wrong with a directory that must be there; None: it need not be. *is_guarded*: a store,
-        or a lake that a store is made from, into which nothing is written. *to_write*: it can be written to, too.
+        *lacks* returns the problem of a directory that must exist; None: it need not exist. *is_guarded*: a store,
+        or a lake that a store is made from, into which nothing is written. *to_write*: it can also be written to.
         """
         self._lacks = lacks
         self.is_guarded = is_guarded

@@ -44,7 +44,7 @@ def _label(line: str) -> str:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Return how many columns lines may have there; None where nobody watches, and lines stay whole."""
+    """Return how many columns lines may have there; None if it is not a terminal, and lines stay whole."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 

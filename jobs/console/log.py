@@ -1,7 +1,7 @@
 """
-Lines on standard error, beside a command's data; on request each is a JSON object.
+Lines on standard error, next to a command's data; on request each is a JSON object.
 
-`in_json` puts a stream in the place of standard error that makes an object of every line, whoever writes it: ours,
+`in_json` puts a stream in the place of standard error that makes an object of every line, from any writer: ours,
 libraries', the JVM's. What has more to tell than its text (`say` with fields) keeps it.
 """
 
@@ -68,5 +68,5 @@ def in_json(verb: str | None) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stderr.write("\n")  # whatever was begun
+        sys.stderr.write("\n")  # ends an unfinished line
         sys.stderr = plain

@@ -13,7 +13,7 @@ EXAMPLES = "1763624520000, '2026-11-20 07:42', 2026-11-20T07:42:00+08:00, 2h"
 
 def parse_time(text: str, now_ms: int | None = None, zone: tzinfo | None = None) -> int:
     """
-    Return milliseconds since 1970; `ValueError` or `OverflowError` for text that is no moment.
+    Return milliseconds since 1970; `ValueError` or `OverflowError` for text that is not a moment.
 
     What says no zone is in *zone*, by default in this machine's.
     """
@@ -41,7 +41,7 @@ class GivenTime:
     __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
-        """Take the text; `ValueError` or `OverflowError` where it is no moment."""
+        """Take the text; `ValueError` or `OverflowError` where it is not a moment."""
         self.text = text.strip()
         self.milliseconds()
 

@@ -1,5 +1,5 @@
 """
-This process: its standard streams, how it ends, what is printed if it is interrupted, and what it does not import.
+This process: its standard streams, its end, the sentence on an interruption, and modules that it does not import.
 
 pandas is hidden: Arrow imports it to ask whether a list is a pandas object, which takes as long as a query.
 """
@@ -25,7 +25,7 @@ def note_resumption(sentence: str) -> None:
 
 
 def exit_process(code: int) -> None:
-    """End the process, at once where a thread was left behind: the interpreter would abort at it."""
+    """End the process, immediately if a thread was left behind: the interpreter would abort on it."""
     if any(thread.name == LEFT_BEHIND for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -47,7 +47,7 @@ class _DiscardingPipe(FileIO):
     """A standard stream that discards its output from the moment the reader has closed the pipe (`verify … | head`)."""
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Write *data*; the command goes on when nobody reads it, because its exit code is the verdict."""
+        """Write *data*; the command goes on without a reader, because its exit code is the verdict."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -80,7 +80,7 @@ def _discarding(descriptor: int, stream: TextIO | None) -> TextIO:
 
 # None in `sys.modules` would be shorter: Python's own import refuses it, Cython's, which Arrow uses, returns the None.
 class _NoPandas:
-    """Says that pandas is not installed, to whoever would import it in this process: we use none of it."""
+    """Reports that pandas is not installed, to every import in this process: we use none of it."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Raise for pandas; know nothing of any other module."""

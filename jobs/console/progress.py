@@ -25,12 +25,12 @@ _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 10.0
 _MIB = 1 << 20
 _FEW = 10 * _MIB  # bytes: fewer have a decimal
-_FIRST_SHARE, _FIRST_SECONDS = 0.05, 2.0  # of the work, and of its time, before what is left is estimated
+_FIRST_SHARE, _FIRST_SECONDS = 0.05, 2.0  # of the work, and of its time, before the rest is estimated
 BYTES = "bytes"
 
 _announced: set[str] = set()
 _once: list[float] = []  # seconds of work that was done once, in this command
-_later: list[int] = []  # bytes that follow what is being read, in steps of their own
+_later: list[int] = []  # bytes of later steps
 
 
 class Work(NamedTuple):
@@ -43,7 +43,7 @@ class Work(NamedTuple):
 
 
 class Progress:
-    """One line, rewritten or written again."""
+    """One line: rewritten in a terminal, else repeated."""
 
     def __init__(self, work: Work, stream: TextIO | None = None) -> None:
         is_step = work.unit == BYTES and work.total > 0
@@ -101,7 +101,7 @@ class Progress:
         return advanced / done * (self.work.total - done) - (seconds - advanced)
 
     def close(self) -> None:
-        """Leave the terminal's line to whatever comes next."""
+        """Clear the terminal's line for the next output."""
         if self._live and self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -120,7 +120,7 @@ class LateProgress:
         self._line.show(done)
 
     def close(self) -> None:
-        """Leave the terminal's line to whatever comes next."""
+        """Clear the terminal's line for the next output."""
         if self._line is not None:
             self._line.close()
 
@@ -158,7 +158,7 @@ def seconds_made_once() -> float:
 
 
 def forget_made_once() -> None:
-    """Begin to count anew: another command of this process begins."""
+    """Reset the count: another command of this process begins."""
     _once.clear()
 
 
@@ -214,5 +214,5 @@ def of_spark_job(spark: "SparkSession", work: Work, messages: Callable[[], int] 
 
     with shown(work, so_far, messages):
         yield
-    # Not after an error: whoever interrupts a call to the JVM shall not wait for another one.
+    # Not after an error: an interrupted call to the JVM must not be followed by another one.
     context.setJobGroup("rmq-lake", "")

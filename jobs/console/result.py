@@ -7,7 +7,7 @@ from jobs.console.progress import seconds_made_once
 from jobs.console.severity import Severity
 
 _LEAST_ONCE_S = 1.0
-_LEAST_FOR_A_RATE = 1 << 20  # bytes: what is less takes no longer than the start does
+_LEAST_FOR_A_RATE = 1 << 20  # bytes: fewer take no longer than the start does
 
 
 class Result(NamedTuple):

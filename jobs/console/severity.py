@@ -25,7 +25,7 @@ class Severity(Enum):
     BEHIND = "behind", "blue", ExitCode.CLEAN
     # Bytes, units or entries are missing.
     GAP = "gap", "yellow", ExitCode.DAMAGE
-    # Bytes that are there cannot be what was written.
+    # Existing bytes cannot be those that were written.
     DAMAGE = "damage", "red", ExitCode.DAMAGE
     # Queues or index files do not say what the log says.
     CONTRADICTION = "contradiction", "magenta", ExitCode.MISMATCH
@@ -72,7 +72,7 @@ class Judged:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of the command: what was found, not whether its work was done."""
+        """The exit code of the command: by the findings, not by the work done."""
         return self.severity.exit_code
 
 

@@ -151,7 +151,7 @@ def extract(archive: Path, folder: Path) -> None:
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts or member.isdev():
                 raise TourError(f"{archive.name}: {member.name}: not a file below the archive's own directory")
-        # Python 3.11.4 brought the filter, which refuses links that lead out of the folder, too.
+        # Python 3.11.4 brought the filter, which also refuses links that lead out of the folder.
         filtered: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         tar.extractall(folder, **filtered)  # noqa: S202 - looked at above
 

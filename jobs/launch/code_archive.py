@@ -1,7 +1,7 @@
 """
 Our code for the workers of a cluster: one ZIP for `--py-files` that unpacks itself once on each machine.
 
-Spark gives every application a new directory, and numba does not cache what it compiles from a ZIP: each run would
+Spark gives every application a new directory, and numba does not cache functions from a ZIP: each run would
 compile everything again. So the ZIP holds two packages that are only doors: importing one unpacks the real code into a
 directory named after its content (see `code_unpacker`) and imports it from there, where the cache of the last run lies.
 """

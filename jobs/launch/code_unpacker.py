@@ -1,7 +1,7 @@
 """
 The worker's side of `code_archive`: unpack the code once, import it from there.
 
-It travels in the ZIP as `rocketmq_lake_shipped.code_unpacker`, beside `places`, and so imports nothing else of ours.
+It travels in the ZIP as `rocketmq_lake_shipped.code_unpacker`, next to `places`, and so imports nothing else of ours.
 """
 
 import importlib
@@ -36,7 +36,7 @@ def enter(package: str, loader: _ZipLoader, digest: str) -> None:
 
 
 def _unpack(payload: bytes, directory: Path) -> None:
-    """Make *directory* appear whole; of several workers at once one is first and the others take its copy."""
+    """Make *directory* appear whole; of several concurrent workers the first one wins and the others use its copy."""
     directory.parent.mkdir(exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=directory.parent))
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:

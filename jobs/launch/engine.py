@@ -83,7 +83,7 @@ def usable_cores(*, half: bool) -> int:
 def limit_of(verb: str, *, cores: int, is_remote: bool = False) -> int:
     """Return the bytes up to which *verb* is done sooner by one process than by Spark on so many cores."""
     rate = min(_RATES[verb], _REMOTE_RATE) if is_remote else _RATES[verb]
-    cores = max(cores, 2)  # on one core Spark is never faster, but it holds less in memory at once
+    cores = max(cores, 2)  # on one core Spark is never faster, but it holds less in memory
     return round(_START_SECONDS * rate * cores / (cores - 1))
 
 
@@ -98,7 +98,7 @@ def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False
     Return the engine for *size* bytes of a verb's work: the *asked* one, else the one that the rule gives.
 
     *half*: a broker runs on this machine, and half of the cores are its own. Where the rule gives Spark and Spark
-    cannot start, this process does the work: `Choice.lacking` says what is missing.
+    cannot start, this process does the work: `Choice.lacking` names the missing part.
     """
     usable = usable_cores(half=half)
     limit = limit_of(verb, cores=usable, is_remote=is_remote)

@@ -1,4 +1,4 @@
-"""Errors as one line for the user: which kinds are no bug of ours, and the part of their text that helps."""
+"""Errors as one line for the user: the kinds that are not bugs of ours, and the part of their text that helps."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """Name the errors that are no bug of ours; those of libraries only where the library was loaded at all."""
+    """Return the errors that are not bugs of ours; those of a library only if the library was loaded."""
     foreign = (
         ("pyspark.errors", "PySparkException"),
         ("py4j.protocol", "Py4JError"),
@@ -68,7 +68,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    """Return whether a call to the JVM found nobody there; a data node or a proxy that is away is another matter."""
+    """Return whether a call to the JVM failed because it is gone; an unreachable data node or proxy is different."""
     py4j = sys.modules.get("py4j.protocol")
     if py4j is None:
         return False
@@ -104,7 +104,7 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
     begun = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if not begun:
         return None
-    # Of several in a chain the last is what was raised; the others are its causes.
+    # The last one of a chain was raised; the others are its causes.
     raised = next((line for line in lines[begun[-1] + 1 :] if not line.startswith((" ", "\t"))), "")
     of_file = _FILE_ERROR.fullmatch(raised)
     if of_file:

@@ -70,7 +70,7 @@ def fetched(section: str, java_home: Path) -> tuple[Path, ...]:
 def _fetch(jars: Sequence[Jar], directory: Path, java_home: Path) -> None:
     print(f"rmq-lake: fetching {len(jars)} JARs, once …", file=sys.stderr, flush=True)  # noqa: T201  no click here
     directory.mkdir(parents=True, exist_ok=True)
-    # Whoever is killed leaves a directory that nobody looks at; of two at once each brings the same file into place.
+    # A killed process leaves a directory that is never read; two concurrent ones put the same files in place.
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=directory) as scratch:
         _run_ivy(jars, Path(scratch), java_home)
         for jar in jars:

@@ -1,4 +1,4 @@
-"""Find a Java that Spark 4 runs on, or say what is missing."""
+"""Find a Java that Spark 4 runs on, or name the missing part."""
 
 import os
 import re

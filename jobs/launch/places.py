@@ -1,7 +1,7 @@
 """
 Directories: the configuration that travels with the code, and the cache that all checkouts share.
 
-The cache is the user's, not the checkout's: what lies in it is named by version and content, so that a second clone or
+The cache is the user's, not the checkout's: its files are named by version and content, so that a second clone or
 an installed wheel finds it there. This module is also shipped to workers (see `code_archive`): it imports only the
 standard library.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PACKED = _PACKAGE / "_conf"
 
-# A wheel carries conf/ inside the package; in a checkout it is beside it.
+# A wheel carries conf/ inside the package; in a checkout it is next to it.
 CONF = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
 
 
@@ -34,7 +34,7 @@ def cache() -> Path:
         raise PermissionError(
             None, "belongs to another user; set RMQ_LAKE_CACHE to a directory of yours", str(fallback)
         )
-    print(f"rmq-lake: {wanted} cannot be written, using {fallback}", file=sys.stderr)  # noqa: T201  runs on workers, too
+    print(f"rmq-lake: {wanted} cannot be written, using {fallback}", file=sys.stderr)  # noqa: T201  also runs on workers
     return fallback
 
 

@@ -35,7 +35,7 @@ _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes long
 # What the JVM says whenever Spark starts it, and cannot be kept from saying; the second on Java 25.
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector", b"WARNING: package sun.security.action not in")
 
-# What a Python worker prints when it finds its task over: Spark had what it wanted (LIMIT), or gave the task up.
+# Printed by a Python worker whose task is over: Spark had enough rows (LIMIT), or cancelled the task.
 _TRACEBACK, _FRAME, _SOURCE = b"Traceback (most recent call last):", b'  File "', b"    "
 _NOBODY_READS = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
@@ -49,13 +49,13 @@ class _Jvm(NamedTuple):
 
 
 _jvms: list[_Jvm] = []  # one at most: pyspark keeps one gateway a process
-_starting: "list[Future[SparkSession]]" = []  # one at most, until somebody asks for the session
-_warming: list[threading.Thread] = []  # one at most, until somebody has work
+_starting: "list[Future[SparkSession]]" = []  # one at most, until the session is used
+_warming: list[threading.Thread] = []  # one at most, until there is work
 
 
 def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> None:
     """
-    Start the session beside what this process does next; `spark_session` waits for it.
+    Start the session in the background; `spark_session` waits for it.
 
     A JVM takes seconds, and so does importing what a run needs. *half* and *s3* are those of `spark_session`; *warm*
     names the module whose tasks will run.
@@ -75,8 +75,8 @@ def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> 
             session.set_exception(error)
 
     _starting.append(session)
-    Progress(Work(_STARTING))  # at once: what is imported meanwhile takes a second, too
-    threading.Thread(target=start, daemon=True).start()  # nobody who leaves before it is there waits for it
+    Progress(Work(_STARTING))  # immediately: the imports meanwhile also take a second
+    threading.Thread(target=start, daemon=True).start()  # a command that ends before does not wait for it
 
 
 def _warm_up(context: SparkContext, module: str) -> None:
@@ -136,7 +136,7 @@ def _ship_code() -> None:
 
 
 def _made_active(session: SparkSession) -> SparkSession:
-    """Make a session that another thread has made this one's, too: else its queries know none of its settings."""
+    """Make the session of another thread that of this one as well: else its queries have none of its settings."""
     SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
     return session
 
@@ -161,8 +161,8 @@ def close(*, succeeded: bool) -> None:
     """
     End the session as the command ends.
 
-    A local JVM ends by itself when our end of its standard input closes, and nobody waits for it; unless it is to leave
-    the class archive of later runs. Until then it serves whatever else this process runs. On a cluster the
+    A local JVM ends by itself when our end of its standard input closes, without a wait; unless it is to leave
+    the class archive of later runs. Until then it serves all other work of this process. On a cluster the
     application is informed that it is over.
     """
     if not _jvms or (_jvms[-1].is_local and (_jvms[-1].recording is None or not succeeded)):
@@ -231,7 +231,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     context = SparkContext(appName=app_name, gateway=gateway, conf=settings)
     # SQL's workers have no seed for hashes of texts, and no task of ours asks for one: without it all share workers.
     context.environment.pop("PYTHONHASHSEED", None)
-    # Spark's own handler talks to the JVM in the middle of whatever is being said to it; the JVM ends with us anyway.
+    # Spark's own handler talks to the JVM in the middle of other calls; the JVM ends with us anyway.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
     if not submitted.is_local:
@@ -255,9 +255,9 @@ def pass_on(reading: int) -> None:
 
 
 def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Leave out tracebacks of workers whose task nobody reads any more: a moment later, or in a later command."""
+    """Suppress tracebacks of cancelled tasks, which come a moment later or in a later command."""
     # Its last line alone says whether a traceback is of such a worker: until then its lines are held. A line that does
-    # not fit lets go of all that is held, for then it is somebody else's, and every line of it counts.
+    # not fit releases all held lines: they belong to another traceback, and every line of it counts.
     held: list[bytes] = []
     tracebacks = 0  # that have no end yet: workers share one stream, and their lines may mix
     for line in lines:

@@ -20,18 +20,18 @@ from jobs.launch.engine import cores
 from jobs.launch.java import SetupError, find_java_home
 from jobs.launch.places import CONF
 
-_MASTER_SECONDS = 5  # for a connection, where a firewall drops what it does not like
+_MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
 
 # Four attempts a task: plain local[*] gives one, and a Python worker that is killed would end the run.
 DEFAULT_MASTER = "local[*,4]"
 
 # A JVM that schedules what Python computes, for seconds: one collector thread, and code compiled fast, not well.
 _ONE_COLLECTOR, _COMPILED_FAST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
-# Of memory what it needs: a heap that grows (the JVM begins with a 64th of the machine's memory, and new objects walk
+# Little memory: a heap that grows (the JVM begins with a 64th of the machine's memory, and new objects walk
 # through a third of that once), and the class archive as it lies on disk: at another place every page that has an
 # address in it is a copy.
 _SMALL = ("-Xms64m", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
-# Those that a run without them would not be ours, whatever properties file the user brings.
+# Settings that every run needs, with any properties file of the user.
 _DELTA = (
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -41,7 +41,7 @@ _DELTA = (
 class Submission(NamedTuple):
     """How this process's JVM is to be started."""
 
-    arguments: tuple[str, ...]  # spark-submit's, without what it submits
+    arguments: tuple[str, ...]  # of spark-submit, without the program
     environment: Mapping[str, str]
     is_local: bool
     recording: Recording | None  # of the class archive, to be ended with the JVM
@@ -83,7 +83,7 @@ def submission(spark_options: Sequence[str], use: JvmUse = _SCHEDULES) -> Submis
         flags, recording = _jvm_flags(java_home, spark_home, record=use.records_classes)
         flags += [] if use.lasts else [_COMPILED_FAST]
         environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))
-        # Each of a JVM's many threads would keep what it has freed of large columns to itself; YARN sets it, too.
+        # Each of a JVM's many threads would keep what it has freed of large columns to itself; YARN also sets it.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # nothing listens outside

@@ -189,7 +189,7 @@ class _Contents:
         yield from self._chains(max(rows, key=lambda row: (row["is_complete"], row["index_file"])))
 
     def _chains(self, header: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield the lengths of the chains of one index file, beside those that an even hash would give."""
+        """Yield the lengths of the chains of one index file, next to those that an even hash would give."""
         slots = np.zeros(header["hash_slots"], np.int32)
         for batch in self._batches(INDEX_ENTRIES, ("index_file", "slot")):
             own = batch.filter(pc.equal(batch["index_file"], header["index_file"]))["slot"].to_numpy()

@@ -59,10 +59,10 @@ def storage_of(location: str, options: Mapping[str, str] | None = None, care: Ca
     if is_local(location):
         return LocalStorage(care)
     if scheme_of(location) == HDFS:
-        from jobs.storage.hdfs import HdfsStorage, name_nodes  # who reads no HDFS does not wait for http.client
+        from jobs.storage.hdfs import HdfsStorage, name_nodes  # lazy import: urllib is slow to load
 
         return HdfsStorage(name_nodes(location, options or {}))
-    from jobs.storage.s3 import azure_storage, s3_storage  # nor for the rules of object stores who reads none
+    from jobs.storage.s3 import azure_storage, s3_storage  # lazy import: compiles expressions
 
     if scheme_of(location) in AZURE_SCHEMES:
         return azure_storage(location, tuple(sorted((options or {}).items())))

@@ -2,8 +2,8 @@
 The file system of this machine, straight from the operating system.
 
 `pread` gives an error with an offset where a mapping would kill the process. Beside a broker, reading leaves the page
-cache as it was, and keeps to a rate. Linux does the former itself since 6.14; before, we look what is cached, and drop
-the rest.
+cache as it was, and keeps to a rate. Linux does the former itself since 6.14; before, pages are checked, and
+those that were not cached are dropped.
 """
 
 import errno
@@ -28,7 +28,7 @@ from rmq_formats.layout import Buffer
 
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
 _PAGE = 4096
-_CAREFUL_BLOCK = 1 << 18  # read at once with care; one that ends in cached pages is not dropped
+_CAREFUL_BLOCK = 1 << 18  # of one read with care; one that ends in cached pages is not dropped
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # to open a pipe would else wait for who writes into it
 _DONTCACHE = 0x80  # RWF_DONTCACHE: the kernel drops the pages that a read brings, and no others
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
@@ -38,12 +38,12 @@ _NICENESS = 10
 
 
 class Care(NamedTuple):
-    """How to read beside a broker: pages that nobody had cached are dropped, and the speed is limited."""
+    """How to read next to a broker: pages that were not cached before are dropped, and the speed is limited."""
 
     max_rate: int | None = None  # bytes a second
 
     def shared_by(self, processes: int) -> Self:
-        """Return the share of each of so many processes that read at once."""
+        """Return the share of each of so many concurrent processes."""
         return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
 
 
@@ -78,7 +78,7 @@ def step_back() -> None:
 
 
 class LocalReader(Reader):
-    """A descriptor, read by position; with care, pages that nobody had cached are dropped again."""
+    """A descriptor, read by position; with care, pages that were not cached before are dropped."""
 
     def __init__(self, descriptor: int, path: str, care: Care | None = None) -> None:
         self._descriptor = descriptor
@@ -115,7 +115,7 @@ class LocalReader(Reader):
             except (OSError, NotImplementedError):  # another failure shows itself again below
                 self._kernel_drops = False
         # The kernel drops pages in groups of up to megabytes: it must not be asked where cached ones may be among them.
-        # The last page is asked for first: asking starts to read what is not there, which would soon count as cached.
+        # The last page is asked for first: asking starts to read missing pages, which would soon count as cached.
         ends_cached = self._cached(position + buffer.nbytes - 1, buffer[-1:]) > 0
         cached = self._cached(position, buffer)
         filled = cached + self._fill(position + cached, buffer[cached:])
@@ -204,7 +204,7 @@ class LocalStorage(Storage):
                 raise OSError(errno.EINVAL, "is no regular file", path)
             if self.care is not None:
                 step_back()
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nobody would drop pages that are read ahead
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # pages that are read ahead would stay
             yield LocalReader(descriptor, path, self.care)
         finally:
             os.close(descriptor)
@@ -255,7 +255,7 @@ def _check_link(link_owner: int, target_owner: int, path: str) -> None:
 
 
 def _opened(path: str) -> int:
-    """Return a descriptor of a file; what a link leads to is looked at once it is open, so that nobody exchanges it."""
+    """Return a descriptor of a file; the target of a link is checked after opening, so that it cannot be exchanged."""
     try:
         return os.open(path, _READ_ONLY | os.O_NOFOLLOW)
     except OSError as error:
@@ -299,12 +299,12 @@ def start_flush(descriptor: int, position: int, size: int) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """Make the names in a directory durable; what lies in its place is refused, for a pipe would wait for ever."""
+    """Make the names in a directory durable; anything else is refused, for a pipe would block forever."""
     _flush(path, os.O_DIRECTORY)
 
 
 def flush_file(path: Path) -> None:
-    """Make the bytes of a file durable that somebody else has written."""
+    """Make the bytes of a file durable that another process has written."""
     _flush(path, os.O_CLOEXEC)
 
 

@@ -61,7 +61,7 @@ class Storage(Protocol):
         """
         Write a new file durably, in full or not at all.
 
-        `FileExistsError` when there is one already, whatever the storage; of two that write one name at the same
+        `FileExistsError` when there is one already, on every storage; of two that write one name at the same
         moment, only a local file system stops the second. A storage that is only read raises another `OSError`.
         """
 

@@ -28,7 +28,7 @@ _PAUSES_S = (0.1, 0.5, 1, 2, 4)
 _PASSING = re.compile(
     r"AWS Error (INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION)|"
     r"HTTP status 5\d\d|curlCode|response body error|Azure Error: \[\w*\] 5\d\d|Fail to get a new connection|"
-    r"Azure Error: \[Lease\w+\]"  # somebody deletes the object at this moment: pyarrow takes a lease for that
+    r"Azure Error: \[Lease\w+\]"  # the object is being deleted: pyarrow takes a lease for that
 )
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_CLIENT_TOKEN|"
@@ -216,7 +216,7 @@ class S3Settings(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Read the Hadoop settings; what is absent is left to the client's own defaults."""
+        """Read the Hadoop settings; the client has defaults for absent ones."""
         endpoint = options.get("fs.s3a.endpoint")
         ssl = options.get("fs.s3a.connection.ssl.enabled", "true").lower() == "true"
         return cls(

@@ -32,11 +32,11 @@ class Scratch:
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    advice: str = _NOT_SHARED  # for whoever does not see the directory
+    advice: str = _NOT_SHARED  # for a worker that does not see the directory
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Open a new file for writing; nothing is flushed to disk, for nobody reads it after a crash."""
+        """Open a new file for writing; nothing is flushed to disk, for it is not read after a crash."""
         location = join(self.location, name)
         if is_local(location):
             with room_for(location), self._open_new(location) as file:
@@ -84,7 +84,7 @@ def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]
 
 
 def _remove(scratch: Scratch) -> None:
-    """Remove a directory; what a task that nobody waits for still writes there must not fail the run."""
+    """Remove a directory; a cancelled task that still writes there must not fail the run."""
     if is_local(scratch.location):
         shutil.rmtree(local_path(scratch.location), ignore_errors=True)
         return

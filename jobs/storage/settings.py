@@ -76,7 +76,7 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
         is_any = any(path.exists() for path, _ in files)
     if not is_any:
         return {}
-    from configparser import ConfigParser  # nobody pays for its import who has no such files
+    from configparser import ConfigParser  # lazy import: most users have no such files
     from configparser import Error as ConfigError
 
     found: dict[str, str] = {}
@@ -108,7 +108,7 @@ _OF_AZURE = {
 
 
 def azure_settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the settings of the environment under Hadoop's names, for whatever account."""
+    """Return the settings of the environment under Hadoop's names, for any account."""
     return given_in(environment, _OF_AZURE)
 
 
@@ -152,7 +152,7 @@ def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, 
     """Return the same settings under the names that `deltalake` knows; its puts are conditional."""
     settings = AzureSettings.of(location, options)
     if settings.endpoint and settings.account == _AZURITE:
-        # It lists a log from its beginning whatever is asked; `deltalake` knows that, and its address from here alone.
+        # It always lists a log from its beginning; `deltalake` knows that, and its address from here alone.
         os.environ["AZURITE_BLOB_STORAGE_URL"] = settings.endpoint
     endpoint = f"{settings.endpoint}/{settings.account}" if settings.endpoint else None
     named = {

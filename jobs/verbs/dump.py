@@ -1,4 +1,4 @@
-"""`dump`: what is in this file? Any single file of a store, each line with its offset, and how the file ends."""
+"""`dump`: the contents of any single file of a store, each line with its offset, and how the file ends."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`inspect`: what is in this store, whether it is well, who wrote it, and what to run next."""
+"""`inspect`: the contents and the health of a store, its release, and the command to run next."""
 
 if __name__ == "inspect":  # `spark-submit jobs/verbs/….py`: Python takes this file for the module of its library
     raise SystemExit("rmq-lake: a verb's file is no program: spark-submit jobs/main.py VERB …")
@@ -40,6 +40,6 @@ def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     conf = place.conf()
     with closing(LateProgress("walking the log")) as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
-    # Only the progress line asks for --quiet: the report is what was asked for.
+    # Only the progress line asks for --quiet: the report is the answer.
     replace(answer, quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))
     return worst(problem.severity.exit_code for problem in report.problems)

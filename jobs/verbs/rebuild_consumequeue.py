@@ -1,4 +1,4 @@
-"""`rebuild-consumequeue`: queues written again from a store's log, and put in place if asked."""
+"""`rebuild-consumequeue`: queues rebuilt from a store's log, and put in place if asked."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -126,7 +126,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
 
 def _refuse_for_database(store: str, out: Path, how: RebuildForm) -> None:
-    """Refuse at once options that no database can be made with."""
+    """Refuse options with which no database can be made."""
     if how.lost_only:
         raise click.UsageError("--lost-only keeps files that are right; a database is made as one: leave it out")
     if how.wants_install:
@@ -140,7 +140,7 @@ def _refuse_for_database(store: str, out: Path, how: RebuildForm) -> None:
 
 
 def _placing(store: str, made: Path) -> Iterator[str]:
-    """Yield the commands that put a database in place: the old folder stays beside it."""
+    """Yield the commands that put a database in place: the old folder stays next to it."""
     root = Path(local_path(store)) if is_local(store) else Path("STORE")
     place, old, owner = root / made.name, root / f"{made.name}.replaced", root
     if place.exists():

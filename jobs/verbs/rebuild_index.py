@@ -1,4 +1,4 @@
-"""`rebuild-index`: index files written again from a store's log, and put in place if asked."""
+"""`rebuild-index`: index files rebuilt from a store's log, and put in place if asked."""
 
 from collections.abc import Iterator
 from pathlib import Path
