@@ -1,7 +1,7 @@
 """
 Which release wrote a store, by the marks that it left in the store's own bytes.
 
-A mark is something that only some releases do: it says what was seen, where, and which values of one switch of
+A mark is something that only some releases do: it names the trace, its place, and which values of one switch of
 `release.SWITCHES` that allows. Marks narrow down the published releases; where one allows none of those that the marks
 before it in the log leave, another release has taken over there: a store is a row of eras.
 """
@@ -73,10 +73,10 @@ class Era(NamedTuple):
 
 def detect_eras(marks: Iterable[Mark]) -> tuple[Era, ...]:
     """
-    Return the eras of a store; one era of every release where there is no mark.
+    Return the eras of a store; one era of every release if no mark is found.
 
     An era begins no later than at its first offset: between the last mark of one and the first of the next nothing is
-    known. What is no record's mark (a checkpoint, a file) was left by the last writer.
+    known. A mark that is not of a record (a checkpoint, a file) was left by the last writer.
     """
     ordered = sorted(marks, key=lambda mark: (mark.offset is None, mark.offset or 0))
     eras = [Era(0, PUBLISHED, ())]

@@ -163,7 +163,7 @@ def _value_at(steps: Mapping[str, int | Enum], version: Version) -> Any:  # noqa
     return value
 
 
-# Line → its last patch. A store may also come from somebody's own build, or from a preview.
+# Line → its last patch. A store may also come from a custom build, or from a preview.
 _LINES = {
     "4.0": 0, "4.1": 0, "4.2": 0, "4.3": 2, "4.4": 0, "4.5": 2, "4.6": 1, "4.7": 1, "4.8": 0, "4.9": 8,
     "5.0": 0, "5.1": 4, "5.2": 0, "5.3": 3, "5.4": 0, "5.5": 1,

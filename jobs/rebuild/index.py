@@ -2,7 +2,7 @@
 Write a store's index files again: all of them, or those that are lost among others.
 
 The story: learn the geometry and the rules, bring the keys into one row, recompute the survivors if any are to be kept,
-plan what is missing, let one task build each file, see every file from here, and write the manifest last.
+plan the missing files, let one task build each file, see every file from here, and write the manifest last.
 """
 
 import json
@@ -65,9 +65,7 @@ class RebuildIndexRequest(StoreRequest):
     wanted: Wanted = NOTHING_WANTED
     lost_only: bool = False
     broker_runs: bool = False
-    proven_only: bool = (
-        False  # each file by itself: what is not proven wrong stays, what is not proven right is not made
-    )
+    proven_only: bool = False  # each file by itself: one not proven wrong stays, one not proven right is not made
     accepted: frozenset[str] = frozenset()  # names of files that a user has decided: the log is right
 
 
@@ -402,7 +400,7 @@ def _is_proven(plan: Planned, store: Store, proof: _Proof) -> bool:
 
 
 def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:
-    """Return whether the files beside a gap are right, or a wrong one is in it, with which the new one is compared."""
+    """Return whether the files next to a gap are right, or a wrong one is in it, with which the new one is compared."""
     before, following = kept[max(plan.after, 0) : plan.after + 1], kept[plan.after + 1 : plan.after + 2]
     names = [one.real.name for one in (*before, *following)]
     low, high = before[0].real.name if before else "", following[0].real.name if following else "~"

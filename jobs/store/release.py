@@ -1,11 +1,11 @@
 """
 Which release wrote a store, as its user says or as its own bytes show: the one detector that every verb asks.
 
-It looks at the names of files, at checkpoint and abort, and at the first records of some segments, uncompiled: whoever
-answers in a fraction of a second asks it, too. A verb that has seen more adds its marks (`Marks`). What only index
-files show, whoever compares them with the log finds out (`jobs.products.index.eras`).
+It looks at the names of files, at checkpoint and abort, and at the first records of some segments, uncompiled, so
+that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks (`Marks`).
+Marks that only index files show need a comparison with the log (`jobs.products.index.eras`).
 
-Few stores show one release: they show a range, and that is what is said. Where releases of the range differ in
+Few stores show one release: they show a range, and that is reported. Where releases of the range differ in
 something that matters, the newest one is assumed, and called an assumption.
 """
 
@@ -45,7 +45,7 @@ from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 RELEASE = "release"  # in `detail` of a row of `runs`: by whose rules the end of the log was read
-_BLOCK = 1 << 18  # read at once of a segment
+_BLOCK = 1 << 18  # of a segment, read in one piece
 _DAMAGE_SKIPPED = 4 << 20  # at most, before the next record of a segment is not looked for any more
 _ABORT_READ = 64
 _TAGS_LOOKED_UP = 3
@@ -233,7 +233,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     """
     Return the marks in the first records of a segment.
 
-    A process that follows a store asks again and again: of files that nobody writes to any more, the answer is kept.
+    A process that follows a store asks again and again: of files that are complete, the answer is kept.
     """
     is_sealed = segment not in store.segments[-2:]
     identity = _identity(segment, records) if is_sealed else None
@@ -243,7 +243,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     try:
         for record in islice(_records(store, segment), records):
             own.see(record)
-    except OSError:  # what was read so far counts, this time
+    except OSError:  # the part read so far counts, this time
         return own.kept
     if identity and identity == _identity(segment, records):
         if len(_remembered) >= _MOST_REMEMBERED:

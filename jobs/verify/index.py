@@ -3,7 +3,7 @@ A store's index files, compared with its log.
 
 A file that an undisturbed broker would not have written, but that a restart, an expiry or a copy in flight explains, is
 named in a note: it was recomputed as that explanation demands, and is equal. Findings are what nothing explains, what
-is damaged, and what is missing. Entries of messages that the log has lost are consequences of the log's damage.
+is damaged, or is missing. Entries of messages that the log has lost are consequences of the log's damage.
 """
 
 import re
@@ -63,7 +63,7 @@ _CAUSES = {
 }
 
 
-def verify_index(  # noqa: PLR0913, PLR0917 - the log, what is wanted, and what is known of it
+def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the check of it
     workers: Workers,
     store: Store,
     wanted: Wanted,
@@ -338,7 +338,7 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
 
 
 def _notes_on_rocksdb(store: Store) -> Iterator[str]:
-    """Say whether there is an index in RocksDB beside the files: its keys tell, the folder is in every newer store."""
+    """Say whether there is an index in RocksDB next to the files: its keys tell, the folder is in every newer store."""
     for file in store.other_files:
         is_candidate = file.about.path.startswith("rocksdbstore/") and file.size
         if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):

@@ -70,7 +70,7 @@ _ROLLBACK = int(TransactionType.ROLLBACK)
 _HASH = ord(TOPIC_SEPARATOR)
 _TAG = ord(TAG_MARK)
 _SPACE = ord(KEY_SEPARATOR)
-# Names of properties as integers, which are compared at once.
+# Names of properties as integers, which are compared in one step.
 _SHORT, _LONG = np.dtype(">u4"), np.dtype(">i8")
 _KEYS, _TAGS = (int(np.frombuffer(name.encode(), _SHORT)[0]) for name in (KEYS, TAGS))
 _UNIQ_KEY = int(np.frombuffer(UNIQ_KEY.encode(), _LONG)[0])
@@ -170,9 +170,9 @@ class FileBuilder:
         previous: IndexHeader | None = None,
     ) -> None:
         """
-        Begin after the file whose header is *previous*; what is not positive in it is not handed on.
+        Begin after the file whose header is *previous*; values in it that are not positive are ignored.
 
-        Without *write* nothing is written: entries become what they are in the file, in place.
+        Without *write* nothing is written: packed keys become entries in place.
         """
         offset = max(previous.end_physical_offset, 0) if previous else 0
         time = max(previous.end_timestamp, 0) if previous else 0
@@ -254,10 +254,10 @@ class FileBuilder:
 @helper
 def _load_slots(entries: Bytes, start: int, end: int, slots: Sizes) -> int:
     """
-    Write the slot of each entry where the number of its previous entry will be; return a sum of what is in them.
+    Write the slot of each entry where the number of its previous entry will be; return the sum of their values.
 
     Slots are at random places of 20 MB. Chained one by one, each entry waits for its slot; loaded some hundred at a
-    time, all of them wait together. The sum is of no use, but loads of values that nobody uses are left out.
+    time, all of them wait together. The sum is of no use, but the compiler omits loads of unused values.
     """
     loaded = 0
     for at in range(start, end, _ENTRY_SIZE):

@@ -1,8 +1,7 @@
 """
 The comparison of two index files: the first difference of each field, and its kind.
 
-The expected file is not kept anywhere: whoever builds it hands over its blocks, and each is compared with what is there
-at its place.
+The expected file is not kept anywhere: its builder passes its blocks, and each is compared with the bytes at its place.
 """
 
 from enum import StrEnum, unique
@@ -43,7 +42,7 @@ class Comparison:
     """Takes the blocks of the expected file and remembers how the real one differs."""
 
     def __init__(self, geometry: Geometry, read: Read) -> None:
-        """Compare with the file that `read(position, length)` gives; what it lacks counts as zeros, as when mapped."""
+        """Compare with the file that `read(position, length)` gives; bytes after its end are zeros, as when mapped."""
         self.first: dict[Part, Difference] = {}
         self.header: list[Difference] = []
         self.counts = dict.fromkeys(Part, 0)  # differing header fields, slots, entries

@@ -1,7 +1,7 @@
 """
 How a broker writes an index file: one put after the other. The readable truth that the compiled build is held to.
 
-Two details decide bytes that nobody expects: a new file begins with the end of the previous one as its begin, so
+Two details decide bytes unexpectedly: a new file begins with the end of the previous one as its begin, so
 that its first entry counts seconds from there; and the roll comes before any look at the message, so that a message
 without keys may create a file.
 """

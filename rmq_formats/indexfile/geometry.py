@@ -140,7 +140,7 @@ def fits_geometry(reader: IndexReader) -> bool:
     """
     Return whether entries hang in the slots that the reader's geometry gives them.
 
-    Most of the newest or most of the first ones: a damaged file has its geometry, too. A file without entries fits any.
+    Most of the newest or most of the first ones: a damaged file also has its geometry. A file without entries fits any.
     """
     count = reader.header.entry_count
     if count > reader.geometry.capacity:

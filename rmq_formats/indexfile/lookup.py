@@ -2,7 +2,7 @@
 How a broker finds a key in its index files, on file bytes.
 
 A file is given as `read(position, length)`, so that 420 MB are not read to follow one chain. Only hashes are compared:
-what is found are places in the log that may hold the key. A chain runs from new to old; one that runs in a circle,
+the results are places in the log that may hold the key. A chain runs from new to old; one that runs in a circle,
 which keeps a broker busy for ever, ends here with a word about it.
 """
 
@@ -106,13 +106,13 @@ class IndexReader:
         found: list[int] = []
         try:
             for hop in islice(self.hits(text, begin, end), limit):
-                found.append(hop.entry.physical_offset)  # noqa: PERF401 - what was found stays when the chain is broken
+                found.append(hop.entry.physical_offset)  # noqa: PERF401 - entries found stay when the chain is broken
         except CorruptData as damage:
             return Selection(found, (damage,))
         return Selection(found)
 
     def _bytes(self, position: int, length: int) -> bytes:
-        # A broker maps the file at its configured size: what is missing reads as zeros.
+        # A broker maps the file at its configured size: missing bytes read as zeros.
         data = bytes(self._read(position, length))
         return data + bytes(length - len(data))
 
@@ -121,7 +121,7 @@ def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit:
     """
     Return the offsets of messages that may have the hashed *text*, as `IndexService#queryOffset` collects them.
 
-    *files* come newest first; the places of each are newest first, too. A broker's own *limit* is never above 64.
+    *files* come newest first; the places of each are newest first as well. A broker's own *limit* is never above 64.
     """
     found: list[int] = []
     damage: list[CorruptData] = []

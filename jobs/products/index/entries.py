@@ -188,7 +188,7 @@ class _FileWriter:
         self._known_until = work.known_until
         self._messages = LakeMessages(output.lake, output.naming.store_id)
         self._is_whole = True  # every entry of the file is known
-        self._found: NDArray[np.bool_] | None = None  # while rows are made again: those that are there
+        self._found: NDArray[np.bool_] | None = None  # while lost rows are rebuilt: those that are there
 
     def run(self) -> EntryRows:
         # Only a full file is hashed, and a full one is too large to be kept in memory for that.
@@ -219,7 +219,7 @@ class _FileWriter:
         """
         Begin where the last run ended: with its slots, kept or from the lake; a hashed file needs all entries.
 
-        Rows that another engine has deleted are made again. Where that cannot be, the next entries are chained to those
+        Rows that another engine has deleted are rebuilt. Where that cannot be, the next entries are chained to those
         that are left, and the file gets no hash.
         """
         work, output = self._work, self._output

@@ -2,7 +2,7 @@
 Which releases wrote a store's index files, as the files themselves show.
 
 Four eras differ in an index file's bytes. Which keys a file holds tells the property parser and whether tags are
-indexed; its `hash_slot_count` beside the number of slots in use tells how slots were counted. A file that no era wrote
+indexed; its `hash_slot_count` next to the number of slots in use tells how slots were counted. A file that no era wrote
 alone was begun by one release and continued by another: the first message of the newer one is the switch.
 """
 

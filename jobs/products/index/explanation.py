@@ -2,7 +2,7 @@
 Every index file of a store, recomputed from the log and explained.
 
 A file is either what an undisturbed broker writes, or it differs in a way that has a name: then it is recomputed as
-that way demands, and equality is the proof. Only what has no name is a contradiction.
+that way demands, and equality is the proof. Only a file without such a name is a contradiction.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -134,7 +134,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     doubtful: Callable[[], Iterable[tuple[int, int]]] = tuple,
     collector: LogCollector[C] | None = None,
 ) -> Explanation:
-    """Recompute every file and say what it is; *doubtful* ranges of the log, known once it is read, prove nothing."""
+    """Recompute and judge every file; *doubtful* ranges of the log, known once it is read, prove nothing."""
     store = log.store
     refused = {file.name: refusal(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
@@ -176,7 +176,7 @@ def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str | None]
     zone = detect_zone((one.real.name, one.real.header.begin_timestamp) for one in explained)
     in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].real.header.begin_physical_offset)
     # Of the files up to `number`, in the order of their messages, none has the name of a later one as soon as
-    # `last_named` is no greater: they can have been exchanged among themselves alone, and are judged as one block.
+    # `last_named` is not greater: they can have been exchanged among themselves alone, and are judged as one block.
     first = 0
     last_named = 0
     for number, (named, _) in enumerate(in_order):
@@ -220,7 +220,7 @@ def _is_blank(real: RealFile, store: Store) -> bool:
 
 
 def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
-    """Yield keys that no file has before the one that follows them; beside a damaged file nobody can say."""
+    """Yield keys that no file has before the one that follows them; next to a damaged file that is unknown."""
     end = 0
     known = True
     placed = [(one.survivor.start, one.survivor.end) for one in files if one.survivor is not None]
@@ -302,7 +302,7 @@ def _other_slots(real: RealFile, recipe: IndexRecipe) -> int | None:
 def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
     if survivor.relation is Relation.REPEATED:
         entries = counted(survivor.real.header.entry_count, "entry")
-        return Verdict.REPEATED, f"all its {entries} are in a file before it, too"
+        return Verdict.REPEATED, f"all its {entries} are also in a file before it"
     lost = f"{survivor.lost} entries are of messages"
     if survivor.lost and _is_taken_back(survivor, row):
         return Verdict.TAKEN_BACK, f"{lost} that a promotion took back; the others are equal"
@@ -320,7 +320,7 @@ def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa:
         return Verdict.AHEAD, f"{survivor.tail} entries are of messages that the log does not hold"
     if survivor.repeats:
         numbers = ", ".join(str(seam.entry) for seam in survivor.repeats)
-        return Verdict.RESTARTED, f"what was indexed before goes on at entry {numbers} once more"
+        return Verdict.RESTARTED, f"keys that it has already are indexed once more from entry {numbers} on"
     if survivor.relation is Relation.RESTARTED:
         offset = survivor.real.header.begin_physical_offset
         return Verdict.RESTARTED, f"continued from offset {offset}, that message included"

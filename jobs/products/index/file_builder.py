@@ -38,7 +38,7 @@ Write = Callable[[int, Buffer], object]
 # The number of the first of some entries, the entries, and the keys that they were, where the log has these.
 Note = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 HASHED_AT_ONCE = 8 << 20
-HASHED_NEAR = 1 << 18  # of a file in memory: what is larger is copied farther than the processor's cache
+HASHED_NEAR = 1 << 18  # of a file in memory: larger blocks are copied farther than the processor's cache
 
 
 class RealFile(NamedTuple):
@@ -165,7 +165,7 @@ def _build_local(work: ToBuild, directory: Path, begun_in: Path) -> BuiltFile:
         os.ftruncate(descriptor, size)
         digest = sha256_of(attempt)
         os.fsync(descriptor)
-        # After the last write: whoever sees the same size and time of change later need not read the file again.
+        # After the last write: a file with the same size and time of change need not be read once more.
         place = _place(os.fstat(descriptor))
         attempt.rename(directory / work.name)
     finally:
@@ -215,7 +215,7 @@ class Compared(NamedTuple):
     zeroed: int
     slots_in_use: int  # in the real file
     beyond: int  # bytes that are not zero after the last entry of the real file
-    is_changing: bool = False  # the real file's header is not what it was before: a broker writes to it
+    is_changing: bool = False  # the real file's header has changed meanwhile: a broker writes to it
 
     @property
     def is_equal(self) -> bool:

@@ -1,7 +1,7 @@
 """
 The slots of the open index file, which a process that follows a store keeps from step to step.
 
-New entries are chained to those before them in their slots. Without what is kept here, each step reads all entries of
+New entries are chained to those before them in their slots. Without these slots, each step reads all entries of
 the file from the lake for that, and takes longer with every message until the file is full.
 """
 
@@ -48,6 +48,6 @@ def keep(file: OpenFile, slots: NDArray[np.int32]) -> None:
 
 
 def take(file: OpenFile) -> NDArray[np.int32] | None:
-    """Return the slots of a file that is as it was when they were kept; whoever takes them may change them."""
+    """Return the slots of a file that is as it was when they were kept; the caller may change them."""
     kept = _kept.get()
     return None if kept is None else kept.pop(file, None)

@@ -3,7 +3,7 @@ The keys of a log as one long row.
 
 Each range of the log gives a run of the row. Their counts, summed up, say where in the row each run begins, and
 so which keys an index file holds: nothing is sorted and nothing is shuffled. The place of a message in the row is found
-in the same pass, for the messages that somebody asks about.
+in the same pass, for the messages whose places are asked for.
 
 The keys of each range go to a scratch file, 20 bytes each; where rows are made of them, their texts go to another.
 """
@@ -66,11 +66,11 @@ class RangeKeys(NamedTuple):
     last_record: int | None  # physical offset of the last record, with keys or without
     last_keyed: int | None  # of the last one with keys
     places: dict[int, KeyPlace]  # of the messages asked about; in this run's own numbers
-    damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
+    damaged: tuple[tuple[int, int], ...]  # from and to of bytes that do not form a record
 
     @property
     def damage(self) -> int:
-        """How many bytes are no record."""
+        """How many bytes do not form a record."""
         return sum(end - start for start, end in self.damaged)
 
 
@@ -165,7 +165,7 @@ class KeyRow:
 
     @property
     def damage(self) -> int:
-        """How many bytes of the log are no record and never will be."""
+        """How many bytes of the log are damaged."""
         return sum(span.damage for span in self.spans)
 
     @cached_property
@@ -232,7 +232,7 @@ def _keys_of(source: ScratchKeys, page: RowPart) -> list[Key]:
     return [Key(*key) for block in source.blocks(page) for key in block.keys.tolist()]
 
 
-def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and what is asked of the pass
+def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and the extras of the pass
     workers: Workers,
     log: ListedLog,
     rules: Rules,

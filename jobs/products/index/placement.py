@@ -3,7 +3,7 @@ Which keys of the row each index file holds: arithmetic, and nothing else.
 
 An uninterrupted broker cuts the row into files of the same number of keys. Where some of its files survive, each gap is
 cut from the end of the file before it, and must come out at the beginning of the file after it; if it does not, a
-restart lies in between, and what is left over becomes a partial file.
+restart lies in between, and the keys left over become a partial file.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """
 By which numbers and rules index files are built, and how each of them is known: given, detected or assumed.
 
-Nothing is guessed where a guess would change bytes: then `UndecidedError` says what has to be given.
+Raises `UndecidedError` rather than guess a value that changes bytes of files.
 """
 
 from collections.abc import Iterator, Sequence

@@ -69,7 +69,7 @@ class Survivor:
     real: RealFile
     start: int
     relation: Relation
-    previous: IndexHeader | None  # what it was made after, as its first entry tells
+    previous: IndexHeader | None  # the end of the file before it, as its first entry shows
     head: int  # leading entries of messages before the log
     tail: int  # last entries of messages that the log does not hold yet
     begins: KeyPlace | None
@@ -77,7 +77,7 @@ class Survivor:
 
     @property
     def _runs(self) -> list[tuple[Seam, int]]:
-        """Its runs of entries, each with the number of the entry after it; head and tail are no part of them."""
+        """Its runs of entries, each with the number of the entry after it; without head and tail."""
         begins = [Seam(self.head + 1, max(self.start, 0)), *self.seams]
         ends = [*(seam.entry for seam in self.seams), self.real.header.entry_count - self.tail + 1]
         return list(zip(begins, ends, strict=True))
@@ -164,7 +164,7 @@ def taken_back(
     Return from and to of messages that index files name and a promotion took back; *takeovers* are where epochs begin.
 
     A replica that returns cuts its log where the new master begins, but never its index files: they keep entries of
-    what was cut off, and lack messages of the new master that have offsets before the last of those.
+    the part that was cut off, and lack messages of the new master that have offsets before the last of those.
     """
     found = []
     for takeover in takeovers:
@@ -230,7 +230,7 @@ class _Run(NamedTuple):
     """Files up to number *end* that have keys of earlier ones."""
 
     end: int
-    is_explained: bool = False  # by a start that found the newest file empty; else somebody has copied them
+    is_explained: bool = False  # by a start that found the newest file empty; else they are copies
 
 
 class Placing:
@@ -260,7 +260,7 @@ class Placing:
 
     def _is_repeated(self, found: Survivor, before: Survivor, placed: Sequence[Survivor]) -> bool:
         """
-        Return whether an earlier file has all keys of a file: somebody has copied it, or a start found an empty file.
+        Return whether an earlier file has all keys of a file: it is a copy, or a start found an empty file.
 
         Any other start indexes no message again that is before the last one of the newest file: a broker skips what has
         a lower offset than that file's end.
@@ -279,7 +279,7 @@ class Placing:
 
         A broker that is killed before the first entry of a new file leaves zeros. These name no message that the index
         ends with, so that the start skips none: it fills that file, and the next ones, with all messages that it walks
-        over, from the first one of a log file on. Files that somebody copied do not go on past the end of those that
+        over, from the first one of a log file on. Copied files do not go on past the end of those that
         were there, and may have names from before the message that filled the last of those.
         """
         ended = before.real.header

@@ -69,7 +69,7 @@ def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: S
 
 
 def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: StoreOf, tmp_path: Path) -> None:
-    """Nothing in the log tells the two releases apart, and nobody names them."""
+    """Nothing in the log tells the two releases apart, and no option names them."""
     whole, store = golden("up533-540"), tmp_path / "store"
     (store / "index").mkdir(parents=True)
     files = sorted((whole / "index").iterdir())
@@ -129,7 +129,7 @@ def test_files_follow_the_newest_one_that_is_full_once_it_is_continued(golden: S
 
 
 def test_keys_of_a_deleted_record_with_a_wrong_body_are_kept(golden: StoreOf, tmp_path: Path) -> None:
-    """It is no row of `messages`, but the broker has indexed it."""
+    """It has no row in `messages`, but the broker has indexed it."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     shutil.rmtree(store / "index")
     first = segments_of(store)[0]
@@ -182,7 +182,7 @@ def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker:
 def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_file(
     golden: StoreOf, tmp_path: Path
 ) -> None:
-    """The log does not give their keys back; what the broker wrote of them is kept, without key and topic."""
+    """The log has lost their keys; the broker's entries are kept, without key and topic."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     (_, _, _, offset, _, _) = real_entries(store)[30]
     segment = max(path for path in segments_of(store) if int(path.name) <= offset)

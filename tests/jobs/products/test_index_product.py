@@ -1,4 +1,4 @@
-"""The index in the lake: the broker's own files, run after run, whatever the runs."""
+"""The index in the lake: the broker's own files, in any number of runs."""
 
 import hashlib
 import json

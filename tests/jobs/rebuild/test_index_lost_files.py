@@ -1,4 +1,4 @@
-"""Lost index files: whatever is missing comes back, byte for byte."""
+"""Lost index files are rebuilt byte for byte."""
 
 import random
 from collections.abc import Iterator

@@ -176,7 +176,7 @@ def test_a_wrong_release_contradicts_the_survivors(golden: StoreOf, tmp_path: Pa
 
 
 def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
-    """After a crash the broker does not index them again; beside a running one it is merely after."""
+    """After a crash the broker does not index them again; while one runs they only come later."""
     names = names_in(store / "index")
     whole = (store / "index" / names[-2]).read_bytes()
     writer = decode_header(whole)
@@ -192,10 +192,10 @@ def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Pat
     cut[36:40] = (19).to_bytes(4, "big")
     cut[8:16] = store_time(store, int.from_bytes(entry[4:12], "big")).to_bytes(8, "big")
     (store / "index" / names[-2]).write_bytes(cut)
-    beside = rebuilt(store, tmp_path / "beside", Wanted(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
+    running = rebuilt(store, tmp_path / "running", Wanted(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
     stopped = rebuilt(store, tmp_path / "stopped", Wanted(100, 20, "5.3.3"), lost_only=True)
 
-    assert beside.files == []
+    assert running.files == []
     assert (tmp_path / "stopped" / names[-2]).read_bytes() == whole
     assert len(stopped.files) == 2
 

@@ -160,7 +160,7 @@ def test_missing_files_are_found_between_others_and_at_both_ends(store: Path) ->
 
 
 def test_what_a_crashed_broker_had_not_indexed_yet_is_a_number(store: Path) -> None:
-    """It will, at its next start; without `abort` nobody will."""
+    """It will at its next start; without `abort` it never will."""
     index_file(store, 12).unlink()
     (store / "abort").touch()
     report = checked(store, "5.3.3")
@@ -366,7 +366,7 @@ def test_exchanged_files_are_told_from_a_renamed_one_by_their_times(store: Path)
 
 
 def test_index_files_may_be_older_than_the_log(store: Path) -> None:
-    """From 5.1.1 on log and index expire each on its own; what is older than the log is believed as it is."""
+    """From 5.1.1 on log and index expire each on its own; entries older than the log are taken as they are."""
     segments = sorted((store / "commitlog").iterdir())
     for segment in segments[:2]:
         segment.unlink()
@@ -380,7 +380,7 @@ def test_index_files_may_be_older_than_the_log(store: Path) -> None:
 def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a running broker slots and header are newer than what was looked at first."""
+    """While a broker runs, slots and header are newer than the entries read first."""
     path = index_file(store, 11)
     whole = path.read_bytes()
     index_file(store, 12).unlink()
@@ -419,7 +419,7 @@ def test_a_kill_within_the_first_put_leaves_a_file_half_written(store: Path, cou
     """
     The header says where the file begins, and of its end what a new file takes over from the one before.
 
-    A broker of 4.9.8 was killed there: `verify` blamed somebody who had overwritten the header.
+    A broker of 4.9.8 was killed there: `verify` reported an overwritten header.
     """
     files = [index_file(store, number) for number in range(13)]
     headers = [decode_header(path.read_bytes()) for path in files]
