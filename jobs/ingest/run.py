@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
+from uuid import uuid4
 
 import pyarrow.dataset as ds
 
@@ -26,7 +27,15 @@ from jobs.lake.history import history_conflict
 from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
-from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed, thinned
+from jobs.lake.runs import (
+    COMMAND,
+    TABLES_BEFORE,
+    HeldByOtherError,
+    known_stores,
+    refreshed,
+    register,
+    thinned,
+)
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import Action
@@ -95,15 +104,19 @@ def _ingest(request: IngestRequest, workers: Workers, clock: Clock, *, is_again:
     if any(holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
         store = list_again(store)
     store.require_log()
-    known = identify(lake, store, request.broker, register_new=not request.dry_run)
+    # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.
+    registers_later = not request.dry_run and bool(request.selection.unmatched(known_topics(store)))
+    known = identify(lake, store, request.broker, register_new=not (request.dry_run or registers_later))
     summary = Summary(store.root, lake.location, known.broker if known else request.broker or "")
     clock.lap("listing")
     if known is not None:
+        is_registered = request.dry_run or bool(known.store_id)
+        known = known if is_registered else replace(known, store_id=str(uuid4()))
         with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
             newest = refreshed(lake, known)
             # A process that keeps the lock from run to run has no note of an attempt of its own that was cut off.
             cut_off = bool(was_cut_off) or is_again
-            _Run(workers, lake, newest, request, summary, clock, cut_off, store).run()
+            _Run(workers, lake, newest, request, summary, clock, cut_off, store, is_registered).run()
     summary.seconds = clock.laps
     return summary
 
@@ -113,6 +126,7 @@ class _Run(NextRun):
     """A store's next run."""
 
     store: Store
+    is_registered: bool
     newest: Newest | None = None  # as it was when the run was planned
     files: dict[str, list[Action]] = field(default_factory=dict)  # of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # what later runs must know
@@ -155,7 +169,17 @@ class _Run(NextRun):
         for outcome in outcomes:
             work.sweep(outcome.payload)
         self._confirm_read(outcomes)
+        if not self.is_registered:
+            self._register()
         self._commit_read(outcomes, superseded)
+
+    def _register(self) -> None:
+        """Register a new store after its log was read; `HeldByOtherError` when another run did it meanwhile."""
+        registrations = len(known_stores(self.lake))
+        found = identify(self.lake, self.store, self.request.broker, register_new=False)
+        if found is not None and found.store_id:
+            raise HeldByOtherError("another run has registered this store meanwhile")
+        register(self.lake, self.known, registrations)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
         """Find the end of the lake's rows of this log."""

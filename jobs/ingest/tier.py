@@ -55,7 +55,8 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterat
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
     queues = _of_one_broker(request.tier(lake.options, workers.width).queues, request.broker)
     broker = request.broker or queues[0].broker
-    known = identify_tier(lake, queues, broker, register_new=not request.dry_run)
+    unmatched = request.selection.unmatched(queue.topic for queue in queues)
+    known = identify_tier(lake, queues, broker, register_new=not (request.dry_run or unmatched))
     summary = Summary(
         normalise(request.store), lake.location, known.broker if known else broker, tier_queues=len(queues)
     )
@@ -64,6 +65,8 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterat
         summary.seconds = clock.laps
         yield summary
         return
+    if unmatched and not known.store_id:
+        raise _unmatched_error(unmatched)
     with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
         known = refreshed(lake, known)
         run = _TierRun(workers, lake, known, request, summary, clock, bool(was_cut_off), queues)
@@ -79,6 +82,10 @@ def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
         named = ", ".join(sorted(places.values()))
         raise AmbiguousBrokerError(f"several brokers copy to this tier: name one of {named} by --broker")
     return [queue for queue in queues if queue.place == chosen[0]]
+
+
+def _unmatched_error(patterns: Sequence[str]) -> TopicsError:
+    return TopicsError(f"{', '.join(patterns)}: no topic of this tier matches; nothing was committed")
 
 
 @dataclass(slots=True)
@@ -128,7 +135,7 @@ class _TierRun(NextRun):
         if newest is None or Selection.of(newest.selection).topics_text != selection.topics_text:
             unmatched = selection.unmatched(queue.topic for queue in self.queues)
             if unmatched:
-                raise TopicsError(f"{', '.join(unmatched)}: no topic of this tier matches; nothing was committed")
+                raise _unmatched_error(unmatched)
 
     def _timed(self) -> Summary:
         self.summary.seconds = self.clock.laps

@@ -93,7 +93,7 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
     """
     Return the known store that *store* is, or a newly registered one; None when no record was ever written.
 
-    A label that another log has already is refused unless the user gave it.
+    Without *register_new* a new store is returned without an id. A label that another log has already is refused unless the user gave it.
     """
     for _ in range(_ATTEMPTS):
         registered = known_stores(lake)
@@ -106,10 +106,9 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
         refuse_tables_without_runs(lake)
-        if not register_new:
-            return KnownStore("", broker or DEFAULT_BROKER, fingerprints)
+        new = KnownStore("", broker or DEFAULT_BROKER, fingerprints)
         try:
-            return register(lake, broker or DEFAULT_BROKER, fingerprints, len(registered))
+            return register(lake, new, len(registered)) if register_new else new
         except HeldByOtherError:
             continue  # another store came first, or this one by another process: look again
     raise HeldByOtherError("other stores are being registered all the time")

@@ -297,28 +297,20 @@ def refuse_lost_registrations(lake: Lake) -> None:
         )
 
 
-def register(
-    lake: Lake,
-    broker: str,
-    fingerprints: Iterable[Fingerprint],
-    registrations: int,
-    tier: Sequence[Any] | None = None,
-) -> KnownStore:
+def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
     """
     Make a store known under a new id; *registrations* is how many stores were known when it was found to be new.
 
-    A *tier* has fingerprints of its queues instead.
-
     `HeldByOtherError` when another registration came between: the store may be known now.
     """
-    store = KnownStore(str(uuid4()), broker, tuple(fingerprints), tier=tier)
-    detail = {"fingerprints": store.registered, "registration": registrations + 1}
-    detail |= {} if tier is None else {"tier": tier}
+    named = store if store.store_id else replace(store, store_id=str(uuid4()))
+    detail = {"fingerprints": named.registered, "registration": registrations + 1}
+    detail |= {} if named.tier is None else {"tier": named.tier}
     try:
-        _append_row(lake, store, 0, REGISTERED, _Once((REGISTRY, registrations + 1)), detail=json.dumps(detail))
+        _append_row(lake, named, 0, REGISTERED, _Once((REGISTRY, registrations + 1)), detail=json.dumps(detail))
     except TransactionTakenError as error:
         raise HeldByOtherError("another store was registered at the same moment") from error
-    return store
+    return named
 
 
 def prepare(lake: Lake, manifest: Manifest) -> None:

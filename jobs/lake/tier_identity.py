@@ -83,10 +83,9 @@ def identify_tier(
         if not firsts:
             return None
         refuse_tables_without_runs(lake)
-        if not register_new:
-            return KnownStore("", broker, (), tier=firsts)
+        new = KnownStore("", broker, (), tier=firsts)
         try:
-            return register(lake, broker, (), len(registered), firsts)
+            return register(lake, new, len(registered)) if register_new else new
         except HeldByOtherError:
             continue  # another store came first, or this one by another process: look again
     raise HeldByOtherError("other stores are being registered all the time")

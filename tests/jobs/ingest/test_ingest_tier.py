@@ -10,7 +10,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
 from jobs.lake.runs import known_logs, known_stores
-from jobs.store.selection import Selection
+from jobs.store.selection import Selection, TopicsError
 from jobs.store.workers import OneByOne
 from tests.support.commands import overwrite
 from tests.support.lakes import BROKER, files, ingest_store, rows_of, said, taken
@@ -126,6 +126,13 @@ def test_a_run_in_steps_commits_after_each_of_them(place: Path, tier: Path, lake
     assert summary.steps > 3
     assert summary.messages == len(said(place / "EXPECT.json"))
     assert ingest_store(tier, lake).run is None
+
+
+def test_a_pattern_that_matches_no_topic_of_a_tier_leaves_no_registration(tier: Path, lake: Path) -> None:
+    with pytest.raises(TopicsError, match="no topic of this tier matches"):
+        ingest_store(tier, lake, selection=Selection(topics=("Bill",)))
+
+    assert not lake.exists()
 
 
 def test_topics_that_are_not_wanted_come_when_they_are(place: Path, tier: Path, lake: Path) -> None:
