@@ -72,7 +72,7 @@ class NextRun:
 
     @property
     def open_before(self) -> OpenDamage:
-        """The damage that earlier runs met and nobody has acknowledged."""
+        """The damage that earlier runs met and that are not acknowledged."""
         newest = self.known.newest
         if newest is None:
             return OpenDamage()
@@ -178,11 +178,11 @@ class NextRun:
 
 def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
     """
-    Return what is left of a prepared run, which takes its place, where some of its files were deleted.
+    Return a manifest without the tables whose files were deleted before the commit; it replaces the prepared one.
 
     Where no table has the run yet, nothing is left: the next run begins where this one began. Else messages are there,
     and each other product that lost a file goes on from its state before this run. A table that is left out still gets
-    the run's number: whoever may hold the old manifest cannot commit it there any more.
+    the run's number: a process that still holds the old manifest cannot commit it there.
     """
     tables = {*committed_by(manifest), *([SUPERSEDED_MESSAGES.name] if manifest.superseded else ())}
     taken = {name for name in tables if committed_transaction(lake, name, manifest.store_id) >= manifest.run}

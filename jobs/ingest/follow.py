@@ -33,7 +33,9 @@ from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
 from rmq_formats.store import offset_of_name
 
-_LOOK_AT_ALL_S = 60.0  # so often all of the store is looked at, whatever its log says: queues, topics, the lake
+_LOOK_AT_ALL_S = (
+    60.0  # so often all of the store is looked at, also while its log does not change: queues, topics, the lake
+)
 _AROUND_END = 4096  # bytes before and after the end of the log that are compared
 _FAILURES = 5  # one after the other that end it
 _PAUSE_S = 5.0  # after a failure
@@ -97,17 +99,17 @@ class Stop:
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait *seconds*, or until somebody wishes to end; return whether somebody does."""
+        """Wait *seconds*, or until a stop is requested; return whether one is."""
         return self._event.wait(min(max(seconds, 0), threading.TIMEOUT_MAX))
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
     """
-    Runs of one store, again and again, until somebody wishes to stop.
+    Runs of one store, again and again, until a stop is requested.
 
-    The store's lock is held throughout: another run ends at once. After an error a step is tried again, as a schedule
-    would.
+    The store's lock is held throughout: another run ends immediately. After an error a step is tried again, as a
+    schedule would.
     """
 
     request: IngestRequest
@@ -146,7 +148,7 @@ class Follower:
             return
 
     def _is_stopped_after(self, error: Exception) -> bool:
-        """Say an error, and wait for a while; return whether somebody wishes to end."""
+        """Report an error and wait; return whether a stop was requested meanwhile."""
         say(f"rmq-lake: {one_line(error)}; trying again in {_PAUSE_S:.0f} s", "error")
         return self.stop.wait(_PAUSE_S)
 
@@ -157,7 +159,7 @@ class Follower:
         tables = set[str]()  # that have a commit of this process
         looked = before = 0.0
         waits_since: float | None = None  # the look before the one that found something
-        # After an error the lock keeps its note: what is left over is swept.
+        # After an error the lock keeps its note, so that the next run sweeps leftovers.
         request = self.request
         with kept_snapshots() as snapshots, kept_slots(), ExitStack() as stack:
             while True:

@@ -69,7 +69,7 @@ class Summary(Judged):
     quarantined: int = 0
     units: dict[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
     index_entries: int = 0
-    contradictions: int = 0  # of the queues: what is not as the log says
+    contradictions: int = 0  # units of queues that do not agree with the log
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list[GapRow] = field(default_factory=list)
     superseded: dict[str, int | str] | None = None

@@ -59,12 +59,12 @@ _ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
 
 
 def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
-    """Bring what is new in the store into the lake; `HeldByOtherError` when another run of this store is at work."""
+    """Bring new messages of the store into the lake; `HeldByOtherError` when another run of this store is at work."""
     return reduce(Summary.followed_by, steps(request, workers))
 
 
 def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
-    """Do the runs that it takes to bring what is new into the lake: an interruption costs no more than one of them."""
+    """Yield the runs that bring new messages into the lake: an interruption costs no more than one of them."""
     clock = Clock()
     workers = workers or _spark_workers(request)
     with room_for(request.lake):
@@ -88,7 +88,7 @@ def _spark_workers(request: IngestRequest) -> Workers:
 
 @kept_snapshots()
 def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
-    """Do one run; begin again if a broker cuts its log back meanwhile."""
+    """Do one run; retry if the broker truncates its log during the run."""
     for number in range(_ATTEMPTS - 1):
         with suppress(CutBackError):  # begin again; the last attempt raises it
             return _ingest(request, workers, clock, is_again=number > 0)
@@ -254,7 +254,7 @@ class _Run(NextRun):
         self.newest = newest_segment(store)
         newest_offset = self.newest.segment.base_offset if self.newest else 0
         for before, start, end in holes(store.segments):
-            # None after the end of what is written; one after this step is the next one's.
+            # Holes after the end of the written log do not count; holes after this step belong to the next one.
             if summary.from_offset < end <= newest_offset and start < read_to:
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
         size = sum(range_.end - range_.start for range_ in ranges)
@@ -291,7 +291,7 @@ class _Run(NextRun):
                 summary.segment_ends[end] = summary.segment_ends.get(end, 0) + 1
         summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
         if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].seen.open_at is not None):
-            summary.bytes_left = 0  # what was planned after it is not written
+            summary.bytes_left = 0  # the ranges planned after it are not written
         self.files = files_of(outcomes)
 
     def _finish(self, product: Product, finished: Finished) -> None:

@@ -50,7 +50,7 @@ class _QueuePlan(NamedTuple):
 
 
 def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterator[Summary]:
-    """Do the runs that it takes to bring what is new in a tier into the lake."""
+    """Yield the runs that bring new messages of a tier into the lake."""
     lake = Lake(normalise(request.lake), workers.options)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
     queues = _of_one_broker(request.tier(lake.options, workers.width).queues, request.broker)

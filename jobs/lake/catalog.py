@@ -58,7 +58,7 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
         known = {table.name for table, _ in there}
         for view in views():
             if known.issuperset(view.tables):
-                # Without the schema a view's tables would be those of whoever asks.
+                # Without the schema a view's tables would be those of the user who queries.
                 sql = re.sub(rf"\b(FROM|JOIN) ({'|'.join(view.tables)})\b", rf"\1 {name}.\2", view.sql)
                 yield Statement(
                     view.name,

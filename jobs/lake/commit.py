@@ -23,15 +23,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from jobs.lake.deltalake_writer import DeltalakeWriter
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
-from jobs.lake.plain import Row
 from jobs.lake.snapshot_files import StoredFile, files, select
-from jobs.lake.snapshots import open_delta, snapshot_of
+from jobs.lake.snapshots import Row, open_delta, snapshot_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, Writer
+from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, DeltalakeWriter, Rewrite, Writer
 from jobs.storage import answered
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
@@ -86,7 +84,7 @@ def open_table(lake: Lake, name: str) -> DeltaTable | None:
 
 
 def own_table(lake: Lake, name: str) -> DeltaTable | None:
-    """Return the newest snapshot of a table for whoever changes it; None when the lake has no such table."""
+    """Return the newest snapshot of a table for a caller that changes it; None when the lake has no such table."""
     return _if_there(lake, name, own=True)
 
 
@@ -216,7 +214,7 @@ def commit_replacing(
     `TransactionTakenError` as in `commit`.
     """
     added = tuple(actions)
-    plain = replace(table, columns=())  # whatever columns there are: they are replaced
+    plain = replace(table, columns=())  # the columns that the table has are replaced
 
     def attempt() -> int:
         snapshot = own_table(lake, table.name) or ensure_table(lake, table)
@@ -251,7 +249,7 @@ def _is_committed(
     """
     Return whether a table has *transaction* already, made of these very files.
 
-    An answer that got lost looks like a conflict to whoever repeats the request: the commit may have been ours. Else
+    A lost answer looks like a conflict when the request is repeated: the commit may have been ours. Else
     `TransactionTakenError`.
     """
     app, number = transaction
@@ -324,7 +322,7 @@ def put_transaction(lake: Lake, table: Table, transaction: tuple[str, int]) -> N
 def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     """Write one commit on *snapshot*, durably; return the version that the table then has."""
     # What nothing was removed for would be in the table twice.
-    assert new.change.removed or not new.change.added  # an invariant of ours, whatever a lake holds
+    assert new.change.removed or not new.change.added  # our own invariant; it does not depend on the lake's content
     _flush(snapshot.table_uri)
     if not new.change.removed:
         # `deltalake` puts it after commits of others that leave protocol and metadata as they are.
@@ -386,7 +384,7 @@ T = TypeVar("T")
 
 
 def _retried(attempt: Callable[[], T]) -> T:
-    """Repeat *attempt* while others commit, or a server fails; what it did all the same shows on the next snapshot."""
+    """Repeat *attempt* while others commit, or a server fails; the next snapshot shows whether it succeeded."""
     failure: CommitFailedError | None = None
     for _ in range(_ATTEMPTS):
         try:

@@ -27,12 +27,12 @@ from jobs.lake.commit import (
     own_table,
     paths,
 )
+from jobs.lake.delta_log import has_vectors, is_vector_file
 from jobs.lake.features import needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import RUNS, Table
-from jobs.lake.vectors import has_vectors, is_vector_file
 from jobs.lake.writers import Rewrite, Saved
 from jobs.storage.locations import is_local, local_path
 
@@ -41,7 +41,7 @@ LARGE = 128 << 20  # bytes that a merged file is filled up to
 MANY = 16  # small files that a run lets lie
 RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 18
-_SORTED_ROWS = 2 << 20  # in memory at once: a file of more is sorted piece by piece
+_SORTED_ROWS = 2 << 20  # in memory: a file of more is sorted piece by piece
 _CLUSTERED = "clustered-"
 _ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 
@@ -71,8 +71,8 @@ def compact(
     Merge the small files of a table.
 
     For the run *of* a store, only the store's, by files that bear the run's name, if there are at least *many*; merged
-    with what is much larger, a row would be written again every few runs. Where Delta keeps row ids and clusters, its
-    own OPTIMIZE merges, for all stores at once.
+    with what is much larger, a row would be rewritten every few runs. Where Delta keeps row ids and clusters, its
+    own OPTIMIZE merges, for all stores together.
     """
     snapshot = open_table(lake, table.name)
     if snapshot is not None and needs_spark(snapshot):
@@ -262,7 +262,7 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log
     forgets what it removed when that is old enough to be deleted, so the folder is listed. `deltalake` would take the
     vectors of another engine for such files: they are left to that engine's VACUUM. It also follows links out of the
-    lake: what lies beyond one is nobody's to delete.
+    lake: what lies beyond one must not be deleted.
     """
     snapshot = own_table(lake, table.name)
     if snapshot is None:
@@ -292,13 +292,13 @@ def vacuum_own(lake: Lake, table: Table, store_id: str) -> None:
 
 
 def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
-    """Return those of the obsolete files that are no vectors of another engine, and not behind a link."""
+    """Return the obsolete files that are neither vectors of another engine nor behind a link."""
     vectors, own = has_vectors(snapshot), _own_files(lake.locate(table.name))
     return [name for name in found if not (vectors and is_vector_file(name)) and (own is None or name in own)]
 
 
 def _own_files(table: str) -> set[str] | None:
-    """Return the files in the folder of a table without those behind links; None where there are no links."""
+    """Return the files in the folder of a table without those behind links; None on storage without links."""
     if not is_local(table):
         return None
     root = Path(local_path(table))

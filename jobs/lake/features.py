@@ -2,7 +2,7 @@
 What another engine has made of our tables, and what we do about it: kept, or refused before anything is written.
 
 Delta's features are promises that every writer of a table gives. Some of them cost us nothing, some we keep
-(`jobs.lake.vectors`), and the others we refuse by name, with the statements that take them back. This is asked at the
+(deletion vectors), and the others we refuse by name, with the statements that take them back. This is asked at the
 start of a command, and again of each snapshot that a commit is made on. docs/internals/guarantees.md has the table.
 
 `deltalake` writes tables that have the features in `KEPT` alone. With those in `BY_SPARK` Spark's own Delta commits our

@@ -3,7 +3,7 @@ A lake whose tables have lost what Delta's log knew of their runs: found again f
 
 `CREATE TABLE … AS SELECT`, `CLONE` and a short `delta.setTransactionRetentionDuration` keep every row of a table and
 forget which runs it has: every message would come twice. The rows of `runs` and the manifests say which runs each table
-should have, and its rows whether it does. Only where they agree a transaction is put back; nothing else is changed.
+should have, and its rows whether it does. A transaction is restored only where they agree; nothing else is changed.
 """
 
 import json
@@ -49,7 +49,7 @@ class _RunRow(NamedTuple):
 
 
 def lost_transactions(lake: Lake) -> list[Lost]:
-    """Return the transactions that tables have lost, in the order in which they are put back: `runs` last."""
+    """Return the transactions that tables have lost, in the order in which they are restored: `runs` last."""
     stores, registered = _stores(lake)
     found = [lost for store in stores for lost in _of_tables(lake, store)]
     wanted = [(done_app(store.store_id), store.done) for store in stores]

@@ -2,8 +2,8 @@
 The tables of a lake in an Iceberg catalog: the same Parquet files, for readers that know Iceberg and not Delta.
 
 Delta's log is the truth. A registration compares the files of its newest version with those that the Iceberg table
-has, and makes up the difference in one commit: files are added or replaced, never copied. So whatever kept an earlier
-registration from being made or finished, the next one brings the table up to date, and one more does nothing.
+has, and makes up the difference in one commit: files are added or replaced, never copied. So the next
+registration also brings the table up to date after one that failed, and another one does nothing.
 
 Metadata lies below the lake in `_iceberg`, not in the folder of a table: Delta's vacuum deletes what it does not know.
 """
@@ -86,14 +86,14 @@ class Registrar:
         self._shown: dict[str, _Shown] = {}  # by table, what the catalog showed last
 
     def register(self, lake: Lake, typed: Iterable[Table] = ()) -> list[Registration]:
-        """Let the catalog show each table's newest version, *typed* ones', too; else raise `RegistrationError`."""
+        """Let the catalog show each table's newest version, including *typed* ones; else raise `RegistrationError`."""
         done, refused = [], []
         try:
             catalog = self._opened(lake)
             for table in (*TABLES, *typed):
                 try:
                     registration = self._register(catalog, lake, table)
-                except UnsupportedTableError as error:  # the others are no worse for it
+                except UnsupportedTableError as error:  # the other tables are still registered
                     refused.append(str(error))
                 else:
                     done += [registration] if registration is not None else []
@@ -137,7 +137,7 @@ class Registrar:
             registered = self._table(catalog, lake, table, snapshot)
             shown = _Shown.by(registered.current_snapshot())
             if shown.table_id == newest.table_id and shown.version > newest.version:
-                snapshot = open_table(lake, table.name) or snapshot  # opened after the catalog's: it is no older
+                snapshot = open_table(lake, table.name) or snapshot  # opened after the catalog's, so at least as new
                 newest = _Shown.of(snapshot)
             try:
                 change = _brought_up(registered, lake, table, snapshot) if shown != newest else (0, 0)
@@ -148,7 +148,7 @@ class Registrar:
         raise OSError(f"{table.name}: {_ATTEMPTS} commits of others came first")
 
     def _table(self, catalog: "Catalog", lake: Lake, table: Table, snapshot: DeltaTable) -> "IcebergTable":
-        """Return the catalog's table, which is made when there is none; one of somebody else is refused."""
+        """Return the catalog's table, which is created if it does not exist; a table of another owner is refused."""
         from pyiceberg.exceptions import NoSuchTableError
 
         name = (*self._namespace, name_of(table))
@@ -298,7 +298,7 @@ def _forget_snapshots(registered: "IcebergTable") -> None:
     needless = {*_manifests(registered, old), *(snapshot.manifest_list for snapshot in old)} - needed
     registered.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
     for path in needless:
-        with suppress(OSError):  # what is left needs a little space, and nothing else
+        with suppress(OSError):  # files that stay only take a little space
             registered.io.delete(path)
 
 

@@ -23,7 +23,7 @@ class Target(NamedTuple):
 
 
 def target_of(text: str) -> Target:
-    """Return the target of CATALOG or CATALOG.NAMESPACE; `NoSuchCatalogError` when nobody has configured it."""
+    """Return the target of CATALOG or CATALOG.NAMESPACE; `NoSuchCatalogError` when it is not configured."""
     catalog, _, namespace = text.partition(".")
     if find_spec("pyiceberg") is None:
         raise SetupError("--iceberg needs pyiceberg: pip install 'rocketmq-lake[iceberg]'")
@@ -31,7 +31,7 @@ def target_of(text: str) -> Target:
         from pyiceberg.utils.config import Config
 
         known = Config().get_known_catalogs()
-    except Exception as error:  # of a YAML file that somebody has written
+    except Exception as error:  # of a YAML file that users write
         reason = " ".join(str(error).split())
         raise NoSuchCatalogError(f"pyiceberg cannot read its configuration, .pyiceberg.yaml: {reason}") from error
     if catalog not in known:

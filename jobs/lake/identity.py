@@ -45,7 +45,7 @@ class Likeness(Enum):
 
     SAME = "same"
     OTHER = "other"  # different bytes wherever both have some
-    PARTLY = "partly"  # the same bytes at some offsets, different ones at others: damaged, or written again
+    PARTLY = "partly"  # the same bytes at some offsets, different ones at others: damaged or rewritten
     UNKNOWN = "unknown"  # no offset that both have: expired, or not reached
 
 
@@ -93,12 +93,13 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
     """
     Return the known store that *store* is, or a newly registered one; None when no record was ever written.
 
-    Without *register_new* a new store is returned without an id. A label that another log has already is refused unless the user gave it.
+    Without *register_new* a new store is returned without an id. A label that another log has already is refused
+    unless the user gave it.
     """
     for _ in range(_ATTEMPTS):
         registered = known_stores(lake)
         stores = [known for known in registered if known.tier is None]
-        firsts = cache(lambda: list(_first_records(store)))  # read when somebody asks
+        firsts = cache(lambda: list(_first_records(store)))  # read on demand
         found = _find(lake, stores, store, firsts, broker or DEFAULT_BROKER)
         if found is not None or not firsts():
             return found
@@ -136,7 +137,7 @@ def _find(
     for known in by_label:
         if known.store_id in owners:
             return known
-    # What is there now, not what was listed: retention may have deleted more since.
+    # The current start, not the listed one: retention may have deleted more since.
     start = min((fingerprint.offset for fingerprint, _ in firsts()), default=store.start_offset)
     expired = (
         known

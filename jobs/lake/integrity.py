@@ -7,14 +7,17 @@ taken already would let a commit pass for one that was made.
 """
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
 
 from jobs.console.exit_codes import RequestError
-from jobs.lake.commit import committed_transaction, open_table
+from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table
 from jobs.lake.features import refuse_features
-from jobs.lake.lake import Lake
+from jobs.lake.findings import Finding
+from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores, refuse_lost_registrations
 from jobs.lake.superseded import tables_rewritten
+from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCED, RUNS, Table
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
@@ -111,3 +114,35 @@ def refuse_tables_without_runs(lake: Lake) -> None:
         if open_table(lake, table.name) is not None:
             reason = f"this table is missing; without it nobody knows what {table.name} holds already"
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")
+
+
+_ATTEMPTS = 5
+
+
+def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Finding]) -> int:
+    """Append *findings* as one more verification of the store, which the lake may know, and return its number."""
+    refuse_foreign_files(lake)
+    refuse_unsupported(lake, [FINDINGS])
+    store_id = known.store_id if known else ""
+    label = known.broker if known else broker or DEFAULT_BROKER
+    app = f"{store_id or label}/verify"
+    for _ in range(_ATTEMPTS):
+        number = committed_transaction(lake, FINDINGS.name, app) + 1
+        whose = {"broker": label, "store_id": store_id, "verification": number, "time": datetime.now(UTC)}
+        name = FileNaming(store_id or "unknown", number).name("findings")
+        with TableFile(lake, FINDINGS, name, whose) as file:
+            if findings:
+                file.write_rows([_row(finding) for finding in findings])
+            action = file.close()
+        try:
+            commit(lake, FINDINGS, [action] if action else [], (app, number), {})
+        except TransactionTakenError:
+            file.discard()  # another verification had this number
+            continue
+        return number
+    raise OSError(f"{lake.location}: {_ATTEMPTS} other verifications of this store came first")
+
+
+def _row(finding: Finding) -> dict[str, object]:
+    names = {column.name for column in FINDINGS.columns}
+    return {name: value for name, value in finding._asdict().items() if name in names}

@@ -14,7 +14,7 @@ from jobs.storage.model import FileInfo, Reader
 if TYPE_CHECKING:
     from pyarrow import NativeFile
 
-DEFAULT_BROKER = "default"  # the label of a store whose broker nobody named
+DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
 _LARGEST = 1 << 30  # the manifest of a run that reads 100,000 ranges has a tenth of it
 
 
@@ -58,7 +58,7 @@ class Lake:
         storage_of(self.location, self.options).delete(self.locate(path))
 
     def list_files(self, folder: str) -> list[FileInfo]:
-        """Return every file below *folder*; none when there is no such folder."""
+        """Return every file below *folder*; an empty list if the folder does not exist."""
         try:
             return storage_of(self.location, self.options).list_files(self.locate(folder))
         except FileNotFoundError:

@@ -106,7 +106,7 @@ def _noted(lake: Lake, store_id: str) -> Iterator[bool]:
     path = f"{_LOCKS}/{store_id}"
     was_cut_off = any(info.name == store_id for info in lake.list_files(_LOCKS))
     if was_cut_off:
-        lake.delete(path)  # no storage writes over what is there
+        lake.delete(path)  # storages do not overwrite files
     with suppress(FileExistsError):  # of a run that began at the same moment: the commit decides between the two
         lake.create(path, _note())
     yield was_cut_off

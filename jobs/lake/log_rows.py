@@ -1,7 +1,7 @@
 """
 The log once more, from the rows that the lake has of it: for what retention deleted between two looks.
 
-Bodies are left out: nobody takes anything but properties and places from these records, and zeros are as long.
+Bodies are replaced by zeros of the same length: callers use only properties and places of these records.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

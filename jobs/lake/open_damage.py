@@ -1,4 +1,4 @@
-"""The damage of a store that its lake has met and that nobody has acknowledged yet: every run's result states it."""
+"""The damage of a store that its lake has met and that is not acknowledged yet: every run's result states it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, cast
@@ -14,7 +14,7 @@ class OpenDamage(NamedTuple):
 
     since_run: int = 0  # the first run that met something
     quarantined: int = 0  # damaged places
-    superseded: int = 0  # times that the broker's log was cut back or written again
+    superseded: int = 0  # times that the broker's log was truncated or rewritten
     contradictions: int = 0  # units of queues that do not agree with the log
     gap_count: int = 0
     gaps: tuple[GapRow, ...] = ()  # the first of them
@@ -46,7 +46,7 @@ class OpenDamage(NamedTuple):
         return self.since_run > 0
 
     def lines(self) -> Iterator[str]:
-        """Yield what is open, for people."""
+        """Yield the open damage as lines of text."""
         counts = {
             "damaged places in quarantine": self.quarantined,
             "gaps": self.gap_count,

@@ -2,9 +2,9 @@
 Runs: how the rows of a store come into the lake exactly once.
 
 A run writes its files first, then a manifest that lists them, then one row in `runs` that names the manifest under the
-transaction (store, run number). That row decides: before it the run never was, and what it wrote is litter; after it
-the run will be, whoever finishes it, from the manifest alone. Of two runs with one number, one loses there. Where the
-next run begins is what the newest prepared manifest says.
+transaction (store, run number). That row decides: until it is written, the run can be discarded, and its files are
+litter; afterwards the run will be completed, and any process can do that from the manifest alone. Of two runs with one
+number, one loses there. The newest prepared manifest says where the next run begins.
 """
 
 import json
@@ -399,7 +399,7 @@ def _who_prepared(lake: Lake, manifest: Manifest) -> str:
 
 
 def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
-    """Commit what a prepared run wrote, table by table, and mark it done; whatever is committed already stays so."""
+    """Commit the tables of a prepared run that do not have it yet, and mark the run done."""
     transaction = (manifest.store_id, manifest.run)
     note = {"store_id": manifest.store_id, "run": str(manifest.run)}
     gone = []
@@ -414,10 +414,10 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
         change = rewritten(lake, table, gone, transaction) if gone and table.name in changed else None
         if table.name not in manifest.tables and change is None:
             continue
-        with suppress(TransactionTakenError):  # somebody else committed it
+        with suppress(TransactionTakenError):  # another process committed it
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
     store = KnownStore(manifest.store_id, manifest.broker, ())
-    with suppress(TransactionTakenError):  # somebody else finished it
+    with suppress(TransactionTakenError):  # another process finished it
         done = _Once((done_app(manifest.store_id), manifest.run))
         _append_row(lake, store, manifest.run, DONE, done, detail=json.dumps({"versions": versions}))
     return versions
@@ -439,7 +439,7 @@ def sweep(lake: Lake, manifest: Manifest) -> None:
     for table in WRITTEN_BY_RUNS:
         names = [name for name in _file_names(lake, table.name) if name.startswith(naming.prefix)]
         if any(name.startswith(naming.merged) for name in names):
-            refuse_layouts(lake, table)  # or somebody who is slow, not dead, names it yet
+            refuse_layouts(lake, table)  # or a process that is slow, not dead, may still commit it
         kept = {action.path for action in manifest.tables.get(table.name, ())}
         snapshot = open_table(lake, table.name)
         if snapshot is not None:
@@ -461,7 +461,7 @@ def has_litter(lake: Lake, store: KnownStore) -> bool:
 
 
 def forget(lake: Lake, whose: str, newest: int) -> None:
-    """Delete the manifests of the runs up to the *newest* that nobody asks for any more."""
+    """Delete the manifests of the runs up to the *newest* that is not needed any more."""
     prefix = f"{whose}-"
     for name in _file_names(lake, MANIFESTS):
         run = name.removeprefix(prefix).partition("-")[0]
@@ -470,7 +470,7 @@ def forget(lake: Lake, whose: str, newest: int) -> None:
 
 
 def _delete_halves(lake: Lake, folder: str) -> None:
-    """Delete commits that nobody finished: `deltalake` gives them a name with '#' first, we one with `.attempt-`."""
+    """Delete unfinished commits: `deltalake` gives them a name with '#' first, we one with `.attempt-`."""
     log = f"{folder}/_delta_log"
     before = time.time() * 1000 - _DEAD_AFTER_MS
     files = [info for info in lake.list_files(log) if "#" in info.name or ".json.attempt-" in info.name]

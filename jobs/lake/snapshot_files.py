@@ -1,8 +1,8 @@
 """
 Files of a lake's tables read back: which ones a snapshot has, what Delta's log says of them, and their rows.
 
-This is the only module that reads rows of a lake's files: whoever wants some asks `files` which ones there are, and a
-file knows its deletion vector. So nobody can forget that another engine has deleted some.
+This is the only module that reads rows of a lake's files: callers get the files from `files`, and each
+file has its deletion vector. So rows that another engine has deleted cannot be read by mistake.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
+from jobs.lake.delta_log import Vector, vectors
 from jobs.lake.features import refuse_unreadable
 from jobs.lake.lake import Lake
-from jobs.lake.plain import plain_rows
+from jobs.lake.snapshots import plain_rows
 from jobs.lake.tables import Table
-from jobs.lake.vectors import Vector, vectors
 from jobs.storage import arrow_filesystem
 from jobs.storage.locations import is_local, local_path, object_key
 from jobs.storage.space import named
@@ -51,11 +51,11 @@ class StoredFile(NamedTuple):
 
     @classmethod
     def not_committed(cls, path: str) -> Self:
-        """Return a file that the run at work has written: no commit names it, so nobody has deleted rows of it."""
+        """Return a file that the run at work has written: no commit names it, so no row of it is deleted."""
         return cls(path, 0, 0, {}, {})
 
     def with_deleted_rows(self) -> Self:
-        """Return the file with the rows that are deleted: for whoever compares, and adds none of them to the table."""
+        """Return the file with the rows that are deleted: for comparing, not for writing them to the table."""
         return self._replace(vector=None)
 
     def low(self, column: str, otherwise: T) -> T:
@@ -131,7 +131,7 @@ def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown:
 
 def batches(lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING) -> Iterator[pa.RecordBatch]:
     """
-    Yield a file's rows, a few MiB at once, in the table's schema, for whoever writes them again.
+    Yield a file's rows, a few MiB at once, in the table's schema, for rewriting them.
 
     A column that the table got later is NULL in older files. Rows that another engine has deleted are left out, and
     those that are not *within* the limits of a column.
@@ -149,7 +149,7 @@ def plain_batches(
     lake: Lake, table: Table, file: StoredFile, columns: Sequence[str] = (), wanted: Limits = NOTHING
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield some columns of a file's rows as readers see them, a few MiB at once; all of them where none is named.
+    Yield some columns of a file's rows as readers see them, a few MiB at a time; all of them where none is named.
 
     Row groups are left out whose limits say that no row has the values *wanted* in its columns; other rows are not.
     """
@@ -257,7 +257,7 @@ def _bounds(file: StoredFile, schema: pa.Schema) -> pc.Expression:
 
 
 def with_their_columns(snapshot: DeltaTable, table: Table) -> Table:
-    """Return *table* with the columns that another engine added to it: whoever writes rows again keeps their values."""
+    """Return *table* with the columns that another engine added to it: so that rewritten rows keep their values."""
     known = set(table.schema.names)
     theirs = [field for field in pa.schema(snapshot.schema()) if field.name not in known]
     return replace(table, columns=(*table.columns, *(pa.field(field.name, field.type) for field in theirs)))

@@ -6,8 +6,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -19,7 +20,7 @@ _LOG = "_delta_log"
 
 
 def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
-    """Open a table at its newest version; `OSError` where a pipe is in its log: reading it would wait for ever."""
+    """Open a table at its newest version; `OSError` where a pipe is in its log: reading it would wait forever."""
     if is_local(location):
         # No table: DeltaTable raises TableNotFoundError.
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(Path(local_path(location)) / _LOG) as entries:
@@ -59,7 +60,7 @@ class _Kept:
         return self.is_of_table() and _mark(self.table, self.version + 1) is None
 
     def updated(self) -> Self:
-        """Return the same with what was committed since, which changes the snapshot itself."""
+        """Return it after an update of the snapshot, in place, to the newest version."""
         self.snapshot.update_incremental()
         return self.of(self.table, self.snapshot)
 
@@ -72,7 +73,7 @@ class Snapshots:
         self._own: dict[Path, _Kept] = {}
 
     def newest(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return a snapshot that stays as it is until `renew`; others may read the same one: nobody may change it."""
+        """Return a snapshot that stays as it is until `renew`; it is shared, so callers must not change it."""
         found = self._read.get(table)
         if found is None or not found.is_newest():
             found = self._read[table] = _Kept.of(table, opened())
@@ -89,11 +90,11 @@ class Snapshots:
         return found.snapshot
 
     def renew(self) -> None:
-        """Update the snapshots that are only read, at a moment when nobody holds one."""
+        """Update the snapshots that are only read, at a moment when no caller holds one."""
         for table, kept in list(self._read.items()):
             if not kept.is_newest():
                 del self._read[table]
-                with suppress(DeltaError, OSError):  # whoever opens it gets the error
+                with suppress(DeltaError, OSError):  # the next caller that opens it gets the error
                     if kept.is_of_table():
                         self._read[table] = kept.updated()
 
@@ -137,3 +138,18 @@ def _mark(table: Path, version: int) -> _Mark | None:
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns
+
+
+Row = TypeVar("Row", bound=NamedTuple)
+
+
+def plain_rows(stream: object) -> list[dict[str, Any]]:
+    """
+    Return the rows of a stream without its timestamps, whose milliseconds have columns of their own.
+
+    Arrow asks pandas how to tell the zone of a time, and whether an object that it makes a table of is a data frame.
+    """
+    table = pa.RecordBatchReader.from_stream(stream).read_all()
+    names = [field.name for field in table.schema if not pa.types.is_timestamp(field.type)]
+    rows: list[dict[str, Any]] = table.select(names).to_pylist()
+    return rows

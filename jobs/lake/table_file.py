@@ -2,7 +2,7 @@
 Parquet files of a lake's tables, written where the rows are made: in tasks, by pyarrow, never through the JVM.
 
 A file is created exclusively under a name that only this attempt has, flushed, and described by the action that a Delta
-commit needs. Until such a commit names it, it is nobody's.
+commit needs. Until such a commit names it, it is not part of the table.
 """
 
 import base64
@@ -151,7 +151,7 @@ class TableFile:
         return parquet_writer(self._sink, self._schema, self._table, batch.num_rows, as_is)
 
     def _start_flush(self) -> None:
-        """Have the disk write what is there while the next rows are made: a flush at the end would wait for it all."""
+        """Start writing to disk while the next rows are made: a single flush at the end would wait for all of it."""
         if is_local(self._location):
             size = self._sink.tell()
             start_flush(self._sink.fileno(), self._flushing, size - self._flushing)

@@ -106,7 +106,7 @@ def _find(tiers: Sequence[KnownStore], queues: Sequence[TierQueue], broker: str)
 
 
 def _likeness(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
-    """Compare until one queue has the same bytes: topics that were made again have others."""
+    """Compare until one queue has the same bytes: topics that were created again have others."""
     states = queue_states(known) or {state.name: state for state in map(QueueState.of_json, known.tier or ())}
     verdict = Likeness.UNKNOWN
     for queue in queues:

@@ -1,13 +1,18 @@
-"""Upkeep of a lake while runs follow each other for months: done every now and then, after a run."""
+"""
+Upkeep of a lake: `optimize` merges small files and deletes obsolete ones, and some runs do the same for their store.
+
+A process that follows a store for months needs no other maintenance.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import ceil
 
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from jobs.lake.clustering import cluster
 from jobs.lake.commit import (
     A_DAY,
     CONFIGURATION,
@@ -19,26 +24,69 @@ from jobs.lake.commit import (
     own_table,
     writer_of,
 )
-from jobs.lake.compaction import MANY, SMALL, compact, vacuum, vacuum_own
+from jobs.lake.compaction import MANY, SMALL, Group, compact, estimate, merge_group, vacuum, vacuum_own
 from jobs.lake.features import needs_spark
+from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, forget, known_stores, unfinished
-from jobs.lake.table_file import FileNaming
+from jobs.lake.runs import Manifest, commit_prepared, forget, known_stores, unfinished
+from jobs.lake.snapshots import kept_snapshots
+from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL
+from jobs.lake.writers import CHECKPOINT_INTERVAL, Saved
+from jobs.storage.locations import normalise
+from jobs.store.workers import Workers
+from rmq_formats.errors import FormatError
+
+
+class NotALake(FormatError):
+    """The location has no tables of this program."""
+
+
+@kept_snapshots()
+def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Saved]:
+    """
+    Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table.
+
+    With *dry_run*, only look at what there would be to merge and to delete.
+    """
+    lake = Lake(normalise(location), workers.options)
+    if open_table(lake, RUNS.name) is None:
+        reason = "no lake: it has no table `runs`"
+        raise NotALake(reason, None, lake.location)
+    refuse_unsupported(lake, WRITTEN_BY_RUNS)
+
+    if dry_run:
+        return [estimate(lake, table) for table in WRITTEN_BY_RUNS]
+    for store in known_stores(lake):
+        leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
+        if leftover is not None:
+            newest_runs(lake, store, is_done=False)
+            commit_prepared(lake, leftover)
+
+    def merge(groups: Sequence[Group]) -> list[Action | None]:
+        return workers.map(groups, merge_group, "merging files")
+
+    saved = []
+    for table in WRITTEN_BY_RUNS:
+        merged = compact(lake, table, merge=merge)
+        if table.sorted_by is not None:
+            merged = merged.and_then(cluster(lake, table, merge))
+        saved.append(merged._replace(vacuumed=vacuum(lake, table)))
+    return saved
+
 
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
 _MOST_TURNS = 4  # runs from one turn of a large table to the next
 _HOURS = 24
-_KEPT_SHORTER = (RUNS, INDEX_FILES)  # nobody reads them for long: a quarter of the time is enough
+_KEPT_SHORTER = (RUNS, INDEX_FILES)  # readers need them only briefly: a quarter of the time is enough
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
 
 
 def keep_up(lake: Lake, manifest: Manifest) -> list[Exception]:
     """
-    Merge a store's small files when there are many, and drop what is obsolete for long; most runs do nothing.
+    Merge a store's small files when there are many, and drop files that are long obsolete; most runs do nothing.
 
     Return the errors of tables: the run is committed, and one file that cannot be read must not stop the upkeep of
     the other tables.
@@ -77,7 +125,7 @@ def _has_turn(manifest: Manifest, table: Table, number: int) -> bool:
     Return whether small files of a table are merged after a run; *number* is the table's among those of runs.
 
     The next step waits for a merge. Where runs bring much, files are merged as soon as they are no longer small
-    together, and messages and index at runs of their own: sixteen runs of 100,000 messages took six seconds at once.
+    together, and messages and index at runs of their own: sixteen runs of 100,000 messages took six seconds in one run.
     """
     size = sum(action.size for action in manifest.tables.get(table.name, ()))
     if size < SMALL // MANY:
@@ -105,7 +153,7 @@ def _thin_checkpoints(lake: Lake, table: Table) -> None:
 
 def expect_many_commits(lake: Lake, every_s: float) -> None:
     """
-    Keep little of what is obsolete in tables that get a commit every few seconds for weeks.
+    Keep few obsolete files in tables that get a commit every few seconds for weeks.
 
     Whoever commits lists the log: it keeps some 3,600 steps, an hour for each second between two, a day at most.
     Replaced files are kept as long: a step leaves one in each table.
@@ -116,7 +164,7 @@ def expect_many_commits(lake: Lake, every_s: float) -> None:
         if snapshot is None:
             continue
         there = snapshot.metadata().configuration
-        # Not what somebody has set: Delta refuses a log that is kept for a shorter time than the files.
+        # Values that users set stay: Delta refuses a log that is kept for a shorter time than the files.
         if there.get(FILES_KEPT, A_DAY) not in {CONFIGURATION[FILES_KEPT], A_DAY}:  # a day: of earlier versions
             continue
         kept = minutes(hours * (15 if table in _KEPT_SHORTER else 60))

@@ -81,7 +81,7 @@ def has_changed(store: Store, state: KeptState) -> bool:
 
 
 def new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
-    """Return the state that a run has found; of what has not changed since *known*, the same objects."""
+    """Return the state that a run has found; unchanged parts are the same objects as in *known*."""
     return BrokerState({key: _digest(text) for key, text in settings_of(config).items()}, _offsets_of(config, known))
 
 

@@ -29,7 +29,7 @@ def without_excluded(records: Records, parser: PropertyParser, selection: Select
     """Return the records without those that carry a message of an excluded topic; all of them if none is excluded."""
     if not selection.exclude_topics or not records.positions.size:
         return records
-    # Only then are columns made: Arrow's dictionaries of a filtered batch would still hold what was filtered out.
+    # Columns are made only then: Arrow's dictionaries of a filtered batch would still hold the excluded values.
     messages, _ = message_batch(records, parser, takes=selection.takes)
     offsets = messages.column("physical_offset").to_numpy()[excluded(messages, selection)]
     stays = ~np.isin(records.positions + records.base_offset, offsets)

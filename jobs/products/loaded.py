@@ -1,4 +1,4 @@
-"""Every product's module, imported: by workers that warm up, and by a driver beside a JVM that starts."""
+"""Every product's module, imported: by workers that warm up, and by a driver while its JVM starts."""
 
 from importlib import import_module
 

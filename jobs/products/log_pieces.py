@@ -1,5 +1,5 @@
 """
-What a range of the log holds beside messages, so that the lake gives every byte back.
+The bytes of a range that are not messages, so that a log can be restored byte for byte.
 
 Kept are: how long a file is and where it lies, the end of a full file with what stale bytes follow it, damaged bytes,
 and the numbers of DLedger's entries. Entries follow each other: a run of them is one row. Zeros are not kept.
@@ -24,7 +24,7 @@ from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Integers
 
 FILE, END, DAMAGE, ENTRIES, HEADER = "file", "end", "damage", "entries", "entry header"
-UNKNOWN = "unknown"  # bytes that the lake does not have: nobody may take them for zeros
+UNKNOWN = "unknown"  # bytes that the lake does not have: they must not be taken for zeros
 ROW_SIZE = 1 << 20  # most bytes of a row
 _BLOCK = 4096
 ENTRY_HEADER_SIZE = DLEDGER_ENTRY.size
@@ -206,7 +206,7 @@ class PieceCollector:
         headers = np.ascontiguousarray(raw).view(_FIELDS)[:, 0]
         offsets, ends = starts + group.base_offset, group.positions + group.base_offset + group.sizes
         new = offsets >= self._from_offset
-        # What follows from its index and term alone is no row of its own.
+        # A header that follows from its index and term alone needs no row.
         usual = (headers == _usual_headers(offsets, group.sizes, headers["index"], headers["term"])) & new
         for at in np.flatnonzero(~usual & new).tolist():
             header = group.buffer[int(starts[at]) : int(starts[at]) + ENTRY_HEADER_SIZE]

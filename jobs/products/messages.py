@@ -1,7 +1,7 @@
 """
 Messages: one row for each record of the log, and in `traces` one for each line of those that report on others.
 
-Bytes that are no record are named in `quarantine`, and kept in `log_pieces` so that the log can be restored.
+Bytes that are not a record are listed in `quarantine`, and kept in `log_pieces` so that the log can be restored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ from rmq_formats.trace_columns import decode_bodies
 
 _LARGEST_REPORT = 4 << 20  # bytes of a decompressed body of traces; clients put 128,000 into one
 _OF_MESSAGE = ("physical_offset", "store_timestamp", "born_host")
-_ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: tiny messages are many
+_ROWS_A_BATCH = 1 << 15  # memory that a batch takes in addition to its bytes depends on them: tiny messages are many
 
 
 SAMPLE_SIZE = 256
@@ -45,7 +45,7 @@ _BYTES_HELD = 4 << 20
 
 
 class Damage(NamedTuple):
-    """Bytes that are no message; their first ones, where they can be read and may be kept."""
+    """Bytes that are not a message, with a sample where they can be read and may be kept."""
 
     physical_offset: int
     length: int
@@ -54,7 +54,7 @@ class Damage(NamedTuple):
 
     @classmethod
     def of_body(cls, group: Records, offset: int, size: int) -> Self:
-        """Return a record whose body is not what was written."""
+        """Return a record whose body was changed after it was written."""
         at = offset - group.base_offset
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
 
@@ -133,7 +133,7 @@ class _HeldRows:
 
 
 class _RangeMessages:
-    """Writes the messages of one range, and what is damaged in it."""
+    """Writes the messages and the damage of one range."""
 
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Create nothing yet: a file is created by its first row."""

@@ -1,10 +1,10 @@
 """
-What a run of `ingest` produces, and the protocol of whoever produces it: messages, queues, index.
+The products of a run of `ingest` (messages, queues, index, …), and the protocol that they implement.
 
     start(run, state) ─► collector(range), in the task of each range ─► finish(outcomes) ─► files, state of the next run
 
 All collectors of a range share one pass over its pieces. A product keeps what its next run must know as JSON in the
-manifest of this one; the files that it writes are nobody's until the run is committed.
+manifest of this one; the files that it writes are not part of any table until the run is committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -96,7 +96,7 @@ class Collector(Generic[C_co]):
 
 
 def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
-    """Return the collector of a product that is made of what lies beside the log."""
+    """Return the collector of a product that needs nothing of the log."""
     return Collector(lambda _: None, lambda: Made(None, {}))
 
 
@@ -121,7 +121,7 @@ class Finished:
     units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: Sequence[Gap] = ()
-    notes: Sequence[str] = ()  # what else somebody has to look at
+    notes: Sequence[str] = ()  # for the user to look at
     contradictions: int = 0  # units that are not as the log says, and units that it should have and has not
 
     def add(self, table: Table, *actions: Action | None) -> None:
@@ -171,7 +171,7 @@ class RangePass:
             return tuple(collector.finish() for collector in collectors)
 
     def discard(self, collected: Collected) -> None:
-        """Delete what was written for a range that was not accepted."""
+        """Delete the files of a range that was not accepted."""
         for table, action in _files(collected).items():
             self.output.lake.delete(f"{table}/{action.path}")
         self.sweep(collected)

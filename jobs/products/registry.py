@@ -48,8 +48,8 @@ class Product:
     reached: str = ""  # the field of its state that says up to which offset it has taken the log
     is_always_made: bool = False
     needs_every_topic: bool = False  # so a choice of topics has none of it
-    is_of_last_step: bool = False  # of a run in steps: it speaks of the store as it is once all of the log is read
-    has_all_of: HasAllOf = lambda *_: True  # beside the log, by its state; cheap
+    is_of_last_step: bool = False  # of a run in steps: it describes the store at the end of the log
+    has_all_of: HasAllOf = lambda *_: True  # of files other than the log, by its state; cheap
 
     def start(self, run: "Run", state: "State | None") -> "Started[Any]":
         """Look at the store before the log is read; *state* is what the last run left."""

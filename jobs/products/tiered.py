@@ -63,7 +63,7 @@ class TierReader:
     selection: Selection
 
     def __call__(self, bundle: Bundle) -> BundleRead:
-        """Write the messages of a bundle, and what is damaged in it."""
+        """Write the messages and the damage of a bundle."""
         check_shared(self.output.lake, self.output.naming.store_id)
         name = f"{bundle.number:020d}"
         with (

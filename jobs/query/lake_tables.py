@@ -18,8 +18,7 @@ from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from jobs.lake.lake import Lake
-from jobs.lake.plain import plain_rows
-from jobs.lake.snapshots import open_delta
+from jobs.lake.snapshots import open_delta, plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.store.selection import CHOSEN, TopicChoices
 from rmq_formats.arrow import plain_type

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.plain import Row
 from jobs.lake.snapshot_files import StoredFile, files, has_footer, plain_batches
+from jobs.lake.snapshots import Row
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, RECORD_CRC, Table
 
 DROPPED = "another engine has dropped it"

@@ -23,11 +23,11 @@ from jobs.lake.commit import chosen, open_table
 from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
-from jobs.lake.optimization import NotALake
 from jobs.lake.snapshot_files import StoredFile, files, plain_batches
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
+from jobs.lake.upkeep import NotALake
 from jobs.store.workers import Workers
 from jobs.typed.ddl import parse_columns
 from jobs.typed.declaration import DeclarationError, TopicType

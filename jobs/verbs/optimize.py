@@ -55,7 +55,7 @@ def command(  # noqa: PLR0913 - a command's options
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.lake.lake import Lake
-    from jobs.lake.optimization import optimize
+    from jobs.lake.upkeep import optimize
 
     workers = ready()
     saved = optimize(lake, workers, dry_run=dry_run)

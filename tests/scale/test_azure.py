@@ -11,8 +11,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError
+from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
 from jobs.restore.run import RestoreRequest, restore
 from jobs.storage.settings import file_system_settings

@@ -13,11 +13,11 @@ from jobs.ingest.run import ingest
 from jobs.lake.commit import chosen, ensure_table, open_table, rows
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.findings import Finding
+from jobs.lake.integrity import record_findings
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
-from jobs.lake.plain import plain_rows
+from jobs.lake.snapshots import plain_rows
 from jobs.lake.tables import FINDINGS, RUNS
-from jobs.lake.verifications import record_findings
+from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from jobs.lake import spark_writer, upkeep
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
+from jobs.lake.upkeep import optimize
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import MANIFEST, RestoreRequest, restore
 from jobs.storage import local

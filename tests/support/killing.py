@@ -38,11 +38,11 @@ from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, spark_writer, superseded, upkeep
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.lake.spark_writer import Connection
 from jobs.lake.table_file import Action
 from jobs.lake.tables import Table
+from jobs.lake.upkeep import optimize
 from jobs.storage.local import LocalStorage
 from jobs.store.retention import CutBackError
 from jobs.store.workers import OneByOne

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from jobs.ingest.request import Summary
 from jobs.lake.lake import Lake
-from jobs.lake.plain import plain_rows
+from jobs.lake.snapshots import plain_rows
 from tests.support.broker import Broker, some_records
 from tests.support.in_memory import folder_of_process
 from tests.support.lakes import ingest_store

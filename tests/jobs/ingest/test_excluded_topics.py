@@ -15,7 +15,7 @@ from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
+from jobs.lake.upkeep import optimize
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.workers import OneByOne
 from jobs.typed.declaration import read_types

@@ -11,8 +11,8 @@ import pytest
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
 from jobs.lake.runs import known_stores, unfinished
+from jobs.lake.upkeep import optimize
 from jobs.store.workers import OneByOne
 from tests.golden import unpack_situation
 from tests.support.broker import Broker

@@ -8,9 +8,9 @@ from deltalake import DeltaTable
 
 from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
 from jobs.lake.runs import known_stores
 from jobs.lake.tables import QUARANTINE
+from jobs.lake.upkeep import optimize
 from jobs.store.workers import OneByOne
 from tests.jobs.lake.test_runs import a_file
 from tests.support.broker import Broker, some_records

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from jobs.lake.findings import Finding
 from jobs.lake.identity import identify
+from jobs.lake.integrity import record_findings
 from jobs.lake.lake import Lake
-from jobs.lake.verifications import record_findings
 from jobs.store.store import list_store
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store, table_of

@@ -185,7 +185,7 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
     grown: Grown, register: Run, *, has_merged: bool
 ) -> None:
-    from jobs.lake.optimization import optimize
+    from jobs.lake.upkeep import optimize
 
     grown.run()
     if has_merged:

@@ -13,7 +13,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.lake import history, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
-from jobs.lake.runs import known_stores, register, thinned
+from jobs.lake.runs import KnownStore, known_stores, register, thinned
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
@@ -166,7 +166,7 @@ def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_
     for number, year in enumerate((2027, 2026)):
         with patch.object(runs, "datetime") as clock:
             clock.now.return_value = datetime(year, 1, 1, tzinfo=UTC)
-            ids.append(register(lake, "b", (Fingerprint(number, 1, "x"),), number).store_id)
+            ids.append(register(lake, KnownStore("", "b", (Fingerprint(number, 1, "x"),)), number).store_id)
 
     assert [store.store_id for store in known_stores(lake)] == ids
 

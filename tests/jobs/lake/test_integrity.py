@@ -15,8 +15,8 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
+from jobs.lake.upkeep import optimize
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run

@@ -25,11 +25,11 @@ from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
-from jobs.lake.optimization import optimize
 from jobs.lake.runs import TABLES_BEFORE, Manifest, known_stores, prepare, unfinished
 from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES
+from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
 from jobs.report.model import Bars
 from jobs.report.of_ingest import report_of

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobs.ingest import commit
-from jobs.lake import optimization, upkeep
+from jobs.lake import upkeep
 from jobs.lake.compaction import Group, merge_group
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
@@ -127,7 +127,7 @@ class Story:
     def optimize(self) -> None:
         self.done.append("optimize")
         with self._perhaps_overtaken():
-            optimization.optimize(str(self.lake.path), OneByOne())
+            upkeep.optimize(str(self.lake.path), OneByOne())
 
     def statement(self) -> None:
         self._random.choice(
@@ -308,7 +308,7 @@ class Story:
             between = lambda: self._delete(some)  # noqa: E731 - the same kind of thing as the others
         with (
             patch.object(commit, "prepare", _after(between, self.done, prepare)),
-            patch.object(optimization, "merge_group", _after(between, self.done, merge_group)),
+            patch.object(upkeep, "merge_group", _after(between, self.done, merge_group)),
         ):
             yield
 

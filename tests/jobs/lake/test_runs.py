@@ -24,7 +24,6 @@ from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
 from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
-from jobs.lake.optimization import NotALake, optimize
 from jobs.lake.runs import (
     HeldByOtherError,
     KnownStore,
@@ -38,6 +37,7 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
+from jobs.lake.upkeep import NotALake, optimize
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import Item, OneByOne, Result
 from rmq_formats.arrow import column
@@ -55,7 +55,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def store(lake: Lake) -> KnownStore:
-    return register(lake, "b", (FIRST,), 0)
+    return register(lake, KnownStore("", "b", (FIRST,)), 0)
 
 
 def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> Action:
@@ -148,7 +148,7 @@ def test_an_answer_that_got_lost_is_not_taken_for_a_defeat(lake: Lake, store: Kn
 
 def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownStore) -> None:
     with pytest.raises(HeldByOtherError):
-        register(lake, "b", (FIRST,), 0)
+        register(lake, KnownStore("", "b", (FIRST,)), 0)
 
     assert [known.store_id for known in known_stores(lake)] == [store.store_id]
 

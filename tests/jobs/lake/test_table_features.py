@@ -21,10 +21,9 @@ from pyspark.sql import SparkSession
 from jobs.lake import features
 from jobs.lake.commit import LOG_KEPT, TransactionTakenError, commit, ensure_table
 from jobs.lake.features import UnsupportedTableError, needs_spark
-from jobs.lake.optimization import optimize
 from jobs.lake.runs import WRITERS, known_stores
 from jobs.lake.tables import MESSAGES
-from jobs.lake.upkeep import expect_many_commits
+from jobs.lake.upkeep import expect_many_commits, optimize
 from jobs.lake.writers import Rewrite
 from jobs.query.lake_tables import LakeTables
 from jobs.restore.run import RestoreRequest, restore

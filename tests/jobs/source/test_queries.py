@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from jobs.lake.optimization import optimize
+from jobs.lake.upkeep import optimize
 from jobs.source.format import lake_and_store, register
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
