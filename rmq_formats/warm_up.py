@@ -50,9 +50,8 @@ def compile_queues_and_index() -> None:
     from rmq_formats.consumequeue.build import QueueBuilder
     from rmq_formats.consumequeue.collect import UnitCollector
     from rmq_formats.consumequeue.unit import QueueKind, QueueRules
-    from rmq_formats.indexfile.build import FileBuilder, pack_keys
+    from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
     from rmq_formats.indexfile.columns import text_array
-    from rmq_formats.indexfile.kernels import RuleTable
     from rmq_formats.indexfile.layout import Geometry
     from rmq_formats.release import NEWEST, rules_of
 

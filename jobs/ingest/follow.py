@@ -26,7 +26,7 @@ from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import expect_many_commits
 from jobs.launch.engine import death_of_jvm
 from jobs.launch.failures import one_line
-from jobs.products.index.kept_slots import kept_slots
+from jobs.products.index.entries import kept_slots
 from jobs.storage import AnyStorage
 from jobs.storage.locations import join, normalise
 from jobs.store.workers import Workers

@@ -7,7 +7,7 @@ only the slots stay in memory. Both are held to `indexfile.file` by property tes
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.flags import TRANSACTION_MASK, TransactionType
 from rmq_formats.indexfile.file import MAX_INT
-from rmq_formats.indexfile.kernels import RuleTable, rule_at, seconds_since
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.kernels.integers import (
@@ -31,15 +30,57 @@ from rmq_formats.kernels.integers import (
     write_i32,
     write_i64,
 )
-from rmq_formats.kernels.properties import find_below, next_property
+from rmq_formats.kernels.properties import PARSER_CODES, find_below, next_property
 from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
+from rmq_formats.release import HashSlotCount, Rules
 
+_MAX_LONG = (1 << 63) - 1
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
 # Where a key's text is in its buffer, and which kind it is.
 PLACE = np.dtype([("topic", "i4"), ("topic_end", "i4"), ("key", "i4"), ("key_end", "i4"), ("kind", "i4")])
 KINDS = tuple(KeyKind)  # a place names its kind by its number here
+
+
+class RuleTable(NamedTuple):
+    """Rules as compiled code reads them: row by row, the newest last."""
+
+    since: NDArray[np.int64]
+    parser: NDArray[np.int64]
+    indexes_tags: NDArray[np.bool_]
+    counts_every_put: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rules: Rules) -> Self:
+        """Return the columns of *rules*."""
+        releases = [release for _, release in rules]
+        return cls(
+            np.array([since for since, _ in rules], np.int64),
+            np.array([PARSER_CODES[release.property_parser] for release in releases], np.int64),
+            np.array([release.indexes_tags for release in releases], np.bool_),
+            np.array([release.hash_slot_count is HashSlotCount.EVERY_PUT for release in releases], np.bool_),
+        )
+
+
+@helper
+def seconds_since(begin: int, time: int) -> int:
+    """Return the seconds that an entry stores for a message of *time* in a file that began at *begin*."""
+    if begin > 0 and time >= begin:
+        return min((time - begin) // 1000, MAX_INT)
+    if begin > 0 > time and time + _MAX_LONG + 1 < begin:
+        # Java's difference wraps and comes out positive: 2^63 - 1,000 for time -2^63 and begin 1,000. No step here may
+        # leave 64 bits, so the 2^64 of the wrap is added in two halves.
+        return min((time + _MAX_LONG - begin + _MAX_LONG + 2) // 1000, MAX_INT)
+    return 0
+
+
+@helper
+def rule_at(rules: RuleTable, rule: int, offset: int) -> int:
+    """Return the number of the rule at an offset, searched from the *rule* of an earlier one: offsets only rise."""
+    while rule + 1 < rules.since.size and rules.since[rule + 1] <= offset:
+        rule += 1
+    return rule
 
 
 class PackedKeys(NamedTuple):

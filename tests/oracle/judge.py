@@ -30,9 +30,8 @@ from rmq_formats.consumequeue.unit import (
     expected_units,
 )
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, pack_keys
+from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.file import IndexFile
-from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry

@@ -20,8 +20,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Framing, Piece
 from rmq_formats.consumequeue.unit import QueueRules
-from rmq_formats.indexfile.build import pack_keys
-from rmq_formats.indexfile.kernels import RuleTable
+from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import NEWEST, rules_of
 from tests.rmq_formats.builders import a_blank, log_of, reading

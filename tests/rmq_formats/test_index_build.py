@@ -16,10 +16,9 @@ from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, pack_keys
+from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
 from rmq_formats.indexfile.file import IndexFile
-from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import NEWEST, OLDEST, Release, Rules, release_at, rules_of

@@ -9,7 +9,8 @@ come from scratch files, to which the pass over the log has written them with th
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryFile
@@ -28,7 +29,6 @@ from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.eras import piece_start
 from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file
-from jobs.products.index.kept_slots import OpenFile, keep, take
 from jobs.products.index.key_row import KeyBlock, KeyRow
 from jobs.products.index.placement import Kind
 from jobs.products.index.plan import IndexPlan
@@ -39,15 +39,34 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.indexfile.build import FileBuilder, pack_keys
+from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
-from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 
 ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
 ROWS_A_FILE = 1 << 21
 MESSAGES_AT_ONCE = 256 << 20  # bytes of the log whose rows of `messages` are looked up together
+
+
+# Of this thread: ordinal, header and slots of the open index file of each lake and store.
+_Kept = dict[tuple[str, str], tuple[int, IndexHeader, NDArray[np.int32]]]
+_kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def kept_slots() -> Iterator[None]:
+    """
+    Keep the slots of the index files that this thread leaves open, until the block ends.
+
+    New entries are chained to those before them in their slots. Without them, each step of a process that follows a
+    store reads all entries of the file from the lake, and takes longer with every message until the file is full.
+    """
+    before = _kept.set({})
+    try:
+        yield
+    finally:
+        _kept.reset(before)
 
 
 class Opening(NamedTuple):
@@ -211,7 +230,7 @@ class _FileWriter:
         is_hashed = is_complete and self._is_whole
         digest = _digest(file, recipe.geometry.file_size) if is_hashed and file is not None else None
         if not is_complete:
-            keep(self._open_file(header), builder.slots)
+            self._keep_slots(header, builder.slots)
         name = recipe.real.name if recipe.real else None
         return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), self._left_out)
 
@@ -226,7 +245,7 @@ class _FileWriter:
         self._left_out = work.left_out
         if not opened.entry_count:
             return
-        slots = None if is_hashed else take(self._open_file(opened))
+        slots = None if is_hashed else self._take_slots(opened)
         if slots is not None:
             builder.resume(slots, opened)
             return
@@ -284,8 +303,17 @@ class _FileWriter:
         pieces = (item for range_ in ranges for item in RangeReader(range_, was_read=True).pieces())
         return (item for item in pieces if isinstance(item, Records) and item.base_offset < end)
 
-    def _open_file(self, header: IndexHeader) -> OpenFile:
-        return OpenFile(self._output.lake.location, self._output.naming.store_id, self._work.ordinal, header)
+    def _keep_slots(self, header: IndexHeader, slots: NDArray[np.int32]) -> None:
+        """Keep the slots of the open file in place of the store's last one."""
+        kept = _kept.get()
+        if kept is not None:
+            kept[self._output.lake.location, self._output.naming.store_id] = self._work.ordinal, header, slots
+
+    def _take_slots(self, opened: IndexHeader) -> NDArray[np.int32] | None:
+        """Return the kept slots of a file that has not changed since."""
+        store = self._output.lake.location, self._output.naming.store_id
+        ordinal, header, slots = (_kept.get() or {}).pop(store, (None, None, None))
+        return slots if (ordinal, header) == (self._work.ordinal, opened) else None
 
     def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
         """Take entries as rows; those of messages that the log does not hold come without their keys."""

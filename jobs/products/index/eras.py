@@ -22,8 +22,7 @@ from jobs.store.release import Writers
 from jobs.store.store import Store
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.indexfile.build import pack_keys
-from rmq_formats.indexfile.kernels import RuleTable
+from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, release_at, rules_of
 

@@ -29,9 +29,8 @@ from jobs.store.retention import ListedLog, read_from, read_what_stays
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, pack_keys
+from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import TEXTS, texts_of
-from rmq_formats.indexfile.kernels import RuleTable
 from rmq_formats.release import Rules
 
 KEYS_AT_ONCE = 1 << 18
