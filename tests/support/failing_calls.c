@@ -1,7 +1,7 @@
 /*
  * A library to be loaded before libc (LD_PRELOAD): one system call on a file below a folder fails, the one of a number.
  *
- * `failing_calls.py` says which kinds of calls are counted and which of them fails. What is not below the folder, or
+ * `failing_verbs.py` says which kinds of calls are counted and which of them fails. What is not below the folder, or
  * not of these kinds, is passed on. Calls of Python, of Arrow and of deltalake's Rust all go through these functions.
  */
 #define _GNU_SOURCE

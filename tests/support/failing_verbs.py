@@ -8,6 +8,8 @@ the next undisturbed run gives that in any case. Run it as a program, which star
 `python -m tests.support.failing_verbs FOLDER FIRST_SEED COUNT [VERB]`; it prints the failures as JSON.
 """
 
+import ctypes
+import errno
 import json
 import os
 import re
@@ -30,9 +32,13 @@ from jobs.console import progress
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
 from tests.golden import unpack
-from tests.support.failing_calls import READING, WRITING, Failure, fail_call, library
 from tests.support.killing import ended, forked
+from tests.support.lakes import leftovers
 
+SOURCE = Path(__file__).with_name("failing_calls.c")
+WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir")
+READING = ("open", "read", "list", "unlink")
+# A signal interrupts any call where a file system waits for another machine or process.
 ERRORS = {
     "EIO": (*WRITING, *READING),
     "ENOSPC": WRITING,
@@ -79,6 +85,14 @@ _OF_THE_RUN = re.compile(
 )
 
 
+class Failure(NamedTuple):
+    """The call that fails, by its number among those of some kinds; with 0 none fails, and each one is noted."""
+
+    error: str
+    kinds: tuple[str, ...]
+    number: int = 0
+
+
 class Try(NamedTuple):
     """One run of a command: its code, what it printed, and what it left."""
 
@@ -94,7 +108,7 @@ class Commands:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._base = folder / "base"
-        self._rows: dict[str, dict[str, int]] = {}
+        self._rows: dict[str, dict[str, str]] = {}
         self._undisturbed: dict[str, tuple[Try, list[str]]] = {}
 
     def prepare(self) -> None:
@@ -150,28 +164,30 @@ class Commands:
             if line not in self._rows:
                 kept = self._run(line, self._fresh(), None)
                 assert kept.code == expected.code
-                self._rows[line] = self._counted_rows()
+                self._rows[line] = self._lake_content(line)
                 wrong += self.faults(line, failure)[0]  # on another copy: the first one is gone
-            elif self._counted_rows() != self._rows[line]:
-                wrong.append(f"other rows in the lake: {self._counted_rows()}, not {self._rows[line]}")
+            elif (content := self._lake_content(line)) != self._rows[line]:
+                wrong.append(f"something else is in the lake: {content}, not {self._rows[line]}")
         return wrong, disturbed
 
-    def _counted_rows(self) -> dict[str, int]:
-        """Count the rows of each table of the lakes here, in a fork: what `deltalake` starts does not survive one."""
+    def _lake_content(self, line: str) -> dict[str, str]:
+        """Describe the lakes here, and what an ingest left over, in a fork: threads do not survive one."""
         answer = self._folder / "rows.json"
         here = self._folder / "here"
 
         def count() -> None:
             tables = sorted({path.parent for path in here.rglob("_delta_log")})
             found = {
-                table.relative_to(here).as_posix(): DeltaTable(str(table)).to_pyarrow_dataset().count_rows()
+                table.relative_to(here).as_posix(): _rows_of(table)
                 for table in tables
                 if table.name != "runs" and any((table / "_delta_log").iterdir())
             }
-            answer.write_text(json.dumps({name: rows for name, rows in found.items() if rows}))
+            found = {name: rows for name, rows in found.items() if not rows.startswith("0 ")}
+            left = [name for lake in ("lake", "out") for name in leftovers(here / lake)]
+            answer.write_text(json.dumps(found | {"leftovers": " ".join(left) if line.startswith("ingest") else ""}))
 
         assert ended(forked(count)) == 0
-        rows: dict[str, int] = json.loads(answer.read_text())
+        rows: dict[str, str] = json.loads(answer.read_text())
         return rows
 
     def _again(self, line: str, here: Path) -> Try:
@@ -214,6 +230,29 @@ class Commands:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
+
+
+def _rows_of(table: Path) -> str:
+    """Return how many rows a table has, and a hash of their offsets in the log."""
+    rows = DeltaTable(str(table)).to_pyarrow_dataset()
+    offsets = rows.to_table(columns=[name for name in rows.schema.names if name == "physical_offset"])
+    digest = sha256(repr(sorted(offsets.to_pydict().get("physical_offset", []))).encode()).hexdigest()[:16]
+    return f"{rows.count_rows()} rows, offsets {digest}"
+
+
+def library(folder: Path) -> Path:
+    """Compile the library that makes calls fail; it is loaded before libc, so calls of Arrow and deltalake count."""
+    made = folder / "failing_calls.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl"], check=True)
+    return made
+
+
+def fail_call(below: Path, failure: Failure, noted: int) -> None:
+    """Let a call on a file below a folder fail; *noted* is the descriptor that its name is written to."""
+    names = " ".join(failure.kinds).encode()
+    ctypes.CDLL(None).fail_call(
+        os.fsencode(below), names, ctypes.c_long(failure.number), getattr(errno, failure.error), noted
+    )
 
 
 def _wrong(expected: Try, found: Try) -> list[str]:

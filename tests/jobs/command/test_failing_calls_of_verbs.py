@@ -18,16 +18,24 @@ SEEDS = int(os.environ.get("SEEDS", "3000"))
 FIRST = int(os.environ.get("FIRST", "1000"))
 
 
-def tried(folder: Path, first: int, count: int) -> dict[str, Any]:
+def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any]:
     if shutil.which("cc") is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that makes calls fail needs a C compiler, and Linux")
-    return result_of("tests.support.failing_verbs", folder, first, count)
+    return result_of("tests.support.failing_verbs", folder, first, count, verb)
 
 
 def test_a_verb_one_of_whose_calls_fails_says_where(tmp_path: Path) -> None:
     result = tried(tmp_path, 0, 12)
 
     assert result["tried"] > 0
+    assert result["bad"] == []
+
+
+@pytest.mark.slow
+def test_after_an_ingest_one_of_whose_calls_fails_the_next_one_leaves_the_same_rows(tmp_path: Path) -> None:
+    result = tried(tmp_path, 500, 40, "ingest")
+
+    assert result["tried"] > 20
     assert result["bad"] == []
 
 
