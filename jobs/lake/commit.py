@@ -27,7 +27,7 @@ from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_featur
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files, select
 from jobs.lake.snapshots import Row, open_delta, snapshot_of
-from jobs.lake.table_file import STATISTICS_LENGTH, Action
+from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, DeltalakeWriter, Rewrite, Writer
 from jobs.storage import answered
@@ -203,6 +203,26 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
 
     with room_for(lake.locate(table.name)):
         return _retried(attempt)
+
+
+def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its commit
+    lake: Lake,
+    table: Table,
+    name: str,
+    constants: Mapping[str, object],
+    found: Iterable[Mapping[str, object]],
+    transaction: tuple[str, int],
+    rewrite: Callable[[DeltaTable], Rewrite] | None = None,
+) -> None:
+    """Write a file of some rows and commit it; `TransactionTakenError` as in `commit`, and the file is deleted."""
+    with TableFile(lake, table, name, constants) as file:
+        file.write_rows(found)
+        action = file.close()
+    try:
+        commit(lake, table, [action] if action else [], transaction, {}, rewrite)
+    except TransactionTakenError:
+        file.discard()
+        raise
 
 
 def commit_replacing(

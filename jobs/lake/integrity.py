@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 
 from jobs.console.exit_codes import RequestError
-from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table
+from jobs.lake.commit import TransactionTakenError, commit_rows, committed_transaction, open_table
 from jobs.lake.features import refuse_features
 from jobs.lake.findings import Finding
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores, refuse_lost_registrations
 from jobs.lake.superseded import tables_rewritten
-from jobs.lake.table_file import FileNaming, TableFile
+from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCED, RUNS, Table
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
@@ -130,15 +130,10 @@ def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
         number = committed_transaction(lake, FINDINGS.name, app) + 1
         whose = {"broker": label, "store_id": store_id, "verification": number, "time": datetime.now(UTC)}
         name = FileNaming(store_id or "unknown", number).name("findings")
-        with TableFile(lake, FINDINGS, name, whose) as file:
-            if findings:
-                file.write_rows([_row(finding) for finding in findings])
-            action = file.close()
         try:
-            commit(lake, FINDINGS, [action] if action else [], (app, number), {})
+            commit_rows(lake, FINDINGS, name, whose, map(_row, findings), (app, number))
         except TransactionTakenError:
-            file.discard()  # another verification had this number
-            continue
+            continue  # another verification had this number
         return number
     raise OSError(f"{lake.location}: {_ATTEMPTS} other verifications of this store came first")
 

@@ -25,6 +25,7 @@ from jobs.console.exit_codes import HeldError
 from jobs.lake.commit import (
     TransactionTakenError,
     commit,
+    commit_rows,
     committed_transaction,
     open_table,
     paths,
@@ -39,7 +40,7 @@ from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.open_damage import GapRow
 from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
-from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.lake.writers import Rewrite
 from jobs.store.record_places import Fingerprint
@@ -513,11 +514,4 @@ def _append_row(lake: Lake, store: KnownStore, run: int, state: str, once: _Once
     constants = {"broker": store.broker, "store_id": store.store_id}
     name = FileNaming(store.store_id, run).name(state)
     row = {"run": run, "state": state, "time": datetime.now(UTC), "host": socket.gethostname(), **values}
-    with TableFile(lake, RUNS, name, constants) as file:
-        file.write_rows([row])
-        actions = [action for action in [file.close()] if action is not None]
-    try:
-        commit(lake, RUNS, actions, once.transaction, {}, once.rewrite)
-    except TransactionTakenError:
-        file.discard()
-        raise
+    commit_rows(lake, RUNS, name, constants, [row], once.transaction, once.rewrite)

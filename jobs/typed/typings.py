@@ -21,6 +21,7 @@ from jobs.lake.commit import (
     TransactionTakenError,
     commit,
     commit_replacing,
+    commit_rows,
     committed_transaction,
     lost_files,
     open_table,
@@ -31,7 +32,7 @@ from jobs.lake.commit import (
 from jobs.lake.lake import Lake
 from jobs.lake.runs import MANIFESTS, HeldByOtherError, forget
 from jobs.lake.superseded import Obsolete, rewritten
-from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
 from jobs.typed.ddl import parse_columns
 from jobs.typed.tables import TYPING, typed_table
@@ -163,13 +164,10 @@ def prepare(lake: Lake, typing: Typing) -> None:
         "manifest": manifest,
         "detail": json.dumps(typing.detail),
     }
-    with TableFile(lake, TYPINGS, naming.name("prepared"), {"broker": "", "store_id": ""}) as file:
-        file.write_rows([row])
-        action = file.close()
+    whose = {"broker": "", "store_id": ""}
     try:
-        commit(lake, TYPINGS, [action] if action else [], (TYPING, typing.number), {})
+        commit_rows(lake, TYPINGS, naming.name("prepared"), whose, [row], (TYPING, typing.number))
     except TransactionTakenError as error:
-        file.discard()
         discard(lake, typing)
         lake.delete(manifest)
         raise HeldByOtherError(f"typing {typing.number} of this lake was prepared by another process") from error
