@@ -38,7 +38,7 @@ from jobs.products.index.survivors import Survivor, has_keys_of, real_files
 from jobs.storage import storage_of
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import join, local_path, normalise
-from jobs.storage.scratch import Scratch, scratch_beside
+from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
 from jobs.store.epochs import takeovers
 from jobs.store.features import has_default_sizes
@@ -67,6 +67,7 @@ class RebuildIndexRequest(StoreRequest):
     broker_runs: bool = False
     proven_only: bool = False  # each file by itself: one not proven wrong stays, one not proven right is not made
     accepted: frozenset[str] = frozenset()  # names of files that a user has decided: the log is right
+    scratch: Scratch | None = None  # of the caller; None: a directory below `out`
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     options = workers.options
     store, files, settings = before = look(request, options, workers.width)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
-    with scratch_beside(directory, options) as scratch:
+    with scratch_for(request.scratch or directory, options) as scratch:
         plan = (_plan_lost if request.lost_only else _plan_all)(request, workers, before, scratch)
         result = Result(
             store.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,

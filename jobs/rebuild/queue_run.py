@@ -24,7 +24,7 @@ from jobs.rebuild.lost_queues import LostQueues, select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, describe_database, notes_of_database, stored_ends
 from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, named, note_of
 from jobs.storage.local import LocalStorage, flush_directory
-from jobs.storage.scratch import scratch_beside
+from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.known import ASSUMED
@@ -59,6 +59,7 @@ class RebuildQueuesRequest(StoreRequest):
     accepted: frozenset[str] = frozenset()  # files that a user has decided: the log is right
     to: Target = Target.FILES
     seen: SeenQueues = NOTHING_SEEN
+    scratch: Scratch | None = None  # of the caller; None: a directory below `out`
 
 
 @dataclass(slots=True)
@@ -138,7 +139,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     folder = (features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else ""  # where a broker looks for it
     plain = settings.file_sizes[QueueKind.PLAIN]
     lost: LostQueues | None = None
-    with scratch_beside(str(out), {}) as scratch:
+    with scratch_for(request.scratch or str(out), {}) as scratch:
         recipe = QueueRecipe(
             replace(settings.rules, in_rocksdb=is_database),
             {kind: known.value for kind, known in settings.file_sizes.items()},

@@ -51,12 +51,14 @@ from jobs.repair.before_start import (
     write_bridges,
 )
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
+from jobs.repair.remembered import RememberingWorkers
 from jobs.repair.segments import Doubts, MendedSegment, complete, damaged_bases, doubted_segments, link_log, mend
 from jobs.restore.forms import Forms
 from jobs.restore.plan import Plan, plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
+from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import broker_process
 from jobs.store.features import has_default_sizes
 from jobs.store.held_store import HeldStore, RefusedError, acting_as, hold_store, user_of
@@ -187,9 +189,11 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         raise NotRepairableError("a store on this machine can be repaired")
     work = _claimed(request) / _WORK
     with _held(request) if request.apply else nullcontext() as held:
-        found = _verified(request, request.commitlog, workers)
+        remembering = RememberingWorkers(workers, Path(local_path(request.store)).resolve())
+        scratch = Scratch(str(work.absolute()), keeps_files=True)
+        found = _verified(request, request.commitlog, remembering, scratch)
         summary = RepairSummary(normalise(request.store), found)
-        _Repair(request, workers, work, summary, tuple(request.commitlog)).run(held)
+        _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog)).run(held)
     return summary
 
 
@@ -230,9 +234,10 @@ def _claimed(request: RepairRequest) -> Path:
     return out
 
 
-def _verified(request: RepairRequest, commitlog: Sequence[str], workers: Workers) -> Verdict:
+def _verified(request: RepairRequest, commitlog: Sequence[str], workers: Workers, scratch: Scratch) -> Verdict:
     asked = VerifyRequest(
-        request.store, request.wanted, commitlog=commitlog, care=request.care, options=request.options
+        request.store, request.wanted, commitlog=commitlog, care=request.care, options=request.options,
+        scratch=scratch,
     )  # fmt: skip
     return verify(asked, workers)
 
@@ -244,6 +249,7 @@ class _Repair:
     request: RepairRequest
     workers: Workers
     work: Path
+    scratch: Scratch
     summary: RepairSummary
     log: tuple[str, ...]  # as it will be; where it lies, if not below the store's root
     segments: list[MendedSegment] = field(default_factory=list)
@@ -294,7 +300,7 @@ class _Repair:
             if plans:
                 _apply(request, plans, held)
                 self.summary.kept = list(dict.fromkeys(str(plan.aside) for plan in plans if plan.aside.exists()))
-            self.summary.left = verdict = _verified(request, request.commitlog, self.workers)
+            self.summary.left = verdict = _verified(request, request.commitlog, self.workers, self.scratch)
         after = start_after(verdict)
         self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         self._say_what_is_left(verdict)
@@ -314,7 +320,7 @@ class _Repair:
         """Return the verdict on the log as it will be."""
         link_log(self.store, self.segments, self.work / name)
         self.log = (str(self.work / name),)
-        return _verified(self.request, self.log, self.workers)
+        return _verified(self.request, self.log, self.workers, self.scratch)
 
     def _bridge(self, verdict: Verdict) -> Verdict:
         """Write bridges over what the broker would end its log at, and return the verdict on that log."""
@@ -432,7 +438,7 @@ class _Repair:
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, release=wanted.release,
             lost_only=True, proven_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
-            seen=self.forms.queues if self.forms else NOTHING_SEEN,
+            seen=self.forms.queues if self.forms else NOTHING_SEEN, scratch=self.scratch,
         )  # fmt: skip
         with self._saying_what_is_unknown("queue"):
             built = queue_builder.rebuild(asked, self.workers)
@@ -456,9 +462,10 @@ class _Repair:
     def _make_index(self, *, is_lost: bool) -> None:
         """Make the index files that are lost or proven wrong."""
         out, request = self.work / "index", self.request
+        out.mkdir()
         asked = index_builder.RebuildIndexRequest(
             request.store, str(out), self._wanted_index(), lost_only=True, proven_only=True, commitlog=self.log,
-            care=request.care,
+            care=request.care, scratch=self.scratch,
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip
         with self._saying_what_is_unknown("index"):

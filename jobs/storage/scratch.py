@@ -33,6 +33,7 @@ class Scratch:
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     advice: str = _NOT_SHARED  # for a worker that does not see the directory
+    keeps_files: bool = False  # results that name them are used again
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
@@ -65,7 +66,9 @@ class Scratch:
             yield reader
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it is there, unless files are kept."""
+        if self.keeps_files:
+            return
         location = join(self.location, name)
         storage_of(location, self.options).delete(location)
 
@@ -95,8 +98,15 @@ def _remove(scratch: Scratch) -> None:
 
 
 @contextmanager
-def scratch_for(location: str | None, options: Mapping[str, str]) -> Iterator[Scratch]:
-    """Give a directory for a run without output: below *location*, else among this machine's temporary files."""
+def scratch_for(location: str | Scratch | None, options: Mapping[str, str]) -> Iterator[Scratch]:
+    """
+    Make a directory for the time of a run: below *location*, else among this machine's temporary files.
+
+    A scratch directory of the caller is used as it is, and stays.
+    """
+    if isinstance(location, Scratch):
+        yield location
+        return
     if location is not None:
         with scratch_beside(location, options) as scratch:
             yield scratch

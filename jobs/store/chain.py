@@ -74,7 +74,7 @@ def read_chained(
     *collector* that is not complete yet sees every piece.
     """
     if collector is not None and not collector.is_complete:
-        with_collector = partial(_collected, task=task, of_range=collector.of_range)
+        with_collector = partial(run_collected, task=task, of_range=collector.of_range)
         collected = read_chained(workers, ranges, with_collector, lambda payload: discard(payload[0]))
         collector.take([outcome.payload[1] for outcome in collected])
         return [Outcome(outcome.range, outcome.seen, outcome.payload[0]) for outcome in collected]
@@ -84,7 +84,8 @@ def read_chained(
     return chained(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
 
 
-def _collected(range_: Range, pieces: Pieces, *, task: Task[T], of_range: Callable[[], C]) -> tuple[T, C]:
+def run_collected(range_: Range, pieces: Pieces, *, task: Task[T], of_range: Callable[[], C]) -> tuple[T, C]:
+    """Run *task* on the pieces of a range that a new collector has looked at; return both results."""
     collector = of_range()
     return task(range_, collector.watch(pieces)), collector
 

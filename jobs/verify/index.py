@@ -68,7 +68,7 @@ def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the che
     store: Store,
     wanted: Wanted,
     range_size: int = DEFAULT_RANGE_SIZE,
-    scratch_location: str | None = None,
+    scratch_location: str | Scratch | None = None,
     check: LogCheck | None = None,
 ) -> PartReport:
     """Return the findings on the index files of a store; *check* has seen its log, or sees it now."""

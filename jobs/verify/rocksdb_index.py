@@ -39,7 +39,7 @@ _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 
 
 def verify_rocksdb_index(
-    workers: Workers, store: Store, release: str | None, range_size: int, scratch_location: str | None
+    workers: Workers, store: Store, release: str | None, range_size: int, scratch_location: str | Scratch | None
 ) -> PartReport | None:
     """Return the findings on a store's index in RocksDB; None if it has none."""
     folder = features_of(store).other_database

@@ -17,6 +17,7 @@ from jobs.diagnosis.log_check import LogCheck, walked_log
 from jobs.lake.findings import AHEAD_OF_LOG, INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import broker_process, check_room
 from jobs.store.epochs import promotion_of
 from jobs.store.known import UndecidedError
@@ -45,7 +46,7 @@ class VerifyRequest(StoreRequest):
     """The request of a user."""
 
     wanted: Wanted = NOTHING_WANTED
-    scratch: str | None = None
+    scratch: str | Scratch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     except IsTierError:
         tier = request.tier(workers.options, workers.width)
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
-    check_room(store.root, request.scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
+    scratch = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
+    check_room(store.root, scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
     store, check, queues, releases = begun_again(store, partial(_log_and_queues, request, workers))
     index = begun_again(store, partial(_index, request, workers, check))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]

@@ -1,0 +1,147 @@
+"""
+The results of reading ranges of the log, for as long as a repair runs.
+
+A repair reads the log to verify it as it is, as it will be and as it is at the end, and to rebuild queue and index
+files. Most segments are the same files each time. So the result of a task for a range is kept, and used again as long
+as the segment is the same file (device, inode, size, time) and the task is the same one, with equal arguments. Unless a
+result follows from the log alone, all other files of the store must be unchanged as well.
+"""
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from jobs.diagnosis.log_check import RangeCheck, check_range
+from jobs.products.index.key_row import collect_range
+from jobs.rebuild.queues import collect
+from jobs.storage.locations import local_path
+from jobs.store.chain import Outcome, run_collected, run_range
+from jobs.store.held_store import FileState, file_states
+from jobs.store.ranges import Range
+from jobs.store.workers import Workers
+from rmq_formats.store import INDEX_FOLDER
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_OF_LOG_ALONE = frozenset({RangeCheck, check_range, collect_range, collect})
+
+
+class RememberingWorkers:
+    """Workers that run a task on a range of the log only if its result is not known yet."""
+
+    def __init__(self, workers: Workers, root: Path) -> None:
+        """Run tasks by *workers*, on ranges of the log of the store at *root*."""
+        self._workers = workers
+        self._root = root
+        self._known: dict[bytes, bytes] = {}  # pickled: a caller may change a result
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Settings of the file systems that they read and write."""
+        return self._workers.options
+
+    @property
+    def width(self) -> int:
+        """The number of tasks that run side by side."""
+        return self._workers.width
+
+    @property
+    def has_repeated(self) -> bool:
+        """Whether a task took more than one attempt."""
+        return self._workers.has_repeated
+
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        """Run *task* on each item; of a range whose result is known, return that."""
+        ranges = [item for item in items if isinstance(item, Range)]
+        if not ranges or len(ranges) < len(items):
+            return self._workers.map(items, task, label, sizes)
+        return cast("list[Result]", self._read(ranges, task, label, sizes))
+
+    def _read(self, ranges: Sequence[Range], task: Callable[[Any], Any], label: str, sizes: Sequence[int]) -> list[Any]:
+        parts = _parts_of(task)
+        try:
+            pickled = [pickle.dumps(part) for part in parts]
+        except (pickle.PicklingError, AttributeError, TypeError):  # a task of this process alone
+            return self._workers.map(ranges, task, label, sizes)
+        keys = self._keys(ranges, parts, pickled)
+        found = {key: self._known[key] for row in keys for key in row if key in self._known}
+        new = [number for number, row in enumerate(keys) if not found.keys() >= {*row}]
+        if len(parts) > 1 and all(keys[number][1] in found for number in new):  # the collector has seen these ranges
+            task = partial(run_range, task=parts[0])
+        some = [sizes[number] for number in new] if sizes else ()
+        results = self._workers.map([ranges[number] for number in new], task, label, some) if new else []
+        for number, result in zip(new, results, strict=True):
+            found |= zip(keys[number], map(pickle.dumps, _taken_apart(result, task)), strict=False)
+        unchanged = self._keys(ranges, parts, pickled)
+        for before, after in zip(keys, unchanged, strict=True):
+            self._known |= {key: found[key] for key in before} if before == after else {}
+        # This process has pickled them itself.
+        whole = [[pickle.loads(found[key]) for key in row] for row in keys]  # noqa: S301
+        return [_put_together(range_, row) for range_, row in zip(ranges, whole, strict=True)]
+
+    def _keys(
+        self, ranges: Sequence[Range], parts: Sequence[object], pickled: Sequence[bytes]
+    ) -> list[tuple[bytes, ...]]:
+        """Return for each range and part of the task what the result depends on, hashed."""
+        paths = {range_.location: Path(local_path(range_.location)) for range_ in ranges}
+        files = {location: FileState.of(path) for location, path in paths.items()}
+        logs = {path.resolve().parent for path in paths.values()}
+        rest = [
+            one for one in file_states(self._root) if one[0].parent.resolve() not in logs | {self._root / INDEX_FOLDER}
+        ]
+        state = sha256(repr(rest).encode()).digest()
+        rows = []
+        for range_ in ranges:
+            # The evidence of queues matters to the newest segments alone.
+            is_of_log = range_.queues is None
+            described = repr(replace(range_, location="", queues=None)).encode()
+            file = repr(files[range_.location]).encode()
+            rows.append(
+                tuple(
+                    sha256(
+                        b"\0".join((part, described, file, b"" if is_of_log and _is_of_log(one) else state))
+                    ).digest()
+                    for one, part in zip(parts, pickled, strict=True)
+                )
+            )
+        return rows
+
+
+def _parts_of(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """Return the task of a range, and the collector beside it, if there is one; any other task as it is."""
+    if not isinstance(task, partial) or task.func is not run_range:
+        return (task,)
+    inner = task.keywords["task"]
+    if isinstance(inner, partial) and inner.func is run_collected:
+        return inner.keywords["task"], inner.keywords["of_range"]
+    return (inner,)
+
+
+def _is_of_log(part: object) -> bool:
+    return (part.func if isinstance(part, partial) else part) in _OF_LOG_ALONE
+
+
+def _taken_apart(result: object, task: Callable[..., Any]) -> list[object]:
+    """Return the results of the parts of a task."""
+    if not isinstance(result, Outcome):
+        return [result]
+    payloads = result.payload if len(_parts_of(task)) > 1 else (result.payload,)
+    return [result._replace(payload=payload) for payload in payloads]
+
+
+def _put_together(range_: Range, parts: Sequence[Any]) -> object:
+    """Return the result of a task from those of its parts."""
+    if not isinstance(parts[0], Outcome):
+        return parts[0]
+    payload = parts[0].payload if len(parts) == 1 else tuple(part.payload for part in parts)
+    return parts[0]._replace(range=range_, payload=payload)
