@@ -13,40 +13,53 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from jobs.console import process
 from jobs.ingest.commit import NextRun
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake import integrity
+from jobs.lake.bodies import with_inflated
 from jobs.lake.identity import AmbiguousBrokerError, Likeness
 from jobs.lake.lake import Lake
-from jobs.lake.lock import held
+from jobs.lake.lock import check_shared, held
 from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import PRODUCED, QUARANTINE, TIERED, WRITTEN_BY_RUNS
 from jobs.lake.tier_identity import QueueName, QueueState, described, identify_tier, queue_states
-from jobs.products.product import Gap
-from jobs.products.tiered import Bundle, BundleRead, Part, TierReader
+from jobs.products.exclusion import without_excluded
+from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release
+from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
-from jobs.store.chain import Outcome, watermark
-from jobs.store.ranges import WHOLE_SEGMENTS, Settling, describe, holes, plan_ranges
+from jobs.store.chain import Outcome, run_range, watermark
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, Settling, describe, holes, plan_ranges
 from jobs.store.release import given_rules
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.tier import TierQueue
 from jobs.store.workers import Workers
-from rmq_formats.release import NEWEST, rules_of
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.errors import is_unreadable
+from rmq_formats.release import NEWEST, Rules, rules_of
 
 _MOST_PARTS = 4096  # of a bundle
 _CHUNKS_A_WORKER = 4
 _SPARED = frozenset(table.name for table in PRODUCED) - {TIERED.name, QUARANTINE.name}
 
 
-class _QueuePlan(NamedTuple):
-    """The new part of a queue's log."""
+class Part(NamedTuple):
+    """Some bytes of a queue's log, from a record on to the end of a segment."""
 
-    before: QueueState  # from where on its log is read
-    parts: Sequence[Part]
-    gaps: Sequence[Gap]
+    queue: QueueName
+    generation: int
+    range: Range
+
+
+Bundle = list[Part]  # that one task reads
+BundleRead = tuple[list[Outcome[Part]], dict[str, Action]]  # a file for each table
+_QueuePlan = tuple[QueueState, list[Part], list[Gap]]  # from where on a queue's log is read, and what is missing
 
 
 def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterator[Summary]:
@@ -102,24 +115,23 @@ class _TierRun(NextRun):
         self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
         self._require_topics()
         plans = self._planned()
-        for plan in plans:
-            for gap in plan.gaps:
-                self.summary.add_gap(*gap)
+        for gap in (gap for _, _, gaps in plans for gap in gaps):
+            self.summary.add_gap(*gap)
         states = queue_states(self.known)
         size = min(self.request.range_size, self.request.step_bytes or self.request.range_size)
-        bundles = list(_bundles((part for plan in plans for part in plan.parts), size))
-        left = sum(bundle.size for bundle in bundles)
+        bundles = list(enumerate(_bundles((part for _, parts, _ in plans for part in parts), size)))
+        left = sum(_size(bundle) for _, bundle in bundles)
         check_room(self.summary.store, self.lake.location, left)
         self.clock.lap("planning")
         if self.request.dry_run:
             self.summary.open = self.open_before
-            self.summary.plan = describe([part.range for bundle in bundles for part in bundle.parts])
+            self.summary.plan = describe([part.range for _, bundle in bundles for part in bundle])
             yield self._timed()
             return
-        now = states | {plan.before.name: plan.before for plan in plans}
+        now = states | {before.name: before for before, _, _ in plans}
         for step in _steps(bundles, self.request.step_bytes):
             read = self._read(step)
-            left -= sum(bundle.size for bundle in step)
+            left -= sum(_size(bundle) for _, bundle in step)
             self.summary.bytes_left = left
             now |= self._noted(read, now)
             state = {**described(now.values()), TABLES_BEFORE: tables, COMMAND: self.request.command}
@@ -155,20 +167,21 @@ class _TierRun(NextRun):
         plans = self.workers.map(chunks, partial(_plans, settling=settling), "looking at queues")
         return [plan for some in plans for plan in some]
 
-    def _read(self, bundles: Sequence[Bundle]) -> list[BundleRead]:
+    def _read(self, bundles: Sequence[tuple[int, Bundle]]) -> list[BundleRead]:
         process.note_resumption(
             f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads the "
             "same bytes again."
         )
         # No release that has tiers parses properties in another way.
         rules = given_rules(self.request.release) if self.request.release else rules_of((0, NEWEST))
-        read = self.workers.map(bundles, TierReader(self.output, rules, self.request.selection), "reading the tier")
+        task = partial(read_bundle, output=self.output, rules=rules, selection=self.request.selection)
+        read = self.workers.map(bundles, task, "reading the tier")
         self.clock.lap("reading and writing")
         return read
 
     def _noted(self, read: Sequence[BundleRead], states: Mapping[QueueName, QueueState]) -> dict[QueueName, QueueState]:
         of_queues: dict[QueueName, list[Outcome[Part]]] = {}
-        for outcome in (outcome for one in read for outcome in one.outcomes):
+        for outcome in (outcome for outcomes, _ in read for outcome in outcomes):
             of_queues.setdefault(outcome.payload.queue, []).append(outcome)
         self._confirm_deleted([one for outcomes in of_queues.values() for one in outcomes if one.seen.was_deleted])
         noted = {}
@@ -194,7 +207,7 @@ class _TierRun(NextRun):
 
     def _commit_read(self, read: Sequence[BundleRead], state: Mapping[str, Any], *, has_moved: bool) -> None:
         files: dict[str, list[Action]] = {}
-        for table, action in (item for one in read for item in one.files.items()):
+        for table, action in (item for _, actions in read for item in actions.items()):
             files.setdefault(table, []).append(action)
         self.commit(files, state, self.summary.newest_ms, has_moved=has_moved)
 
@@ -227,7 +240,7 @@ def _plan(queue: TierQueue, state: QueueState | None, settling: Settling | None)
         if high > start
     ]
     ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settling)
-    return _QueuePlan(state, [Part(state.name, state.generation, range_) for range_ in ranges], gaps)
+    return state, [Part(state.name, state.generation, range_) for range_ in ranges], gaps
 
 
 def _after(before: QueueState, outcomes: Sequence[Outcome[Part]]) -> QueueState:
@@ -243,25 +256,89 @@ def _after(before: QueueState, outcomes: Sequence[Outcome[Part]]) -> QueueState:
     )
 
 
+def _size(bundle: Bundle) -> int:
+    return sum(part.range.size for part in bundle)
+
+
 def _bundles(parts: Iterable[Part], size: int) -> Iterator[Bundle]:
     """Yield parts in their order, together about as large as a task should be: a tier may have thousands of queues."""
-    bundle = Bundle(0, [], 0)
+    bundle: Bundle = []
+    left = size
     for part in parts:
-        bundle = bundle.with_part(part)
-        if len(bundle.parts) >= _MOST_PARTS or bundle.size >= size:
+        bundle.append(part)
+        left -= part.range.size
+        if len(bundle) >= _MOST_PARTS or left <= 0:
             yield bundle
-            bundle = Bundle(bundle.number + 1, [], 0)
-    if bundle.parts:
+            bundle, left = [], size
+    if bundle:
         yield bundle
 
 
-def _steps(bundles: Sequence[Bundle], step_bytes: int | None) -> Iterator[Sequence[Bundle]]:
-    """Yield the bundles of each commit; one empty commit if there is nothing to read."""
-    some: list[Bundle] = []
+def _steps(bundles: Sequence[tuple[int, Bundle]], step_bytes: int | None) -> Iterator[list[tuple[int, Bundle]]]:
+    """Yield the numbered bundles of each commit; one empty commit if there is nothing to read."""
+    some: list[tuple[int, Bundle]] = []
     for bundle in bundles:
         some.append(bundle)
-        if step_bytes is not None and sum(one.size for one in some) >= step_bytes:
+        if step_bytes is not None and sum(_size(parts) for _, parts in some) >= step_bytes:
             yield some
             some = []
     if some or not bundles:
         yield some
+
+
+def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, selection: Selection) -> BundleRead:
+    """Write the messages of a bundle, and the damage in it: a task."""
+    check_shared(output.lake, output.naming.store_id)
+    number, bundle = numbered
+    name = f"{number:020d}"
+    with (
+        output.file(TIERED, name) as messages,
+        output.file(QUARANTINE, name, run=output.naming.run) as quarantine,
+    ):
+
+        def read(part: Part, range_: Range, pieces: Iterator[Records | Piece]) -> Part:
+            damaged = sorted(_write(part, pieces, messages, rules, selection))
+            where = {"segment": range_.base_offset, "file": range_.location}
+            # Bytes of damaged places may be of messages that were not chosen.
+            left_out = {} if selection.takes_or_all is None else {"sample": None}
+            if damaged:
+                quarantine.write_rows(one._asdict() | where | left_out for one in damaged)
+            return part
+
+        outcomes = [run_range(part.range, partial(read, part)) for part in bundle]
+        files = {TIERED.name: messages.close(), QUARANTINE.name: quarantine.close()}
+    return outcomes, {table: action for table, action in files.items() if action is not None}
+
+
+def _write(
+    part: Part, pieces: Iterator[Records | Piece], messages: TableFile, rules: Rules, selection: Selection
+) -> Iterator[Damage]:
+    """Write the rows of a part's records; yield its damage."""
+    for item in pieces:
+        if isinstance(item, Piece):
+            if item.kind is PieceKind.DAMAGE:
+                yield Damage(item.offset, item.size, item.reason, _sample(part.range, item))
+            continue
+        for records, parser in parts_by_release(item, rules):
+            group = without_excluded(records, parser, selection)
+            batch, bad = message_batch(group, parser, with_body=selection.with_body)
+            for name, value in (("segment", part.range.base_offset), ("generation", part.generation)):
+                field = TIERED.schema.field(name)
+                batch = batch.append_column(field, pa.repeat(pa.scalar(value, field.type), batch.num_rows))
+            for rows in with_inflated(batch, wanted=selection.with_inflated):
+                messages.write(rows)
+            for offset, size in bad:
+                yield Damage.of_body(group, offset, size)
+
+
+def _sample(range_: Range, piece: Piece) -> bytes | None:
+    """Return the first bytes of a damaged place; None where they cannot be read, or retention deleted the file."""
+    try:
+        with range_.open() as file:
+            return bytes(file.read(piece.offset - range_.base_offset, min(piece.size, SAMPLE_SIZE)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return None
