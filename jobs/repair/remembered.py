@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from jobs.diagnosis.log_check import RangeCheck, check_range
 from jobs.products.index.key_row import collect_range
@@ -21,6 +21,7 @@ from jobs.rebuild.queues import collect
 from jobs.storage.locations import local_path
 from jobs.store.chain import Outcome, run_collected, run_range
 from jobs.store.held_store import FileState, file_states
+from jobs.store.range_reader import Seen
 from jobs.store.ranges import Range
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER
@@ -28,6 +29,11 @@ from rmq_formats.store import INDEX_FOLDER
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _OF_LOG_ALONE = frozenset({RangeCheck, check_range, collect_range, collect})
+
+
+class _OfRange(NamedTuple):
+    seen: Seen
+    payload: Any
 
 
 class RememberingWorkers:
@@ -102,18 +108,10 @@ class RememberingWorkers:
         state = sha256(repr(rest).encode()).digest()
         rows = []
         for range_ in ranges:
-            # The evidence of queues matters to the newest segments alone.
-            is_of_log = range_.queues is None
-            described = repr(replace(range_, location="", queues=None)).encode()
-            file = repr(files[range_.location]).encode()
-            rows.append(
-                tuple(
-                    sha256(
-                        b"\0".join((part, described, file, b"" if is_of_log and _is_of_log(one) else state))
-                    ).digest()
-                    for one, part in zip(parts, pickled, strict=True)
-                )
-            )
+            described = f"{files[range_.location]} {replace(range_, location='')}".encode()
+            # Queues are evidence of where the newest segments end.
+            states = [b"" if range_.final and _is_of_log(part) else state for part in parts]
+            rows.append(tuple(sha256(described + a + b).digest() for a, b in zip(states, pickled, strict=True)))
         return rows
 
 
@@ -132,16 +130,16 @@ def _is_of_log(part: object) -> bool:
 
 
 def _taken_apart(result: object, task: Callable[..., Any]) -> list[object]:
-    """Return the results of the parts of a task."""
+    """Return the results of the parts of a task; those of a range with the facts that its reader has seen."""
     if not isinstance(result, Outcome):
         return [result]
     payloads = result.payload if len(_parts_of(task)) > 1 else (result.payload,)
-    return [result._replace(payload=payload) for payload in payloads]
+    return [_OfRange(result.seen, payload) for payload in payloads]
 
 
 def _put_together(range_: Range, parts: Sequence[Any]) -> object:
     """Return the result of a task from those of its parts."""
-    if not isinstance(parts[0], Outcome):
+    if not isinstance(parts[0], _OfRange):
         return parts[0]
     payload = parts[0].payload if len(parts) == 1 else tuple(part.payload for part in parts)
-    return parts[0]._replace(range=range_, payload=payload)
+    return Outcome(range_, parts[0].seen, payload)
