@@ -203,11 +203,12 @@ def _read_log(
 ) -> CollectedLog:
     """Collect the units of the log; *check* sees each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size)).narrow()
-    task = partial(collect_units, rules=recipe.rules, groups=recipe.groups, scratch=recipe.scratch)
-    outcomes = read_what_stays(workers, log, task, partial(discard_units, recipe.scratch), check)
+    scratch = recipe.scratch if recipe.groups > 1 else None
+    task = partial(collect_units, rules=recipe.rules, groups=recipe.groups, scratch=scratch)
+    outcomes = read_what_stays(workers, log, task, partial(discard_units, scratch), check)
     start = read_from(log, outcomes)
     units = [outcome.payload for outcome in outcomes]
-    return CollectedLog(units, recipe.scratch, recipe.groups, start, log_end_of(outcomes, start))
+    return CollectedLog(units, scratch, recipe.groups, start, log_end_of(outcomes, start))
 
 
 def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:

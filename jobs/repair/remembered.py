@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from jobs.diagnosis.log_check import RangeCheck, check_range
 from jobs.products.index.key_row import collect_range
-from jobs.rebuild.queues import collect
+from jobs.products.queues.unit_files import collect_units
 from jobs.storage.locations import local_path
 from jobs.store.chain import Outcome, run_collected, run_range
 from jobs.store.held_store import FileState, file_states
@@ -28,7 +28,7 @@ from rmq_formats.store import INDEX_FOLDER
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_OF_LOG_ALONE = frozenset({RangeCheck, check_range, collect_range, collect})
+_OF_LOG_ALONE = frozenset({RangeCheck, check_range, collect_range, collect_units})
 
 
 class _OfRange(NamedTuple):

@@ -32,6 +32,7 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.settings import NOTHING_SEEN
+from jobs.products.queues.unit_files import count_groups
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
@@ -439,6 +440,7 @@ class _Repair:
             request.store, out, wanted.conf, release=wanted.release,
             lost_only=True, proven_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
             seen=self.forms.queues if self.forms else NOTHING_SEEN, scratch=self.scratch,
+            groups=count_groups(self.store.log_size),  # as `verify` has collected the units
         )  # fmt: skip
         with self._saying_what_is_unknown("queue"):
             built = queue_builder.rebuild(asked, self.workers)

@@ -23,6 +23,7 @@ from jobs.lake.findings import (
 )
 from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult, join
+from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import CONSUMERS_FILE, Progress, ReaderKind, broker_config
 from jobs.store.chain import read_chained, watermark
 from jobs.store.config_files import TOPICS_FILE, read_config
@@ -120,7 +121,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
     check: LogCheck | None = None,
-    scratch: str | None = None,
+    scratch: str | Scratch | None = None,
 ) -> QueueFindings:
     """Compare the queues of a store with its log, which is read once; *check* sees each record."""
     try:

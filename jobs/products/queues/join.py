@@ -157,7 +157,7 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
     collector: LogCollector[C] | None = None,
-    scratch_location: str | None = None,
+    scratch_location: str | Scratch | None = None,
 ) -> JoinResult:
     """Join all of a store, for its differences."""
     seen = look(workers, store)

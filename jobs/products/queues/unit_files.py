@@ -182,7 +182,7 @@ def read_units(scratch: Scratch | None, unit_file: UnitFile, group: int) -> Iter
     if not count:
         return
     size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
-    if scratch is None:
+    if scratch is None or not unit_file.file:
         section = bytearray(unit_file.data[position : position + size])
     else:
         section = bytearray(size)

@@ -41,7 +41,7 @@ def _delete_an_index_file(store: Path) -> None:
     ("damage", "most"),
     [
         pytest.param([_zero_a_page], 3.3, id="page"),
-        pytest.param([_zero_a_page, _delete_a_queue_file, _delete_an_index_file], 6.7, id="page and files"),
+        pytest.param([_zero_a_page, _delete_a_queue_file, _delete_an_index_file], 4.4, id="page and files"),
     ],
 )
 def test_segments_that_stay_are_read_once_for_each_purpose(
