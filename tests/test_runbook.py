@@ -62,7 +62,7 @@ def store(tmp_path: Path) -> Path:
 WORK = {
     "How a repair works",
     "Messages are in a tiered store",
-    "Queues are to move to RocksDB, or back to files",
+    "Move queues to RocksDB, or back to files",
     "The disk is lost",
 }
 
