@@ -1,7 +1,7 @@
 """
 One run after the other, in one process: seconds after a broker has written a message, a reader of the lake has it.
 
-Each step is a run as any other, with its own transaction. What is small is read by this process itself, what is large
+Each step is a run as any other, with its own transaction. Small steps are read by this process itself, large ones
 (catching up, a first run) by Spark's tasks. Between two steps the log's folder is listed and a few bytes are read where
 the next record would begin: while nothing changes there, no run begins.
 """
@@ -67,7 +67,7 @@ class Stop:
     """
     The wish to end after the step at hand: SIGTERM, or the first Ctrl-C; the second one interrupts.
 
-    `timeout` signals a process and then its group: what comes within a second is the same wish.
+    `timeout` signals a process and then its group: a second signal within a second is the same request.
     """
 
     def __init__(self) -> None:

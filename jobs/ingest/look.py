@@ -190,7 +190,7 @@ def _check_chain(store: Store, manifest: dict[str, Any]) -> None:
     """
     Walk from a known boundary to the last record, and to the end of the known log.
 
-    Recovery may have set back the write position and left the old bytes after it.
+    Recovery may have moved the write position to an earlier offset and left the old bytes after it.
     """
     same, to_offset = _fingerprints(store, manifest), manifest["to_offset"]
     last = same[-1]

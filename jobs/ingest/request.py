@@ -126,7 +126,7 @@ class Summary(Judged):
     def bytes(self) -> int:
         """How much of the log the run has taken."""
         start, end = self.from_offset, self.to_offset
-        if self.tier_queues is not None:  # then these are no offsets, but how much runs have read
+        if self.tier_queues is not None:  # then these count the bytes that runs have read
             return end - start
         missing = sum(max(min(gap["to"], end) - max(gap["from"], start), 0) for gap in self.gaps)
         return max(end - start - missing, 0)

@@ -4,7 +4,7 @@ Index entries gathered by their hash, so that a lookup opens few files however m
 Each index file of a broker has hashes of the whole range, and so has each file of a run. The range is halved again and
 again like a binary tree; a file belongs to the smallest *node* that holds all of its hashes, in steps of three halves.
 Where a node has many files, their rows move to files of the nodes below it: each holds an eighth of the range or less.
-So a row is written again once for each step down, log8(files) times in all, and a lookup opens fewer than MANY files a
+So a row is rewritten once for each step down, log8(files) times in all, and a lookup opens fewer than MANY files a
 step. New files stay in the root node until there are enough of them to move rows down.
 
 Measured against `optimize` of deltalake, with 96 files of 20,000 entries of two stores and four rounds: a lookup opens

@@ -2,7 +2,7 @@
 What another engine has made of our tables, and what we do about it: kept, or refused before anything is written.
 
 Delta's features are promises that every writer of a table gives. Some of them cost us nothing, some we keep
-(deletion vectors), and the others we refuse by name, with the statements that take them back. This is asked at the
+(deletion vectors), and the others we refuse by name, with the statements that drop them. This is checked at the
 start of a command, and again of each snapshot that a commit is made on. docs/internals/guarantees.md has the table.
 
 `deltalake` writes tables that have the features in `KEPT` alone. With those in `BY_SPARK` Spark's own Delta commits our
@@ -62,7 +62,7 @@ class UnsupportedTableError(OSError):
 
 
 class Refusal(NamedTuple):
-    """A feature of a table that we do not write, and the statements that take it back."""
+    """A feature of a table that we do not write, and the statements that drop it."""
 
     what: str
     statements: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ def _taken_back(
 
 
 def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
-    """Return the statements that put a table back to its last version that we write: nothing else drops all."""
+    """Return the statements that restore the last version of a table that we write: nothing else drops all features."""
     known = newest_version(lake, snapshot, partial(_is_ours, KEPT if lacking_spark() else _written(lake), table))
     version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"

@@ -45,7 +45,7 @@ class Finding(NamedTuple):
     file: str  # below the store's root
     offset: int | None  # in the file, of the first byte that is wrong
     field: str
-    found: str  # what is stored there
+    found: str  # the stored value
     expected: str  # what should be
     cause: str  # the likely one, in words
     times: int = 1  # how often, from this place on

@@ -5,7 +5,7 @@ Delta's log is the truth. A registration compares the files of its newest versio
 has, and makes up the difference in one commit: files are added or replaced, never copied. So the next
 registration also brings the table up to date after one that failed, and another one does nothing.
 
-Metadata lies below the lake in `_iceberg`, not in the folder of a table: Delta's vacuum deletes what it does not know.
+Metadata lies below the lake in `_iceberg`, not in the folder of a table: Delta's vacuum deletes unknown files.
 """
 
 import logging
@@ -292,7 +292,7 @@ def _forget_snapshots(registered: "IcebergTable") -> None:
         return
     named = {reference.snapshot_id for reference in registered.metadata.refs.values()}
     old = [snapshot for snapshot in snapshots[:-_KEPT] if snapshot.snapshot_id not in named]
-    # A manifest that some newer snapshot has, the oldest one that stays has, too: what is taken out does not come back.
+    # A removed manifest never returns, so the oldest snapshot that stays has each old manifest that newer ones have.
     stay = [snapshots[-_KEPT], *(snapshot for snapshot in snapshots if snapshot.snapshot_id in named)]
     needed = set(_manifests(registered, stay))
     needless = {*_manifests(registered, old), *(snapshot.manifest_list for snapshot in old)} - needed

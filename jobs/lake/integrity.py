@@ -1,7 +1,7 @@
 """
 Whether a lake is whole: every table holds what its runs say that it holds.
 
-Each commit of a run leaves its number in the table. So a table that was deleted, or put back from an older copy, shows
+Each commit of a run leaves its number in the table. So a table that was deleted, or restored from an older copy, shows
 before anything is read or written: a new empty one in its place would hide that rows are lost, and a number that is
 taken already would let a commit pass for one that was made.
 """
@@ -43,7 +43,7 @@ def refuse_foreign_files(lake: Lake) -> None:
 
 
 def _names(lake: Lake) -> set[str]:
-    """Return the names of what lies directly in the folder of a lake; none if there is no such folder."""
+    """Return the names of what lies directly in the folder of a lake; an empty set if the folder does not exist."""
     if not is_local(lake.location):
         return {info.name.partition("/")[0] for info in lake.list_files("")}
     try:
@@ -65,8 +65,8 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
     """
     Return the store's newest run in each table, once its newest run is committed; `OSError` when one lacks a run.
 
-    *is_done*: the newest run is marked done, so every table has it. *spared* tables are of no concern: somebody may
-    have deleted what he does not want any more. `HeldByOtherError` when another process is at work.
+    *is_done*: the newest run is marked done, so every table has it. *spared* tables are not checked: users may
+    have deleted those that they do not want. `HeldByOtherError` when another process is at work.
     """
     newest = store.newest
     number = newest.run if newest else 0

@@ -57,7 +57,7 @@ def kept(lake: Lake, store_id: str) -> Iterator[None]:
 
 
 def check_shared(lake: Lake, store_id: str) -> None:
-    """Raise `OSError` where this machine does not see the lock that the run holds: what it wrote would be lost."""
+    """Raise `OSError` where this machine does not see the lock that the run holds: its files would be lost."""
     location = lake.locate(_LOCKS, store_id)
     if is_local(location) and not Path(local_path(location)).exists():
         raise OSError(f"{lake.location}: not to be seen on {socket.gethostname()}: no shared directory?")

@@ -104,7 +104,7 @@ _kept: ContextVar[Snapshots | None] = ContextVar("kept", default=None)  # of thi
 
 @contextmanager
 def kept_snapshots() -> Iterator[Snapshots]:
-    """Keep the snapshots of tables that this thread opens until the block, and what it is part of, ends."""
+    """Keep the snapshots of tables that this thread opens until the outermost block ends."""
     kept = _kept.get()
     if kept is not None:
         yield kept
@@ -132,7 +132,7 @@ def _there(location: str) -> Path:
 
 
 def _mark(table: Path, version: int) -> _Mark | None:
-    """Return the identity of a commit's file among those of its name; None where there is no such file."""
+    """Return the identity of a commit's file among those of its name; None if the file does not exist."""
     try:
         status = (table / _LOG / f"{version:020d}.json").stat()
     except FileNotFoundError:

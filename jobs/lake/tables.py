@@ -372,6 +372,6 @@ PRODUCED = (
     *(CONFIG_FILES, BROKER_CONFIG, CONSUMER_OFFSETS, TRACES, TIERED),
 )
 WRITTEN_BY_RUNS = (*PRODUCED, SUPERSEDED_MESSAGES, RUNS)
-TYPED = (DEAD_LETTERS, TYPINGS)  # written by `type`, beside one table for each type of a topic
+TYPED = (DEAD_LETTERS, TYPINGS)  # written by `type`, in addition to one table for each type of a topic
 TABLES = (*PRODUCED, FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPED)
 BY_NAME = {table.name: table for table in TABLES}

@@ -1,7 +1,7 @@
 """
 Whose tier is this, and which log has each of its queues? Both are known by the records' own bytes.
 
-A tier holds a log for each queue. A topic that is deleted and made again begins a new log at the same place: it has
+A tier holds a log for each queue. A topic that is deleted and created again begins a new log at the same place: it has
 other bytes where the earlier one had some.
 """
 

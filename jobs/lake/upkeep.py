@@ -45,7 +45,7 @@ class NotALake(FormatError):
 @kept_snapshots()
 def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Saved]:
     """
-    Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table.
+    Finish prepared runs, merge small files, delete obsolete ones; return the savings by table.
 
     With *dry_run*, only look at what there would be to merge and to delete.
     """
