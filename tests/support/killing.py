@@ -142,10 +142,11 @@ def killed_after(
             is_last = next(numbers) == number
             if is_last and within_s:
                 Timer(within_s, os.killpg, (0, send)).start()
-            result = original(*args, **kwargs)
-            if is_last:
-                os.killpg(0, send)
-            return result
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if is_last:
+                    os.killpg(0, send)
 
         return call
 
