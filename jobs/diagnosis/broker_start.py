@@ -85,7 +85,7 @@ class WalkedLog(NamedTuple):
     messages: int  # whole ones
     places: Sequence[BadPlace]  # in the order of the log
     newest: int = 0  # store time of a message
-    queue_stops: Sequence[QueueStop] = ()  # only who has compared all units knows them
+    queue_stops: Sequence[QueueStop] = ()  # known once all units are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +420,7 @@ def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:
     try:
         with store.open(segment) as reader:
             return bool(message_size(reader.read, position, segment.size - position, release))
-    except OSError:  # nobody knows what is there
+    except OSError:  # its bytes are unknown
         return False
 
 

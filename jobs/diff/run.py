@@ -83,7 +83,7 @@ class DiffSummary(Judged):
     incomplete: int = 0
     unchecked: list[Interval] = field(default_factory=list)  # of rows without a CRC of their record
     differences: list[Difference] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)  # files of the lake, and what is wrong with them
+    lost: list[str] = field(default_factory=list)  # files of the lake, and their faults
 
     @property
     def severity(self) -> Severity:

@@ -1,7 +1,7 @@
 """
 One segment of a log, in the store and in the lake.
 
-Each record that the lake gives back is compared with the store's own bytes at its offset, in the task: nothing but runs
+Each record of the lake is compared with the store's own bytes at its offset, in the task: nothing but runs
 of records that one side lacks, or that differ, leaves it.
 """
 
@@ -52,7 +52,7 @@ class Run(NamedTuple):
     start: int
     end: int
     records: int
-    is_damaged: bool = False  # the store has bytes there that are no records, or bodies that their CRC denies
+    is_damaged: bool = False  # the store has bytes there that are not records, or bodies with another CRC
     is_changed: bool = False  # the log goes on as it was: the store was damaged since, or the lake changed
     is_unwritten: bool = False  # the store's log ends before
     is_checked: bool = False  # the rows have the CRCs of the records that were read
@@ -240,7 +240,7 @@ def _compared(made: Assembled, range_: Range | None) -> Flags:
             for some in slices(made.offsets.size, cuts):
                 if made.offsets[some.start] >= range_.base_offset:  # else a row that another engine has changed
                     equal[some] = _equal_to(file, range_, made, some)
-    except FileNotFoundError:  # retention: the reader says so, too
+    except FileNotFoundError:  # retention: the reader reports it as well
         return equal
     return equal
 

@@ -21,8 +21,7 @@ from jobs.query.place import Place, open_stores, seeming_writers
 from jobs.query.reasons import covered, unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, ask_each
 from jobs.query.store_reader import StoreReader
-from jobs.restore.plan import NothingToRestoreError, plan_log
-from jobs.restore.sources import LATER
+from jobs.restore.plan import LATER, NothingToRestoreError, plan_log
 from jobs.storage.locations import normalise
 from jobs.store.known import ASSUMED
 from jobs.store.log_ends import lost_ends

@@ -1,10 +1,9 @@
 """
 Put files into a stopped broker's store: index files, queues, segments, a checkpoint.
 
-A set of files is made beside the folder that it is for, files that stay are linked into it, and the two folders change
-places in one step; a single file takes its name in one step. So whoever kills this process leaves what was there or
-what is new, whole. The broker's own lock is held meanwhile: it cannot start. What was replaced stays beside the store
-under a name of its own.
+A set of files is made next to its folder, files that stay are linked into it, and the two folders change places in one
+step; a single file takes its name in one step. A process that is killed leaves the old set or the new one, complete.
+The broker's own lock is held meanwhile: it cannot start. Replaced files stay next to the store under their own name.
 
 A store belongs to its broker's user, who may change anything in it at any moment: a link may be there by then that was
 not there before. So root acts as that user wherever it touches the store, and can do no more in it than that user.
@@ -67,7 +66,7 @@ class NewFile(NamedTuple):
     source: Path
     size: int
     written: int  # zeros follow
-    sha256: str | None  # of what is written; None where the file is nobody else's
+    sha256: str | None  # of the written bytes; None if no other process can change the file
 
 
 class NewCheckpoint(NamedTuple):
@@ -86,7 +85,7 @@ class Installation:
     new: Mapping[str, NewFile]  # by path below the folder
     set_aside: tuple[str, ...]
     owner: Owner
-    aside: Path  # gets what is set aside
+    aside: Path  # gets the replaced files
     is_exchange: bool = True  # of the folder; False: each file takes its name by itself
     kept: tuple[str, ...] = ()
     checkpoint: NewCheckpoint | None = None
@@ -239,7 +238,7 @@ def _obstacles(directory: Path, owner: Owner, new: Mapping[str, NewFile]) -> Ite
 
 
 def _aside_of(directory: Path) -> Path:
-    """Return a new name beside a directory, for its replaced files."""
+    """Return a new name next to a directory, for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return directory.with_name(f"{directory.name}{REPLACED}{stamp}-{uuid4().hex[:8]}")
 
@@ -253,7 +252,7 @@ def _read_manifest(source: Path) -> dict[str, Any]:
 
 
 def _kept(manifest: Mapping[str, Any], present: Sequence[str]) -> list[str]:
-    """Return the index files of the store that stay; what is there must be what was looked at."""
+    """Return the index files of the store that stay; the files must be the same as when they were compared."""
     if not manifest["lost_only"]:
         return []
     changed = sorted({file["name"] for file in manifest["survivors"]} ^ {*present})
@@ -424,7 +423,7 @@ def _changed_since_planned(plan: Installation) -> str | None:
 
 
 def _opened(stack: ExitStack, directory: Path) -> int:
-    """Open a directory, which is no link."""
+    """Open a directory that is not a link."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     stack.callback(os.close, descriptor)
     return descriptor

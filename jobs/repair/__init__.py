@@ -1,1 +1,1 @@
-"""A damaged store repaired: a plan from what was found, new files beside the store, installed with a backup, undone."""
+"""A damaged store repaired: a plan from the findings, new files outside the store, installation, and undo."""

@@ -57,7 +57,7 @@ def withheld(found: Verdict, planned: Verdict) -> str | None:
 
 
 def _possible_cut(found: Verdict, after: StartOutcome) -> Cut | None:
-    """Return the cut of a start that nobody knows, of a store that the broker refuses now; None if it has no loss."""
+    """Return a possible cut of a store that the broker refuses now; None if it deletes no message."""
     is_refused = found.start is not None and found.start.starts is False
     return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
 

@@ -66,7 +66,7 @@ class Journal:
             ) from error
 
     def write(self) -> None:
-        """Write it durably, in place of what was written before."""
+        """Replace the journal durably."""
         target = Path(self.folder) / JOURNAL
         attempt = target.with_name(f".{JOURNAL}.new")
         attempt.unlink(missing_ok=True)
@@ -94,7 +94,7 @@ class Journal:
         self.write()
 
     def undo(self) -> list[str]:
-        """Restore the replaced files, the newest step first, as the store's owner; return what was done."""
+        """Restore the replaced files, the newest step first, as the store's owner; return a line for each step."""
         owner = user_of(Path(self.store))
         with acting_as(*owner):
             undone: dict[Path, Path] = {}

@@ -116,7 +116,7 @@ class RememberingWorkers:
 
 
 def _parts_of(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    """Return the task of a range, and the collector beside it, if there is one; any other task as it is."""
+    """Return the task of a range, and its collector, if there is one; any other task as it is."""
     if not isinstance(task, partial) or task.func is not run_range:
         return (task,)
     inner = task.keywords["task"]

@@ -1,7 +1,7 @@
 """
 The story of a repair.
 
-Verify the store, and compare it with the lake if there is one. Make beside the store what it should have: segments
+Verify the store, and compare it with the lake if there is one. Make the right files outside the store: segments
 from the lake, or in their full size, then queues and index files that follow from that log, a checkpoint. Say what
 would be put where. With `--apply`, put it there while the broker cannot start, each step written down before it is
 done, and verify again.
@@ -89,7 +89,7 @@ _NONE_PROVEN = (
 class RepairRequest(StoreRequest):
     """The request of a user."""
 
-    out: Path  # what is made, and the journal
+    out: Path  # new files, and the journal
     lake: Lake | None = None
     broker: str | None = None
     wanted: Wanted = NOTHING_WANTED
@@ -205,7 +205,7 @@ def _held(request: RepairRequest) -> Iterator[HeldStore]:
 
 
 def undo(store: str, out: Path) -> list[str]:
-    """Put back what repairs with this directory have replaced; return what was done."""
+    """Restore the files that repairs with this directory replaced; return a line for each step."""
     journal = Journal.read(out)
     if journal is None or not journal.entries:
         raise NotRepairableError(f"{out}: no repair from here is in place")
@@ -245,7 +245,7 @@ def _verified(request: RepairRequest, commitlog: Sequence[str], workers: Workers
 
 @dataclass(slots=True)
 class _Repair:
-    """The new files beside the store, ready to be installed."""
+    """The new files, ready to be installed."""
 
     request: RepairRequest
     workers: Workers
@@ -418,7 +418,7 @@ class _Repair:
             self._make_index(is_lost=index.is_absent or any(one.kind == MISSING_INDEX_ENTRIES for one in own))
         of_checkpoint = {CHECKPOINT_TIME, CHECKPOINT_AHEAD}
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
-        # What is wrong besides may be what the times are compared with; of a killed broker they may be any.
+        # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
         is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
         newest = verdict.walked.newest if verdict.walked is not None else 0
         checkpoint = _checkpoint(store, times, newest, is_alone=is_alone)

@@ -1,7 +1,7 @@
 """
 Segments as they should be: what the lake has of them, and the store's own bytes wherever the lake has none.
 
-They are made beside the store. A folder that has them, and links to the store's other segments, is the log as it will
+They are made outside the store. A folder that has them, and links to the store's other segments, is the log as it will
 be: queues and index files are compared with it before anything in the store changes.
 """
 
@@ -145,7 +145,7 @@ def _differ_in_keys(stored: MessageRecord, row: MessageRecord) -> bool:
     return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} <= {KEYS, TAGS, UNIQ_KEY}
 
 
-def mend(  # noqa: PLR0913, PLR0917 - the two sources, what speaks against one, and what is to be made where
+def mend(  # noqa: PLR0913, PLR0917 - the two sources, objections to one, and the files to make
     store: Store, doubts: Doubts, plan: Plan, bases: Container[int], folder: Path, workers: Workers
 ) -> tuple[list[MendedSegment], list[int]]:
     """Make the segments, one task each; also return the rows that were left out, for the lake contradicts them."""
@@ -178,7 +178,7 @@ def _is_as_stored(mended: MendedSegment) -> bool:
 
 
 def mend_segment(work: MendWork, *, begun_in: Path) -> RestoredSegment:
-    """Write a segment from the lake's rows, then from the store's file what is sound there, or what the lake lacks."""
+    """Write a segment from the lake's rows, and the parts of the store's file that are sound or that the lake lacks."""
     Path(work.lake.path).unlink(missing_ok=True)  # of an earlier attempt of this task that died at its end
     result = restore_segment(work.lake, begun_in)
     if work.segment is not None:
@@ -223,7 +223,7 @@ def _sound(work: MendWork) -> Iterator[Interval]:
 
 
 def _convicted(work: MendWork, records: Records, made: BinaryIO) -> Iterator[int]:
-    """Yield the records that the lake has otherwise, and the store's own queues and index files, too."""
+    """Yield the records that differ in the lake and that the store's own queues or index files contradict."""
     first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
     found = os.pread(made.fileno(), end - first, records.base_offset + first - work.lake.base_offset)
     other = np.frombuffer(found.ljust(end - first, b"\0"), np.uint8)

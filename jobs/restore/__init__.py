@@ -1,1 +1,1 @@
-"""The lake gives the store back: segments byte for byte, then queues, index and checkpoint."""
+"""A store restored from a lake: segments byte for byte, then queues, index and checkpoint."""

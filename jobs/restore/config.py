@@ -10,14 +10,13 @@ from typing import NamedTuple
 from jobs.console.exit_codes import RequestError
 from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
-from jobs.restore.plan import DELETED
-from jobs.restore.sources import source_of
+from jobs.restore.plan import DELETED, source_of
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.config_files import CONFIG_FOLDER
 from jobs.store.held_store import FileState
 
 _run = attrgetter("run")
-_PROGRESS = ("Offset.json", "OrderInfo.json")  # as the names of files end that say how far somebody has read
+_PROGRESS = ("Offset.json", "OrderInfo.json")  # ends of the names of files of consumers' positions
 _NONE = (
     "the lake has no configuration files of this broker: topics and groups must be made before clients are served, and "
     "consumers begin where their own rules say"
@@ -62,7 +61,7 @@ class RestoredConfig(NamedTuple):
 
     files: Mapping[str, FileState]  # by path
     notes: tuple[str, ...]
-    lost: Mapping[str, str]  # files of the lake, and what is wrong with them
+    lost: Mapping[str, str]  # files of the lake, and their faults
 
 
 def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: Mapping[str, str]) -> RestoredConfig:
@@ -70,7 +69,7 @@ def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: 
     Write each file as the newest run found it.
 
     Of a log that ends at *until*: as the newest run found it whose log ended no later. Where there is none, as the
-    first run found it, but for files that say how far somebody has read: consumers must not be ahead of the log. The
+    first run found it, without the files of consumers' positions: consumers must not be ahead of the log. The
     newest run has *seen* files with these hashes: a lake that lacks one has lost a row.
     """
     versions: dict[str, list[_Version]] = {}

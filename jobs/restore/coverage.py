@@ -1,4 +1,4 @@
-"""The offsets of a log that are known: intervals put together, and what is missing between them."""
+"""The known offsets of a log: merged intervals, and the gaps between them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class Coverage:
-    """Intervals of offsets, in whatever order they come."""
+    """Intervals of offsets, in any order."""
 
     _starts: list[Integers] = field(default_factory=list)
     _ends: list[Integers] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Coverage:
         self._ends.append(ends)
 
     def merged(self) -> tuple[list[Interval], list[Interval]]:
-        """Return the covered intervals, ascending and joined where they touch, and what is covered twice."""
+        """Return the covered intervals, ascending and joined where they touch, and the parts that are covered twice."""
         starts, ends = np.concatenate([_NONE, *self._starts]), np.concatenate([_NONE, *self._ends])
         if not starts.size:
             return [], []

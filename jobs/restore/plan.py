@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,22 +14,86 @@ from jobs.console.exit_codes import RequestError
 from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
-from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE, RUNS
+from jobs.lake.snapshot_files import StoredFile, files, has_footer, plain_batches
+from jobs.lake.snapshots import Row
+from jobs.lake.tables import (
+    BODY_ERROR,
+    BODY_INFLATED,
+    LOG_PIECES,
+    MESSAGES,
+    QUARANTINE,
+    RECORD_CRC,
+    RUNS,
+    Table,
+)
 from jobs.products.log_pieces import FILE, UNKNOWN
 from jobs.restore.coverage import missing
-from jobs.restore.sources import Source, source_of
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
 
 _TABLES = (MESSAGES, LOG_PIECES, QUARANTINE)
 DELETED = "rows were deleted from the lake"
+DROPPED = "another engine has dropped it"
+LATER = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
+LOST, UNREADABLE = "is missing", "is no Parquet file any more"
 _OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
 
 
 class NothingToRestoreError(RequestError):
     """The lake has no rows of the wanted part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of a table that may hold a store's rows."""
+
+    lake: Lake
+    table: Table
+    files: tuple[StoredFile, ...] = ()  # that are there, in the order of the log
+    lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → its fault
+    lost_files: tuple[StoredFile, ...] = ()
+
+    def rows(self, store_id: str, kind: type[Row], needed: Sequence[str]) -> Iterator[Row]:
+        """
+        Yield a store's rows of a small table, by the columns that *kind* names.
+
+        Those are left out in which another engine has emptied a *needed* column.
+        """
+        for file in self.files:
+            for batch in plain_batches(self.lake, self.table, file, [*kind._fields, "store_id"]):
+                for row in batch.to_pylist():
+                    if row["store_id"] == store_id and all(row[name] is not None for name in needed):
+                        yield kind._make(row[name] for name in kind._fields)
+
+
+def source_of(lake: Lake, table: Table, store_id: str) -> Source:
+    """Return the files of a table, and which of them are lost."""
+    snapshot = open_table(lake, table.name)
+    if snapshot is None:
+        return Source(lake, table)
+    wanted = [file for file in files(lake, snapshot) if file.may_have("store_id", store_id)]
+    wanted.sort(key=lambda file: int(file.low("physical_offset", 0)))
+    sizes = {info.name: info.size for info in lake.list_files(table.name)}
+    wrong = {file.path: reason for file in wanted if (reason := _what_is_wrong(lake, table, file, sizes))}
+    dropped = frozenset({*table.schema.names} - {field.name for field in snapshot.schema().fields})
+    return Source(
+        lake,
+        table,
+        tuple(file for file in wanted if file.path not in wrong),
+        {
+            **{f"{table.name}/{name}": reason for name, reason in wrong.items()},
+            **{f"{table.name}, column {name}:": DROPPED for name in sorted(dropped - LATER)},
+        },
+        tuple(file for file in wanted if file.path in wrong),
+    )
+
+
+def _what_is_wrong(lake: Lake, table: Table, file: StoredFile, sizes: Mapping[str, int]) -> str | None:
+    """Return why a file cannot be read; its footer is read where it is not as long as Delta's log says."""
+    if file.path not in sizes:
+        return LOST
+    return None if sizes[file.path] == file.size or has_footer(lake, table, file) else UNREADABLE
 
 
 class _Piece(NamedTuple):
@@ -78,7 +142,7 @@ class Plan:
     start: int  # it was asked for from here on
     end: int  # where the log ends
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
-    lost: Mapping[str, str]  # files that the lake should have, and what is wrong with them
+    lost: Mapping[str, str]  # files that the lake should have, and their faults
     causes: tuple[Cause, ...]  # the most certain first
     unread: tuple[tuple[int, int], ...] = ()  # offsets that the disk returned an error for
 

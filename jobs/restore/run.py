@@ -62,7 +62,7 @@ class RestoreRequest:
 
 @dataclass(slots=True)
 class Summary(Judged):
-    """The files that were made, and the parts that the lake could not give back."""
+    """The files that were made, and the parts that the lake lacks."""
 
     lake: str
     out: str
@@ -78,8 +78,8 @@ class Summary(Judged):
     forms: list[str] = field(default_factory=list)  # of queue and index files, and how they are known
     missing: list[Interval] = field(default_factory=list)
     assumed: list[Interval] = field(default_factory=list)
-    causes: list[str] = field(default_factory=list)  # of what is missing, one for each
-    lost: list[str] = field(default_factory=list)  # files of the lake, and what is wrong with them
+    causes: list[str] = field(default_factory=list)  # one for each missing part
+    lost: list[str] = field(default_factory=list)  # files of the lake, and their faults
     incomplete: list[int] = field(default_factory=list)
     twice: list[Interval] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)  # rows that something else in the lake contradicts
@@ -180,7 +180,7 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | 
     """
     Make sure that the directory is empty, or holds the beginning of this very restore.
 
-    Return what one did that came to its end, the manifest: what is left of its notes is deleted.
+    Return the manifest of a restore that is complete; notes that it left are deleted.
     """
     unfinished = request.out / UNFINISHED
     described = {
@@ -203,7 +203,7 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | 
         _sweep(request.out)
         return None
     there = [path.name for path in request.out.iterdir()] if request.out.exists() else []
-    if request.resume and there == [UNFINISHED]:  # killed before it had written down what it would do
+    if request.resume and there == [UNFINISHED]:  # killed before it had written its plan
         shutil.rmtree(unfinished)
     elif there:
         hint = "; --resume continues a restore that was interrupted" if unfinished.exists() else ""
@@ -341,7 +341,7 @@ def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers
 @contextmanager
 def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
     """
-    Give a folder to build a *part* of the store in, and move what was built into place; None where it is built already.
+    Yield a folder to build a *part* of the store in, and move the files into place; None where it is built already.
 
     The states of the files are noted first: a restore that was killed goes on with the same files, or refuses.
     """

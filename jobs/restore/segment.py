@@ -73,7 +73,7 @@ class RestoredSegment(NamedTuple):
     size: int
     sha256: str
     records: int
-    missing: tuple[Interval, ...]  # offsets that no row gives back: zeros in the file
+    missing: tuple[Interval, ...]  # offsets without a row: zeros in the file
     assumed: tuple[Interval, ...]  # the end of a full file that the lake does not keep, as releases from 4.9.1 leave it
     incomplete: tuple[int, ...]  # rows that no record can be made of
     twice: tuple[Interval, ...]

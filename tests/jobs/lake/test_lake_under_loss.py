@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
-from jobs.restore.sources import LATER
+from jobs.restore.plan import LATER
 from tests.golden import StoreOf
 from tests.support.commands import Run, without_spark
 from tests.support.lakes import ingest_store, table_of
