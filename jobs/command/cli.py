@@ -151,12 +151,12 @@ class _Settings:
     callback=_print_versions,
     help="Show versions and exit.",
 )
-@click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Show where an error was raised, too.")
+@click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Also show where an error was raised.")
 @click.option(
     "--log-json",
     is_flag=True,
     expose_value=False,  # `main` has it: errors are also lines
-    help="Make every line on standard error a JSON object.",
+    help="Write every line on standard error as a JSON object.",
 )
 @click.pass_context
 def rmq_lake(ctx: click.Context, *, traceback: bool) -> None:

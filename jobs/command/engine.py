@@ -32,8 +32,8 @@ engine_option = click.option(
     type=click.Choice([AUTO, *(engine.value for engine in Engine)]),
     default=AUTO,
     show_default=True,
-    help="Work in this process (here) or in Spark's tasks (spark). auto: Spark if one of its options is given, or for "
-    "data above the limit that --show-config shows; else here.",
+    help="Run in this process (here) or in Spark tasks (spark). auto: Spark if a Spark option is given, or for "
+    "data above the limit that --show-config prints; otherwise here.",
 )
 
 

@@ -34,7 +34,7 @@ iceberg_option = click.option(
     "--iceberg",
     type=ParsedType("catalog", _target),
     metavar="CATALOG[.NAMESPACE]",
-    help="Also register the lake's tables, which keep their files, in this Iceberg catalog after each commit. CATALOG "
+    help="After each commit, also register the lake's tables in this Iceberg catalog, without copying files. CATALOG "
     f"is a name in pyiceberg's configuration; NAMESPACE is {NAMESPACE} by default.",
 )
 

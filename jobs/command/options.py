@@ -103,11 +103,11 @@ def _releases(text: str) -> str:
 
 ZONE = ParsedType("zone", _zone)
 CHARSET = ParsedType("charset", _charset)
-_RELEASE_HELP = "The broker's release, if the store does not show it."
+_RELEASE_HELP = "The broker's release, if it cannot be detected."
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on standard output.")
-quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
-verbose_option = click.option("--verbose", is_flag=True, help="Also list the marks that show the broker's release.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print only JSON on standard output.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print no progress and no summary.")
+verbose_option = click.option("--verbose", is_flag=True, help="Also list the evidence for the broker's release.")
 releases_option = click.option("--release", type=ParsedType("release", _releases), metavar="X.Y.Z", help=_RELEASE_HELP)
 one_release_option = click.option(
     "--release", type=ParsedType("release", _release), metavar="X.Y.Z", help=_RELEASE_HELP
@@ -116,13 +116,13 @@ commitlog_option = click.option(
     "--commitlog",
     type=PathListType(),
     metavar="PATH[,PATH…]",
-    help="Directories of the CommitLog, if it is not in STORE/commitlog.",
+    help="Directories of the CommitLog, if not STORE/commitlog.",
 )
 broker_conf_option = click.option(
     "--broker-conf",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The broker's configuration file: gives paths, file sizes and names.",
+    help="The broker's configuration file, for paths, file sizes and names.",
 )
 
 report_option = click.option(
@@ -166,18 +166,18 @@ def limit_option(what: str) -> Callable[[_Command], _Command]:
         default=_SHOWN,
         show_default=True,
         metavar="N",
-        help=f"How many {what}; --json has all.",
+        help=f"How many {what}; --json prints all.",
     )
 
 
 label_option = click.option(
-    "--broker", metavar="NAME", help="The broker's label in the lake, if STORE has none of the bytes in the lake."
+    "--broker", metavar="NAME", help="The broker's label in the lake, if STORE has no bytes in common with the lake."
 )
 max_rate_option = click.option(
     "--max-rate",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Read at most this many bytes of STORE per second, in all tasks together, and keep none in the page cache.",
+    help="Limit for reading STORE, in bytes per second over all tasks; the bytes read are not kept in the page cache.",
 )
 
 
@@ -234,7 +234,7 @@ _FORM = (
         "--time-zone",
         type=ZONE,
         metavar="ZONE",
-        help="The broker's time zone: names of index files are local times.",
+        help="The broker's time zone, because names of index files are local times.",
     ),
 )
 form_options = bundled("form", StoreForm, *_FORM)

@@ -44,12 +44,14 @@ def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
         "how",
         RebuildForm,
         click.option("--lost-only", is_flag=True, help=kept),
-        click.option("--install", "wants_install", is_flag=True, help="Put the files into the stopped broker's store."),
+        click.option(
+            "--install", "wants_install", is_flag=True, help="Install the files in the store of the stopped broker."
+        ),
         click.option(
             "--dry-run",
             is_flag=True,
-            help="Say what would be built, and write nothing; with --install, build into DIR, and leave the store "
-            "as it is.",
+            help="Print which files would be built, and write nothing; with --install, build into DIR, and leave the "
+            "store unchanged.",
         ),
     )
 

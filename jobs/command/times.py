@@ -89,6 +89,11 @@ MILLISECONDS = ParsedType("duration", milliseconds_of)
 UNTIL = ParsedType("duration or time", seconds_until)
 
 since_option = click.option(
-    "--since", type=TIME, metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, `2h` ago."
+    "--since",
+    type=TIME,
+    metavar="TIME",
+    help="Only messages stored at or after TIME: milliseconds, ISO 8601, or `2h` (ago).",
 )
-until_option = click.option("--until", type=TIME, metavar="TIME", help="Stored then or before; `2h` is two hours ago.")
+until_option = click.option(
+    "--until", type=TIME, metavar="TIME", help="Only messages stored at or before TIME, in the same formats."
+)

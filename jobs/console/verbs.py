@@ -20,45 +20,45 @@ class Verb(NamedTuple):
 _ALL = (
     Verb(
         "demo", "jobs.demo", uses_spark=True,
-        help="The whole tour, on a real broker's small store.",
+        help="Run a guided tour on a small store of a real broker.",
         again="Begin again in an empty directory.",
     ),
-    Verb("inspect", "jobs.verbs.inspect", uses_spark=False, help="Show the contents of a store, and what to run next."),
-    Verb("dump", "jobs.verbs.dump", uses_spark=False, help="Print any single file of a store, every byte named."),
+    Verb("inspect", "jobs.verbs.inspect", uses_spark=False, help="Show the contents of a store and the next command."),
+    Verb("dump", "jobs.verbs.dump", uses_spark=False, help="Print one file of a store, with every byte named."),
     Verb(
         "ingest", "jobs.verbs.ingest", uses_spark=True,
-        help="Read new messages of a store into Delta tables, once.",
+        help="Append a store's new messages to Delta tables, once.",
         again="Nothing is lost or doubled: the same command starts again.",
     ),
     Verb("verify", "jobs.verbs.verify", uses_spark=True, help="Compare log, queues and index files with each other."),
     Verb(
         "rebuild-index", "jobs.verbs.rebuild_index", uses_spark=True,
-        help="Write a store's index files again.",
+        help="Rebuild a store's index files.",
         again="The store is as it was; begin again with an empty --out DIR.",
     ),
     Verb(
         "rebuild-consumequeue", "jobs.verbs.rebuild_consumequeue", uses_spark=True,
-        help="Write a store's queues again.",
+        help="Rebuild a store's queues.",
         again="The store is as it was; begin again with an empty --out DIR.",
     ),
     Verb(
         "restore", "jobs.verbs.restore", uses_spark=True,
-        help="Write a store again from the lake, byte for byte.",
+        help="Restore a store from the lake, byte for byte.",
         again="The same command with --resume continues with the segments that are missing.",
     ),
     Verb(
         "repair", "jobs.verbs.repair", uses_spark=True,
-        help="Plan the repair of a damaged store; --apply does it.",
+        help="Plan the repair of a store; --apply carries it out.",
         again="The same command starts again; with --undo it takes back what was done.",
     ),
-    Verb("diff", "jobs.verbs.diff", uses_spark=True, help="Compare a store with a lake, with the reasons."),
+    Verb("diff", "jobs.verbs.diff", uses_spark=True, help="Compare a store with a lake, and explain differences."),
     Verb("query", "jobs.verbs.query", uses_spark=False, help="Find messages as mqadmin does, with the broker down."),
     Verb(
         "browse", "jobs.verbs.browse", uses_spark=False,
-        help="Show a store or a lake as pages on this machine.",
+        help="Browse a store or a lake in a local web browser.",
         again="The same command opens the pages again.",
     ),
-    Verb("export", "jobs.verbs.export", uses_spark=True, help="Write messages out, bodies decompressed."),
+    Verb("export", "jobs.verbs.export", uses_spark=True, help="Export messages with decompressed bodies."),
     Verb(
         "type", "jobs.verbs.type", uses_spark=True,
         help="Turn the bodies of topics into typed tables.",
@@ -71,7 +71,7 @@ _ALL = (
     ),
     Verb(
         "catalog", "jobs.verbs.catalog", uses_spark=False,
-        help="Print the SQL that registers a lake in a catalog.",
+        help="Print SQL that registers a lake in a catalog.",
     ),
 )  # fmt: skip
 

@@ -66,26 +66,29 @@ def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
         "end_time_seconds": (round(time(), 3), "When the run ended."),
         "exit_code": (
             int(summary.exit_code),
-            "How it ended: 0 clean, 3 damage or a gap, 4 queues contradict the log; until it is acknowledged.",
+            "Exit code of the run: 0 clean; 3 damage or a gap, 4 queues contradict the log, until acknowledged.",
         ),
-        "messages": (summary.messages, "Rows that it added to messages."),
-        "log_offset": (summary.to_offset, "Physical offset up to which the lake has the log."),
+        "messages": (summary.messages, "Rows that the run added to messages."),
+        "log_offset": (summary.to_offset, "Physical offset up to which the log is in the lake."),
         "behind_bytes": (summary.behind, "Bytes of the log that the broker has not dispatched to its queues."),
-        "lag_bytes": (summary.bytes_left, "Bytes of the log that its next step will read."),
+        "lag_bytes": (summary.bytes_left, "Bytes of the log that the next step will read."),
         "newest_message_time_seconds": (
             (summary.newest_ms or 0) / 1000,
-            "When the newest message of the store was stored that the lake has.",
+            "Store time of the newest message of the store in the lake.",
         ),
-        "quarantined": (summary.quarantined, "Damaged places that it found."),
-        "gaps": (len(summary.gaps), "Ranges of offsets that the lake will not have."),
-        "open_quarantined": (opened.quarantined, "Damaged places that nobody has acknowledged."),
-        "open_gaps": (opened.gap_count, "Gaps that nobody has acknowledged."),
+        "quarantined": (summary.quarantined, "Damaged ranges that the run found."),
+        "gaps": (len(summary.gaps), "Ranges of offsets that are missing from the lake."),
+        "open_quarantined": (opened.quarantined, "Damaged ranges that are not acknowledged."),
+        "open_gaps": (opened.gap_count, "Gaps that are not acknowledged."),
         "open_contradictions": (
             opened.contradictions,
-            "Contradictions of log and queues that nobody has acknowledged.",
+            "Contradictions between log and queues that are not acknowledged.",
         ),
-        "unit_differences": (summary.units.get("differences", 0), "Queue units that do not fit their messages."),
-        "duration_seconds": (round(sum(summary.seconds.values()), 3), "How long it took, the start of Spark included."),
+        "unit_differences": (summary.units.get("differences", 0), "Queue units that do not match their messages."),
+        "duration_seconds": (
+            round(sum(summary.seconds.values()), 3),
+            "Duration of the run, including the start of Spark.",
+        ),
     }
 
 
@@ -98,8 +101,10 @@ def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCod
     prefix = "rmq_lake_type"
     values: dict[tuple[str, str], list[tuple[str, float]]] = {
         ("end_time_seconds", "When the run ended."): [("", round(time(), 3))],
-        ("exit_code", "How it ended: 0 clean, 3 too many dead letters, 5 a topic was not found."): [("", int(code))],
-        ("rows", "Rows that it added to the tables of a topic."): [
+        ("exit_code", "Exit code of the run: 0 clean, 3 too many dead letters, 5 a topic was not found."): [
+            ("", int(code))
+        ],
+        ("rows", "Rows that the run added to the tables of a topic."): [
             (f'{{topic="{_escaped(one.topic)}"}}', one.rows + one.accepted) for one in topics
         ],
         ("dead_letters", "Messages of a topic that became dead letters, by reason."): [
@@ -107,7 +112,7 @@ def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCod
             for one in topics
             for reason, count in one.reasons.items()
         ],
-        ("unknown_fields", "Fields of a topic's rows that no column takes."): [
+        ("unknown_fields", "Fields of a topic's bodies without a column."): [
             (f'{{topic="{_escaped(one.topic)}"}}', len(one.unknown)) for one in topics
         ],
     }

@@ -37,7 +37,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One number a label, to compare their sizes; `ideal` has the expected number where it is known."""
+    """One number per label, to compare; `ideal` has the expected number if it is known."""
 
     title: str
     unit: str
@@ -49,7 +49,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Counts over time in UTC, one series a name; `start` and `step` are milliseconds."""
+    """Counts over time in UTC, one series per name; `start` and `step` are milliseconds."""
 
     title: str
     unit: str
@@ -65,7 +65,7 @@ Part = Facts | Grid | Bars | Timeline
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One thing to do: in words, as commands to paste, and the findings that it is for."""
+    """One recommended action: a description, commands to paste, and the findings that it resolves."""
 
     words: str
     commands: Sequence[str] = ()

@@ -30,10 +30,10 @@ Exit codes: 0 ended by Ctrl-C · 1 failed · 2 usage
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of 127.0.0.1; default: a free one."
 )
-@click.option("--no-open", is_flag=True, help="Only print the address; open no browser.")
+@click.option("--no-open", is_flag=True, help="Print the address without opening a browser.")
 @commitlog_option
 @broker_conf_option
-@click.option("--broker", metavar="NAME", help="The broker whose messages of a lake are shown, or its store's id.")
+@click.option("--broker", metavar="NAME", help="For a lake: the label of the broker to show, or the id of its store.")
 @one_release_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
@@ -47,7 +47,7 @@ def command(  # noqa: PLR0913 - one argument an option
     release: str | None,
 ) -> ExitCode:
     """
-    Show a store or a lake as pages on 127.0.0.1, which only read: files, messages, topics, groups, tables.
+    Serve read-only pages of a store or a lake on 127.0.0.1: files, messages, topics, groups, tables.
 
     Prints one line with the address, which includes a token. Ctrl-C ends the server.
     """

@@ -40,7 +40,7 @@ def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
 )
 @click.option(
     "--schema", metavar="NAME", default="rocketmq", show_default=True, callback=_checked,
-    help="Schema (database) of the tables; for Unity CATALOG.SCHEMA.",
+    help="Schema (database) of the tables; for Unity, CATALOG.SCHEMA.",
 )  # fmt: skip
 @iceberg_option
 @answer_options
@@ -48,7 +48,7 @@ def command(*, lake: str, kind: str, schema: str, iceberg: Target | None, answer
     """
     Print SQL statements that register every table of LAKE in a catalog.
 
-    The tables stay in their place, and later runs need no change. spark: Spark's own catalog, also over a Hive
+    The tables are not moved, and later runs need no change. spark: Spark's own catalog, also over a Hive
     metastore; unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler.
     Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
     registered at once, and no statement is printed.

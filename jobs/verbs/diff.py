@@ -22,10 +22,10 @@ def command(  # noqa: PLR0913 - one argument an option
     *, place: StorePlace, lake: str, broker: str | None, limit: int, max_rate: int | None, engine: str, answer: Answer
 ) -> ExitCode:
     """
-    Compare the log of STORE with LAKE, record by record and byte for byte, and say why one lacks what the other has.
+    Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.
 
-    Records that are expired, not ingested yet, or not chosen are no finding (exit code 0); lost or damaged ones are
-    (3), and so are other records at the same place (4).
+    Records that have expired, are not ingested yet, or were not selected are not findings (exit code 0). Lost or
+    damaged ones are (3), and so are different records at the same offset (4).
     """
     run = StoreRun(place, engine, max_rate, warm="jobs.diff.segment")
     from jobs.diff.run import DiffRequest, diff

@@ -35,15 +35,15 @@ Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a fi
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
 @click.option("--from", "start", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at this offset.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print at most N items of each file.")
-@click.option("--fields", is_flag=True, help="Name every byte: one line a field.")
+@click.option("--fields", is_flag=True, help="Name every byte, one line per field.")
 @click.option(
-    "--chain", metavar="KEY|SLOT", help="Of an index file: one slot's entries, newest first. KEY is topic#key."
+    "--chain",
+    metavar="KEY|SLOT",
+    help="For an index file: print the entries of one slot, newest first. KEY is topic#key.",
 )
 @hash_slots_option
 @index_num_option
-@click.option(
-    "--as", "named", type=click.Choice(tuple(NAMES)), help="Kind of the files, if neither place nor bytes show it."
-)
+@click.option("--as", "named", type=click.Choice(tuple(NAMES)), help="The kind of the files, if it is not recognised.")
 @json_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
@@ -59,10 +59,10 @@ def command(  # noqa: PLR0913 - one argument an option
     as_json: bool,
 ) -> ExitCode:
     """
-    Print what is in single files of a store, each line with its offset, and how each file ends.
+    Print the contents of single files of a store, each line with its offset, and how each file ends.
 
-    A file is recognised by its place in a store, or by its first bytes. Offsets are physical in a log (its file's name
-    is the offset of the first byte), else positions in the file.
+    The kind of a file is recognised from its path in a store, or from its first bytes. Offsets are physical
+    in a log (its file's name is the offset of the first byte), otherwise positions in the file.
     """
     request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
     kind = NAMES[named] if named else None

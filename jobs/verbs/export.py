@@ -42,7 +42,9 @@ _SHOWN = 5
 )
 @source_options
 @commitlog_option
-@click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
+@click.option(
+    "--broker", metavar="NAME", help="With --lake: only messages of this broker. With --store: the label of the broker."
+)
 @one_release_option
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @since_option
@@ -50,7 +52,7 @@ _SHOWN = 5
 @click.option(
     "--where",
     metavar="SQL",
-    help="A condition in Spark's SQL on the columns of `messages`, and body_text; it needs Spark.",
+    help="A condition in Spark SQL on the columns of `messages` and on body_text; needs Spark.",
 )
 @click.option(
     "--format",
@@ -59,7 +61,7 @@ _SHOWN = 5
     type=click.Choice(["ndjson", "json", "csv", "parquet"]),
     default="ndjson",
     show_default=True,
-    help="ndjson: an object a line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
+    help="ndjson: one object per line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
 )
 @click.option(
     "--max-body-size",
@@ -67,20 +69,20 @@ _SHOWN = 5
     default=_LARGEST_BODY,
     show_default=True,
     metavar="BYTES",
-    help="A body that is larger when decompressed is left as it is stored, and named.",
+    help="Bodies that are larger when decompressed are exported as stored, and reported.",
 )
 @click.option(
     "--verify",
     "is_verified",
     is_flag=True,
-    help="Make each row's record again, and leave out rows that another engine has changed: they are named (3).",
+    help="Re-encode each row's record; leave out and report rows that another engine has changed (exit code 3).",
 )
 @click.option(
     "--out",
     required=True,
     type=OUTPUT_FILE,
     metavar="FILE",
-    help="The file to write, whole or not at all; -: standard output, for ndjson and csv, as the messages are read.",
+    help="The file to write, complete or not at all; -: stream ndjson or csv to standard output.",
 )
 @click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
 @engine_option
@@ -105,10 +107,10 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """
-    Write messages into FILE, bodies decompressed.
+    Write messages with decompressed bodies into FILE.
 
-    The condition sees the columns of the table `messages`; in it, body is what the producer sent, and body_text the
-    same as text (NULL where it is none). A body that cannot be decompressed is left as it is stored, and body_error
+    A --where condition uses the columns of the table `messages`. In it, body is the body as sent, and body_text the
+    same as text (NULL if it is not text). A body that cannot be decompressed is exported as stored, and body_error
     says why.
     """
     if store is None and lake is None:

@@ -67,24 +67,26 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     "--topics",
     multiple=True,
     metavar="GLOB[,GLOB]",
-    help="Take messages of these topics only. Later runs of the store do the same.",
+    help="Ingest only these topics. The choice also applies to later runs of the store.",
 )
 @click.option(
     "--exclude-topics",
     multiple=True,
     metavar="GLOB[,GLOB]",
-    help="Leave out messages of these topics, also delayed, retried and dead ones. Later runs do the same.",
+    help="Leave out these topics, including delayed, retried and dead messages. Also applies to later runs.",
 )
 @click.option(
-    "--change-topics", is_flag=True, help="From now on take the given topics, or all, instead of those of earlier runs."
+    "--change-topics", is_flag=True, help="Replace the topic choice of earlier runs by the given one, or by all topics."
 )
 @click.option("--no-body", is_flag=True, help="Leave bodies out.")
 @click.option(
     "--inflate",
     is_flag=True,
-    help="Keep each compressed body inflated, too, in body_inflated: every engine then reads its text at once.",
+    help="Also store compressed bodies decompressed, in body_inflated, so that any engine can read their text.",
 )
-@click.option("--no-damage", is_flag=True, help="Keep only a sample of damaged bytes: `restore` then lacks them.")
+@click.option(
+    "--no-damage", is_flag=True, help="Keep only a sample of damaged bytes; `restore` then cannot write them."
+)
 @click.option(
     "--settle",
     type=MILLISECONDS,
@@ -96,7 +98,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     "--tables",
     metavar="NAME[,NAME]",
     callback=_known_tables,
-    help="Which of consume_queue, index, config_files and broker_config come with the messages; by default all.",
+    help="Tables to write besides messages: consume_queue, index, config_files, broker_config; by default all.",
 )
 @hash_slots_option
 @index_num_option
@@ -104,21 +106,21 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--acknowledge",
     is_flag=True,
-    help="State that gaps and damage of earlier runs are dealt with: until then every run ends with 3 or 4.",
+    help="Acknowledge the gaps and damage of earlier runs; until then every run ends with 3 or 4.",
 )
 @click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
 @click.option(
     "--max-bytes-per-step",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="Commit after every BYTES of the log, so that an interrupted run repeats no more than that.",
+    help="Commit after every BYTES of log, so that an interruption repeats at most one such step.",
 )
-@click.option("--follow", is_flag=True, help="Keep running: bring new messages again and again.")
+@click.option("--follow", is_flag=True, help="Keep running and ingest new messages as they arrive.")
 @click.option(
     "--every",
     type=DURATION,
     metavar="TIME",
-    help="With --follow, how long a message may wait for the step that brings it; by default 5s.",
+    help="With --follow, the longest time that a message waits to be ingested; by default 5s.",
 )
 @click.option(
     "--until",
@@ -126,7 +128,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     metavar="TIME",
     help="With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.",
 )
-@click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
+@click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write metrics of the run to a Prometheus text file.")
 @iceberg_option
 @max_rate_option
 @engine_option
@@ -164,7 +166,7 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     Read the new messages of STORE into the Delta tables of LAKE, each exactly once.
 
-    Each broker's store has a run of its own, into the same LAKE, with its own --broker.
+    To load several brokers into one LAKE, run the command once per store, each with its own --broker.
 
     STORE may be the folder of a tier (`tieredStoreFilePath`), too: its messages go to the table `tiered`.
     """

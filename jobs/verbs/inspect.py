@@ -23,19 +23,19 @@ Examples:
   rmq-lake inspect --broker-conf broker.conf /data/rocketmq/store
 
 \b
-Exit codes: 0 nothing wrong was seen; not verified · 1 no access · 2 usage, or there is no store · 3 damage or a gap
+Exit codes: 0 no problem seen (not verified) · 1 no access · 2 usage, or there is no store · 3 damage or a gap
 """
 
 
 @click.command(epilog=_EPILOG)
 @store_options
-@click.option("--deep", is_flag=True, help="Walk every record of the log, not heads and tails only.")
+@click.option("--deep", is_flag=True, help="Read every record of the log, not only heads and tails of files.")
 @answer_options
 def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     """
-    Show segments and how each ends, queues, index files, checkpoint, the broker's release, and the command to run next.
+    Show the segments of a store, its queues, index files and checkpoint, the broker's release, and the next command.
 
-    Only heads and tails of files are read, so that it takes seconds on any store; --deep walks the whole log.
+    Only the heads and tails of files are read, which takes seconds on any store; --deep reads the whole log.
     """
     conf = place.conf()
     with closing(LateProgress("walking the log")) as walk:

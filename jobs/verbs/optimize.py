@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     "  rmq-lake optimize --heal --dry-run /data/lake"
 )
 @click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
-@click.option("--dry-run", is_flag=True, help="Say what there is to merge and to delete; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show which files would be merged and deleted; change nothing.")
 @click.option(
     "--heal",
     is_flag=True,
-    help="Put back what Delta's log has forgotten of runs, after CREATE TABLE … AS SELECT, CLONE or a short retention "
-    "of transactions; nothing is merged or deleted. With --dry-run, say what would be put back.",
+    help="Restore transactions of runs lost from Delta's log by CREATE TABLE … AS SELECT, CLONE or a short retention "
+    "of transactions; nothing is merged or deleted. With --dry-run, show which would be restored.",
 )
 @iceberg_option
 @engine_option
@@ -47,7 +47,7 @@ def command(  # noqa: PLR0913 - a command's options
     """
     Compact the tables of LAKE, and delete files that no version of the last seven days needs.
 
-    Rows and their order in the log stay as they are; runs may go on meanwhile.
+    Rows and their order do not change; ingest runs may continue at the same time.
     """
     if heal:
         return _heal(lake, answer, dry_run=dry_run)

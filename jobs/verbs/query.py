@@ -123,7 +123,7 @@ output_option = click.option(
     "--output",
     type=click.Choice([form.value for form in Form]),
     default=Form.TEXT.value,
-    help="text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object a line, as --json).",
+    help="text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object per line, like --json).",
 )
 
 
@@ -131,15 +131,20 @@ _place_options = composed(
     source_options,
     commitlog_option,
     broker_conf_option,
-    click.option("--broker", metavar="NAME", help="The broker's name; of a lake, the label or id of the store to ask."),
+    click.option(
+        "--broker", metavar="NAME", help="The broker's name; with --lake, the label or id of the store to query."
+    ),
     one_release_option,
     click.option(
-        "--time-zone", type=ZONE, metavar="ZONE", help="The zone times are shown in; default: this machine's."
+        "--time-zone",
+        type=ZONE,
+        metavar="ZONE",
+        help="The zone in which times are shown; default: this machine's zone.",
     ),
     hash_slots_option,
     index_num_option,
     click.option("--through-log", is_flag=True, help="Search the log itself, as if index and queue files were lost."),
-    click.option("--any-host", is_flag=True, help="Use an offset id's offset although it names another host."),
+    click.option("--any-host", is_flag=True, help="Use the offset of an offset id even if the id names another host."),
     json_option,
     output_option,
     quiet_option,
@@ -191,7 +196,7 @@ def _limit(default: int, *, least: int = 0) -> Callable[[_Command], _Command]:
     """Return the option that says how many messages are printed."""
     return click.option(
         "-m", "--max", "limit", type=click.IntRange(min=least), default=default, metavar="N",
-        help="The newest N; 0: all." if least == 0 else "The newest N.",
+        help="Print the newest N; 0: all." if least == 0 else "Print the newest N.",
     )  # fmt: skip
 
 
@@ -206,11 +211,15 @@ def command() -> None:
     """Find messages as mqadmin does, with the broker down."""
 
 
-@command.command("by-key", short_help="Messages of a topic under a key: queryMsgByKey.")
+@command.command("by-key", short_help="Messages of a topic with a key: queryMsgByKey.")
 @click.option("-t", "--topic", required=True, metavar="TOPIC")
 @click.option("-k", "--key", required=True, callback=_not_empty, metavar="KEY", help="One of the message's KEYS.")
 @click.option(
-    "-p", "--key-type", type=click.Choice(list(_KINDS)), default="K", help="K: a key, T: the tags, U: unique."
+    "-p",
+    "--key-type",
+    type=click.Choice(list(_KINDS)),
+    default="K",
+    help="K: one of KEYS, T: the tags, U: the unique key.",
 )
 @click.option(
     "-b",
@@ -218,9 +227,16 @@ def command() -> None:
     "--begin",
     type=TIME,
     metavar="TIME",
-    help="Stored then or later: milliseconds, ISO 8601, `2h` ago.",
+    help="Only messages stored at or after TIME: milliseconds, ISO 8601, or `2h` (ago).",
 )
-@click.option("-e", "--until", "--end", type=TIME, metavar="TIME", help="Stored then or before; `2h` is two hours ago.")
+@click.option(
+    "-e",
+    "--until",
+    "--end",
+    type=TIME,
+    metavar="TIME",
+    help="Only messages stored at or before TIME, in the same formats.",
+)
 @_limit(KEY_LIMIT)
 @_place_options
 def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -233,9 +249,9 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
     limit: int,
 ) -> ExitCode:
     """
-    Print the messages of a topic under a key, as queryMsgByKey does.
+    Print the messages of a topic with a key, as queryMsgByKey does.
 
-    A time without a zone is in --time-zone, by default this machine's.
+    A time without a zone is in --time-zone, which defaults to this machine's zone.
     """
     window = options.window(since, until)
     kind, most = _KINDS[key_type], limit or None
@@ -254,10 +270,10 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
 
 @command.command("by-id", short_help="Messages by their ids: queryMsgById.")
 @click.option("-i", "--id", "message_ids", required=True, metavar="ID[,ID…]")
-@click.option("-t", "--topic", metavar="TOPIC", help="Where to look for an id that a producer gave.")
+@click.option("-t", "--topic", metavar="TOPIC", help="The topic to search for a producer's id.")
 @_place_options
 def by_id(options: Options, message_ids: str, topic: str | None) -> ExitCode:
-    """Print messages by their ids, as queryMsgById does; offset ids, and where these lead nowhere, producers' ids."""
+    """Print messages by id, as queryMsgById does. An id is tried as an offset id first, then as a producer's id."""
     with _opened(options) as sources:
         return _print_ids(options, sources, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
@@ -286,9 +302,9 @@ def _print_ids(options: Options, sources: Sequence[Source], texts: Sequence[str]
 @command.command("by-unique-key", short_help="By a producer's id: queryMsgByUniqueKey.")
 @click.option("-t", "--topic", required=True, metavar="TOPIC")
 @click.option(
-    "-i", "--id", "unique_key", required=True, metavar="ID", help="The id that the producer gave the message."
+    "-i", "--id", "unique_key", required=True, metavar="ID", help="The id that the producer assigned to the message."
 )
-@click.option("-a", "--all", "show_all", is_flag=True, help="Print all messages with this id, not the first alone.")
+@click.option("-a", "--all", "show_all", is_flag=True, help="Print all messages with this id, not only the first.")
 @_limit(lookups.UNIQUE_KEY_LIMIT)
 @_place_options
 def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
@@ -301,10 +317,10 @@ def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, 
         return printer.finish(answer, source)
 
 
-@command.command("by-offset", short_help="By number in a queue: queryMsgByOffset.")
+@command.command("by-offset", short_help="A message by queue offset: queryMsgByOffset.")
 @click.option("-t", "--topic", required=True, metavar="TOPIC")
 @click.option(
-    "-b", "--broker-name", metavar="BROKER", help="As in mqadmin; must be this broker's name where it is known."
+    "-b", "--broker-name", metavar="BROKER", help="As in mqadmin; must match the name of this broker, if it is known."
 )
 @click.option("-i", "--queue-id", required=True, type=click.IntRange(min=0), metavar="QUEUE")
 @click.option("-o", "--offset", required=True, type=int, metavar="OFFSET")
@@ -333,7 +349,7 @@ def by_offset(options: Options, topic: str, broker_name: str | None, queue_id: i
 @click.option("--words", metavar="TEXT", help="Text that the decompressed body contains.")
 @since_option
 @until_option
-@click.option("--before", metavar="POSITION", help="The next page: the POSITION that a page has printed.")
+@click.option("--before", metavar="POSITION", help="Continue from the POSITION that the previous page printed.")
 @_limit(KEY_LIMIT, least=1)
 @click.option(
     "--seconds", type=click.FloatRange(0), default=60.0, metavar="S", help="Stop after S seconds.", show_default=True
@@ -375,14 +391,16 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
         return printer.finish(answer, source)
 
 
-@command.command("story", short_help="All that happened to a message, each line with its origin.")
+@command.command("story", short_help="The history of a message, each line with its source.")
 @click.argument("message_id", metavar="ID", required=False)
-@click.option("-t", "--topic", metavar="TOPIC", help="With -k: the topic of the key. With ID: where to look first.")
+@click.option(
+    "-t", "--topic", metavar="TOPIC", help="With -k: the topic of the key. With ID: the topic to search first."
+)
 @click.option("-k", "--key", metavar="KEY", help="One of the message's KEYS, in place of its id.")
 @_place_options
 def story(options: Options, message_id: str | None, topic: str | None, key: str | None) -> ExitCode:
     """
-    Tell what happened to a message: sent, half, delayed, retried, consumed, dead, and where each line is known from.
+    Show the history of a message (sent, half, delayed, retried, consumed, dead), with the source of each line.
 
     ID is a producer's id or an offset id.
     """
@@ -413,11 +431,16 @@ def story(options: Options, message_id: str | None, topic: str | None, key: str 
     type=click.Choice([*(form.value for form in Form if form is not Form.TEXT), "parquet"]),
     default=Form.TABLE.value,
     show_default=True,
-    help="Times are ISO 8601 in UTC and bytes hexadecimal digits, but in Parquet.",
+    help="Except in Parquet, times are ISO 8601 in UTC, and bytes are hexadecimal digits.",
 )
 @click.option("--out", type=OUTPUT_FILE, metavar="FILE", help="The file of --output parquet.")
 @click.option(
-    "--limit", type=click.IntRange(0), default=1000, metavar="N", help="The first N rows; 0: all.", show_default=True
+    "--limit",
+    type=click.IntRange(0),
+    default=1000,
+    metavar="N",
+    help="Print the first N rows; 0: all.",
+    show_default=True,
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Stop after S seconds.")
 @quiet_option
@@ -433,9 +456,9 @@ def sql(  # noqa: PLR0913 - one argument an option
     quiet: bool,
 ) -> ExitCode:
     """
-    Run a statement of SQL on a lake by DataFusion; without one, list the tables and views.
+    Run an SQL statement on a lake with DataFusion; without one, list the tables and views.
 
-    All of them are registered by their names, typed tables as typed_TOPIC. A statement can only read.
+    All of them are available under their names, typed tables as typed_TOPIC. Statements are read-only.
     """
     from jobs.launch.arguments import file_system_options
     from jobs.query.sql import Statement, write_parquet
@@ -484,18 +507,18 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_js
 
 @command.command(
     "mqadmin",
-    short_help="Answer a recorded mqadmin line as it is.",
+    short_help="Run a recorded mqadmin command line unchanged.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND [OPTIONS]…")
 @_place_options
 def mqadmin_line(options: Options, arguments: tuple[str, ...]) -> ExitCode:
     """
-    Answer an mqadmin line as it is, with the option letters of the store's release.
+    Run an mqadmin command line unchanged, with the option letters of the store's release.
 
     The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, queryMsgTraceById, printMsg,
     printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig.
-    Options of this tool come before the line; -n and the cluster are taken and not used.
+    Options of this tool come before the line; -n and the cluster are accepted and ignored.
     """
     from jobs.query.mqadmin import commands as mqadmin
     from jobs.query.mqadmin.arguments import Context, parse

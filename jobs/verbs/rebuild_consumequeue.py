@@ -55,17 +55,17 @@ class _QueueOutput(NamedTuple):
         required=True,
         type=WRITTEN,
         metavar="DIR",
-        help="An empty directory, or a new one, for <topic>/<queue id>/…, or for the folder of the database.",
+        help="An empty or new directory for <topic>/<queue id>/…, or for the folder of the database.",
     ),
     click.option(
         "--to",
         type=click.Choice(["files", _ROCKSDB]),
         default="files",
         show_default=True,
-        help="Make files, or the database that a broker of 5.x opens with storeType=defaultRocksDB.",
+        help="Write files, or the database that a 5.x broker opens with storeType=defaultRocksDB.",
     ),
 )
-@rebuild_options("Keep the queue files that are right; write what is lost or wrong.")
+@rebuild_options("Keep correct queue files; write only lost or wrong ones.")
 @read_options
 @engine_option
 @answer_options
@@ -79,7 +79,7 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """
-    Write the queues of STORE again from its log.
+    Rebuild the queues of STORE from its log.
 
     As files: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's. As a database: DIR/consumequeue, with the
     rows of a broker.

@@ -32,14 +32,12 @@ if TYPE_CHECKING:
                "rmq-lake rebuild-index STORE --out DIR --lost-only --dry-run\n  "
                "rmq-lake rebuild-index STORE --out DIR --lost-only --install --dry-run")  # fmt: skip
 @store_options
-@click.option(
-    "--out", required=True, type=WRITTEN, metavar="DIR", help="An empty directory, or a new one; a path or a URI."
-)
-@rebuild_options("Keep the index files that are there; write those that are missing.")
+@click.option("--out", required=True, type=WRITTEN, metavar="DIR", help="An empty or new directory; a path or a URI.")
+@rebuild_options("Keep existing index files; write only missing ones.")
 @click.option(
     "--advance-checkpoint",
     is_flag=True,
-    help="With --install, after a crash: keep the broker from deleting the files at its start.",
+    help="With --install, after a crash: prevent the broker from deleting the files at its next start.",
 )
 @read_options
 @engine_option
@@ -56,7 +54,7 @@ def command(  # noqa: PLR0913 - one argument an option
     report: Path | None,
     answer: Answer,
 ) -> ExitCode:
-    """Write the index files of STORE again from its log into DIR, byte for byte a broker's."""
+    """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
     root = place.store
     if advance_checkpoint and not how.wants_install:
         raise click.UsageError("--advance-checkpoint belongs to --install")

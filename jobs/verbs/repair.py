@@ -38,37 +38,37 @@ _CONF = ("--broker-conf", "BROKER.CONF")
     required=True,
     type=OUTPUT_DIRECTORY,
     metavar="DIR",
-    help="The directory of new files and of the journal: empty, new, or that of an earlier repair.",
+    help="The directory for new files and the journal: empty, new, or that of an earlier repair.",
 )
-@click.option("--lake", type=LAKE, metavar="LAKE", help="The lake that lost and damaged segments are taken from.")
+@click.option("--lake", type=LAKE, metavar="LAKE", help="The lake from which lost and damaged segments are restored.")
 @label_option
 @click.option(
-    "--apply", "applies", is_flag=True, help="Put the files into the store of the stopped broker; keep a backup."
+    "--apply", "applies", is_flag=True, help="Install the files in the store of the stopped broker; keep a backup."
 )
 @click.option(
     "--bridge",
     "bridges",
     is_flag=True,
-    help="Write marked records over lost bytes of the log, so that the broker keeps what is after them.",
+    help="Write marked records over lost bytes of the log, so that the broker keeps the messages after them.",
 )
 @click.option(
     "--deliver-empty",
     is_flag=True,
-    help="With --bridge, also where consumers receive a message of zeros in place of a lost one.",
+    help="With --bridge: also bridge ranges where consumers receive a message of zeros for a lost one.",
 )
 @click.option(
     "--older",
     is_flag=True,
-    help="Restore also the segments of LAKE before the first one of STORE: they were lost, not deleted by retention.",
+    help="Also restore segments of LAKE before the first one of STORE, if they were lost and not deleted by retention.",
 )
 @click.option(
     "--accept",
     "accepted",
     multiple=True,
     metavar="FILE",
-    help="An undecided file, as the plan names it, for which you know that the log is right; may be repeated.",
+    help="An undecided file, as named in the plan, for which you know that the log is right; may be repeated.",
 )
-@click.option("--undo", "undoes", is_flag=True, help="Put back what repairs with this DIR have replaced.")
+@click.option("--undo", "undoes", is_flag=True, help="Restore the files that repairs with this DIR have replaced.")
 @read_options
 @engine_option
 @answer_options
@@ -89,10 +89,10 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """
-    Plan the repair of STORE, and write right files into DIR: segments from LAKE, then queues, index, checkpoint.
+    Plan the repair of STORE, and write corrected files into DIR: segments from LAKE, queues, index, checkpoint.
 
-    Without --apply STORE is only read, and the plan is printed. With --apply the files are put into STORE while the
-    broker cannot start, and STORE is verified again. --undo takes everything back.
+    Without --apply, STORE is only read, and the plan is printed. With --apply, the files are installed in STORE while
+    the broker cannot start, and STORE is verified again. --undo restores the replaced files.
     """
     if deliver_empty and not bridges:
         raise click.UsageError("--deliver-empty belongs to --bridge")

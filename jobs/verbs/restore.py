@@ -33,17 +33,26 @@ def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[
                "rmq-lake restore LAKE --out DIR --until '2026-11-17 12:00'\n  "
                "rmq-lake restore LAKE --out DIR --resume")  # fmt: skip
 @click.argument("lake", metavar="LAKE", type=LAKE)
-@click.option("--broker", metavar="NAME", help="The broker: its label in the lake, or its store's id.")
+@click.option("--broker", metavar="NAME", help="The broker's label in the lake, or the id of its store.")
 @click.option(
     "--out",
     required=True,
     type=NEW_STORE,
     metavar="DIR",
-    help="An empty directory, or a new one.",
+    help="An empty or new directory.",
 )
-@click.option("--from", "start", type=LOG_PLACE, metavar="OFFSET|TIME", help="Leave out segments that end before it.")
 @click.option(
-    "--until", type=LOG_PLACE, metavar="OFFSET|TIME", help="End the log before the first record at or after it."
+    "--from",
+    "start",
+    type=LOG_PLACE,
+    metavar="OFFSET|TIME",
+    help="Leave out segments that end before this offset or time.",
+)
+@click.option(
+    "--until",
+    type=LOG_PLACE,
+    metavar="OFFSET|TIME",
+    help="End the log before the first record at or after this offset or time.",
 )
 @click.option("-t", "--topic", multiple=True, hidden=True, expose_value=False, callback=_refuse_topics)
 @click.option(
@@ -52,8 +61,10 @@ def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[
     metavar="BYTES",
     help="mappedFileSizeCommitLog; by default the distance between the segments that the lake has.",
 )
-@click.option("--no-queues", is_flag=True, help="Make no ConsumeQueue files: a broker makes them itself, slowly.")
-@click.option("--no-index", is_flag=True, help="Make no index files.")
+@click.option(
+    "--no-queues", is_flag=True, help="Write no ConsumeQueue files; the broker rebuilds them at its start, more slowly."
+)
+@click.option("--no-index", is_flag=True, help="Write no index files.")
 @click.option("--resume", is_flag=True, help="Continue a restore that was interrupted.")
 @form_options
 @engine_option

@@ -68,24 +68,26 @@ class _LimitType(click.ParamType[_Limit]):
 @click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
 @click.option(
     "--types", "declared", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The topics to type, and their columns: see docs/typed.md.",
+    help="The file that declares topics and their columns; see docs/typed.md.",
 )  # fmt: skip
 @click.option(
     "--retype", multiple=True, metavar="TOPIC",
-    help="Make the topic's table again from all of its messages, as FILE declares it now; may be repeated.",
+    help="Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
 )  # fmt: skip
 @click.option("--retry", is_flag=True, help="Type dead letters again: those that FILE accepts now become rows.")
 @click.option(
     "--accept-dead-letters", is_flag=True,
-    help="With --retype: retype even if messages that are typed rows become dead letters.",
+    help="With --retype: proceed even if typed rows become dead letters.",
 )  # fmt: skip
 @click.option(
     "--max-dead-letters", "limit", type=_LimitType(), default=None, metavar="RATIO|COUNT",
     help="Exit with 3 if more of a topic's messages of this run became dead letters: a number (100), a ratio (0.01) or "
     "a percentage (1%). Default: exit with 3 if all of them did.",
 )  # fmt: skip
-@click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
-@click.option("--infer", is_flag=True, help="Print the types that the bodies of TOPIC have, and how many do not fit.")
+@click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write metrics of the run to a Prometheus text file.")
+@click.option(
+    "--infer", is_flag=True, help="Print types inferred from the bodies of TOPIC, and how many bodies do not fit."
+)
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="With --infer: the topic.")
 @engine_option
 @answer_options
@@ -106,8 +108,8 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     Turn the bodies of topics into typed rows of LAKE/typed/TOPIC.
 
-    A body that does not fit becomes a row of LAKE/dead_letters, with the reason; no body is in both tables. Only
-    messages that are new since the last time are read. With --infer nothing is written: the types that fit all messages
+    A body that does not fit becomes a row of LAKE/dead_letters, with the reason; no body is in both tables. A run
+    reads only messages that are new since the last one. With --infer nothing is written: types that fit the messages
     of a topic are printed, in the form of FILE.
 
     Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic of

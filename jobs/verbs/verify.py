@@ -28,7 +28,7 @@ if TYPE_CHECKING:
                "rmq-lake verify STORE --broker-conf broker.conf --json")  # fmt: skip
 @store_options
 @limit_option("findings to print")
-@click.option("--places", "shows_places", is_flag=True, help="Also print every place that a cause affects.")
+@click.option("--places", "shows_places", is_flag=True, help="Also print every location that a cause affects.")
 @click.option(
     "--scratch",
     type=WRITTEN,

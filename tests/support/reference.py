@@ -20,28 +20,28 @@ from jobs.report.metrics import PREFIX, figures
 from jobs.report.model import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 
 _MEANINGS = {
-    ExitCode.CLEAN: "done, nothing to say",
+    ExitCode.CLEAN: "done",
     ExitCode.FAILED: "failed; one line says why, with file and offset",
-    ExitCode.USAGE: "usage or configuration: nothing was started",
-    ExitCode.DAMAGE: "done; damage or a gap was found in this run",
-    ExitCode.MISMATCH: "queues or index files contradict the log, or a surviving file contradicts the proof",
-    ExitCode.NOT_FOUND: "nothing was found, and why",
-    ExitCode.HELD: "another run holds this store; it does the work",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to go on",
+    ExitCode.USAGE: "wrong usage or configuration; nothing was started",
+    ExitCode.DAMAGE: "done; damage or a gap was found",
+    ExitCode.MISMATCH: "queues or index files contradict the log, or a surviving file contradicts the rebuilt one",
+    ExitCode.NOT_FOUND: "nothing was found; the output says why",
+    ExitCode.HELD: "another run holds this store and does the work",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue",
 }
 VARIABLES = {
-    "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb; see its table",
-    "RMQ_LAKE_SPARK_OPTIONS": "Spark's options where none can be put before the verb",
+    "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
+    "RMQ_LAKE_SPARK_OPTIONS": "Spark options, if none can be passed before the verb",
     "RMQ_LAKE_CACHE": "JARs, Spark's class archive and compiled code (default `~/.cache/rocketmq-lake`)",
-    "RMQ_LAKE_PYTHON": "the Python that `.venv` is made with, where none of the usual ones will do",
-    "RMQ_LAKE_IVY_SETTINGS": "an Ivy settings file of yours, for a mirror; packages follow `pip`'s own configuration",
+    "RMQ_LAKE_PYTHON": "the Python for `.venv`, if none of the usual ones is suitable",
+    "RMQ_LAKE_IVY_SETTINGS": "your own Ivy settings file, for a mirror of the JARs; for packages, configure `pip`",
     "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
     "RMQ_LAKE_LOG_JSON": "`1`: every line on standard error is a JSON object, as with `--log-json`",
-    "RMQ_LAKE_PROGRAM": "how messages name this command, where a script of yours calls it (default: as it was typed)",
-    "JAVA_HOME": "the Java, before those on `PATH` and in the usual directories",
+    "RMQ_LAKE_PROGRAM": "the name of this command in messages, for wrapper scripts (default: as typed)",
+    "JAVA_HOME": "the Java to use, in preference to those on `PATH` and in the usual directories",
     "SPARK_LOCAL_IP": "the address that a local run listens on (default `127.0.0.1`)",
-    "SPARK_SUBMIT_OPTS": "flags of the JVM, after ours",
-    "NO_COLOR": "set to anything: no colours in a terminal",
+    "SPARK_SUBMIT_OPTS": "additional JVM flags",
+    "NO_COLOR": "set to any value: no colours in a terminal",
 }
 
 _HEAD = """\
@@ -51,7 +51,7 @@ Every command, option, variable, exit code and metric, generated from the code b
 
 The command is `rmq-lake [SPARK OPTIONS] VERB …`; in a checkout `./spark-submit.sh` starts the same program. Spark's
 options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-submit; the default master is `local[*,4]`.
-Data goes to standard output, everything else to standard error. A command goes on when standard output is closed early
+Data goes to standard output, everything else to standard error. A command continues if standard output is closed early
 (`verify STORE | head -3`), so that its exit code is the verdict.
 
 Unknown keys in a configuration file and unknown variables of a command are errors. `VERB --show-config` prints the
@@ -69,10 +69,11 @@ the last, `ended`, has `exit_code` and `seconds`.
 _DOCUMENT = f"""\
 ## Report
 
-`--report DIR` writes `report.html` and the same as `report.json`, version {VERSION}. The version grows when a name
-changes its meaning or goes; new names may come. `parts` holds the other objects, distinguished by `kind`.
+`--report DIR` writes `report.html`, and the same content as `report.json`, version {VERSION}. The version is
+raised when a name changes its meaning or is removed; names may be added. `parts` holds the other objects, distinguished
+by `kind`.
 
-What a verb prints with `--json` has a JSON Schema: `docs/schemas/VERB.json`, with a version at the end of its `$id`.
+The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a version at the end of its `$id`.
 """
 
 
@@ -82,11 +83,11 @@ def page() -> str:
 
 
 _ENGINES = """\
-Verbs with a size work in their own process up to so many bytes of the log (or of a lake's files), which takes less
-time than Spark's start; no Java is needed. Beyond it they run on Spark, and also where one of Spark's options is given.
-`--engine here` and `--engine spark` overrule. The sizes are for two and for eight cores; `--show-config` says yours. A
-store or a lake on another machine counts as read at 64 MiB a second; `ingest` takes Spark for those, and `export
---where` always.
+Verbs with a size work in their own process up to that many bytes of log (or of a lake's files), which takes less
+time than starting Spark and needs no Java. Above it, or if a Spark option is given, they run on Spark.
+`--engine here` and `--engine spark` override this. The sizes are for two and eight cores; `--show-config` prints yours.
+A store or a lake on another machine is assumed to be read at 64 MiB per second; `ingest` uses Spark for those, and
+`export --where` always uses Spark.
 """
 
 
