@@ -23,7 +23,7 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 
 _WHOSE = (
     required("broker", pa.string(), "label of the broker that wrote the store"),
-    required("store_id", pa.string(), "which log this is from, known by its bytes"),
+    required("store_id", pa.string(), "identifies the store that the row is from; derived from the log's bytes"),
 )
 
 
@@ -95,15 +95,15 @@ MESSAGES = replace(
             pa.int64(),
             "CRC-32 of the record's bytes as they were read; NULL without bodies, and in rows of earlier versions",
         ),
-        column(BODY_ERROR, pa.string(), "why a compressed body is not inflated: too large, or no such stream"),
+        column(BODY_ERROR, pa.string(), "why a compressed body is not decompressed: too large, or not a valid stream"),
         STORED_MESSAGES.columns[-1],
-        column(BODY_INFLATED, pa.binary(), "the body as sent, only where the stored one is compressed"),
+        column(BODY_INFLATED, pa.binary(), "the decompressed body, if the stored body is compressed"),
     ),
 )
 
 _OF_A_TIER = {
     "segment": "offset of the first byte of the record's file, in the queue's own log",
-    "physical_offset": "of the record's first byte in the queue's own log; in the broker's log it is another one",
+    "physical_offset": "of the record's first byte in the queue's own log, not the broker's log",
     "prepared_transaction_offset": "physical offset of the half message, in the broker's log",
 }
 _ONLY_OF_A_BROKER = frozenset({"offset_msg_id", RECORD_CRC})  # the first has the offset in the broker's log
@@ -115,7 +115,7 @@ TIERED = Table(
         required(
             "generation",
             pa.int32(),
-            "which log of the queue: 0 for the first one that was read, 1 more whenever its topic was made again",
+            "which log of the queue: 0 for the first that was read, 1 more each time its topic was recreated",
         ),
         *(
             required(field.name, field.type, _OF_A_TIER[field.name]) if field.name in _OF_A_TIER else field
@@ -134,18 +134,20 @@ CONSUME_QUEUE = Table(
         required("topic", pa.string(), "topic of the queue, by its folder"),
         required("queue_id", pa.int32(), "queue of the topic, by its folder"),
         required(
-            "queue_offset", pa.int64(), "number of the unit in its queue, by its place; of a batch its first message"
+            "queue_offset",
+            pa.int64(),
+            "number of the unit in its queue, from its position; for a batch, of its first message",
         ),
-        required("physical_offset", pa.int64(), "where the unit says that the record begins"),
-        required("size", pa.int32(), "how long the unit says that the record is"),
+        required("physical_offset", pa.int64(), "physical offset of the record according to the unit"),
+        required("size", pa.int32(), "size of the record according to the unit"),
         required("tags_code", pa.int64(), "as stored: hash of TAGS, time of delivery, or address of an extension unit"),
-        required("is_pre_blank", pa.bool_(), "the unit fills a queue's first file up to its first message"),
+        required("is_pre_blank", pa.bool_(), "whether the unit pads a queue's first file before its first message"),
         column("batch_count", pa.int16(), "messages of a BatchConsumeQueue unit; NULL in a plain queue"),
         required(
             "status",
             pa.string(),
             "matched; mismatched: see `mismatch`; dangling: points at no record; expired: its record was deleted; "
-            "missing: a record that should have a unit and has none; deleted: a record of a topic that is deleted",
+            "missing: a record without the unit that it should have; deleted: a record of a deleted topic",
         ),
         column("mismatch", pa.list_(pa.string()), "fields of the record that the unit contradicts"),
         column("store_timestamp", pa.int64(), "ms, of the record; NULL without one"),
@@ -164,45 +166,50 @@ INDEX_ENTRIES = Table(
 
 INDEX_FILES = Table(
     "index_files",
-    "one version of an index file's header; the one of the newest run counts",
+    "one version of an index file's header; the row of the newest run is current",
     (
         column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
-        column("name", pa.string(), "the broker's own file at this place, where it had one; its time tells the age"),
+        column(
+            "name", pa.string(), "name of the broker's own file at this ordinal, if any; the name is its creation time"
+        ),
         column("begin_timestamp", pa.int64(), "header field: store time of the first entry's message"),
         column("end_timestamp", pa.int64(), "header field: store time of the last entry's message"),
         column("begin_physical_offset", pa.int64(), "header field: of the first entry's message"),
         column("end_physical_offset", pa.int64(), "header field: of the last entry's message"),
         column("hash_slot_count", pa.int32(), "header field: slots in use; up to 4.7.0 the number of entries"),
         column("index_count", pa.int32(), "header field: number of the next free entry"),
-        column("is_complete", pa.bool_(), "the file is full; an open one gets a newer row with each run"),
+        column("is_complete", pa.bool_(), "whether the file is full; an open file gets a new row with each run"),
         column("sha256", pa.string(), "of the file's bytes, once it is complete"),
         column("hash_slots", pa.int32(), "geometry: maxHashSlotNum"),
         column("index_num", pa.int32(), "geometry: maxIndexNum"),
         column("geometry_origin", pa.string(), "given, detected or assumed"),
-        column("release", pa.string(), "by whose rules the entries were made; several where the store was upgraded"),
-        column("run", pa.int64(), "number of the store's run that wrote this row; the newest one counts"),
+        column("release", pa.string(), "release whose rules the entries follow; several if the store was upgraded"),
+        column("run", pa.int64(), "number of the store's run that wrote this row; the newest is current"),
     ),
     statistics=("index_file", "run"),
 )
 
 SUPERSEDED_MESSAGES = Table(
     "superseded_messages",
-    "one record that was in messages until its broker cut it off its log",
-    (*MESSAGES.columns, column("superseded_by_run", pa.int64(), "number of the store's run that found other bytes")),
+    "one record that was in messages until its broker truncated its log",
+    (
+        *MESSAGES.columns,
+        column("superseded_by_run", pa.int64(), "number of the store's run that found other bytes at its offset"),
+    ),
     statistics=("physical_offset", "superseded_by_run"),
 )
 
 
 QUARANTINE = Table(
     "quarantine",
-    "one range of the log's bytes that is no message",
+    "one range of bytes of the log that is not a valid record",
     (
         column("segment", pa.int64(), "physical offset of the first byte of the file"),
-        column("file", pa.string(), "where the file lay when it was read"),
+        column("file", pa.string(), "path of the file when it was read"),
         column("physical_offset", pa.int64(), "of the first damaged byte"),
-        column("length", pa.int64(), "bytes until the next piece of the log that proves itself"),
-        column("reason", pa.string(), "what is wrong with them"),
-        column("sample", pa.binary(), "their first bytes"),
+        column("length", pa.int64(), "number of bytes up to the next verified record"),
+        column("reason", pa.string(), "why the bytes are not a valid record"),
+        column("sample", pa.binary(), "the first bytes of the range"),
         column("run", pa.int64(), "number of the store's run that found them"),
     ),
     statistics=("physical_offset", "run"),
@@ -210,20 +217,22 @@ QUARANTINE = Table(
 
 LOG_PIECES = Table(
     "log_pieces",
-    "some bytes of the log that no message gives back: with them the lake restores it",
+    "one range of bytes of the log that cannot be rebuilt from messages; `restore` needs it",
     (
         column("segment", pa.int64(), "physical offset of the first byte of the file"),
         column("physical_offset", pa.int64(), "of the first byte"),
-        column("length", pa.int64(), "bytes of the log that the row speaks of"),
+        column("length", pa.int64(), "number of bytes of the log that the row describes"),
         column(
             "kind",
             pa.string(),
-            "file: how long it is and where it lay; end: the end of a full file; damage; entries: of DLedger, "
-            "numbered one after the other; entry header: one that its number does not give back; unknown: bytes "
+            "file: size and path of a file; end: the end of a full file; damage; entries: DLedger entries, "
+            "numbered consecutively; entry header: one that cannot be derived from its number; unknown: bytes "
             "that could not be read, or are not kept because topics were selected",
         ),
-        column("bytes", pa.binary(), "as stored, where they are not zero; at most 1 MiB a row; of unknown, none"),
-        column("path", pa.string(), "of a file: its last folders and its name"),
+        column(
+            "bytes", pa.binary(), "the bytes as stored, unless all are zero; at most 1 MiB per row; none for unknown"
+        ),
+        column("path", pa.string(), "for a file: its last folders and its name"),
         column("entry_index", pa.int64(), "number of the first entry"),
         column("entry_term", pa.int64(), "term of the entries"),
         column("run", pa.int64(), "number of the store's run that read them"),
@@ -233,11 +242,11 @@ LOG_PIECES = Table(
 
 TRACES = Table(
     "traces",
-    "one line of a message of the trace topic: what a client says that it did with a message, and when; bodies "
+    "one line of a message of the trace topic: an action on a message, as reported by a client; bodies "
     "of more than 4 MiB when decompressed have no rows",
     (
         required("physical_offset", pa.int64(), "of the message that holds the line"),
-        required("line", pa.int32(), "number of the line in that message, of those of known kinds, from 0"),
+        required("line", pa.int32(), "number of the line in that message, from 0, counting lines of known kinds"),
         required("store_timestamp", pa.int64(), "ms, of the message that holds the line"),
         required("born_host", pa.string(), "the client that reports, address:port"),
         *TRACE_SCHEMA,
@@ -253,21 +262,21 @@ CONFIG_FILES = Table(
         column("name", pa.string(), "of the file"),
         column("modified", TIMESTAMP, "when the broker wrote it"),
         column("sha256", pa.string(), "of the file's bytes"),
-        column("bytes", pa.binary(), "the file; NULL where it was deleted"),
-        column("to_offset", pa.int64(), "where the log ended for the run that read it"),
-        column("run", pa.int64(), "number of the store's run that read it; the newest one counts"),
+        column("bytes", pa.binary(), "contents of the file; NULL if it was deleted"),
+        column("to_offset", pa.int64(), "end of the log in the run that read it"),
+        column("run", pa.int64(), "number of the store's run that read it; the newest is current"),
     ),
     statistics=("name", "to_offset", "run"),
 )
 
 BROKER_CONFIG = Table(
     "broker_config",
-    "one change of the settings of a topic or a consumer group; the newest run's counts",
+    "one change of the settings of a topic or a consumer group; the row of the newest run is current",
     (
         column("kind", pa.string(), "topic or group"),
         column("name", pa.string(), "of the topic or the group"),
-        column("settings", pa.string(), "JSON as the broker has it, names sorted; NULL where it was deleted"),
-        column("to_offset", pa.int64(), "where the log ended for the run that read it"),
+        column("settings", pa.string(), "JSON as stored by the broker, with sorted names; NULL if it was deleted"),
+        column("to_offset", pa.int64(), "end of the log in the run that read it"),
         column("run", pa.int64(), "number of the store's run that read it"),
     ),
     statistics=("kind", "name", "to_offset", "run"),
@@ -275,16 +284,16 @@ BROKER_CONFIG = Table(
 
 CONSUMER_OFFSETS = Table(
     "consumer_offsets",
-    "one change of how far a reader of a queue is; the newest run's counts",
+    "one change of the position of a queue's reader; the row of the newest run is current",
     (
         column(
-            "kind", pa.string(), "consumer; pull: what it has fetched; delay: the broker's delivery of a delay level"
+            "kind", pa.string(), "consumer: consumed; pull: fetched; delay: delivered by the broker, for a delay level"
         ),
-        column("consumer_group", pa.string(), "which group reads; NULL of a delay level"),
+        column("consumer_group", pa.string(), "the consumer group; NULL for a delay level"),
         column("topic", pa.string(), "of the queue"),
-        column("queue_id", pa.int32(), "queue of the topic; of a delay level the level - 1"),
-        column("next_offset", pa.int64(), "queue offset that is read next; NULL where the row was deleted"),
-        column("to_offset", pa.int64(), "where the log ended for the run that read it"),
+        column("queue_id", pa.int32(), "queue of the topic; for a delay level, the level - 1"),
+        column("next_offset", pa.int64(), "queue offset to be read next; NULL if the position was deleted"),
+        column("to_offset", pa.int64(), "end of the log in the run that read it"),
         column("run", pa.int64(), "number of the store's run that read it"),
     ),
     statistics=("consumer_group", "topic", "queue_id", "to_offset", "run"),
@@ -292,19 +301,19 @@ CONSUMER_OFFSETS = Table(
 
 FINDINGS = Table(
     "findings",
-    "one thing that verify found",
+    "one finding of `verify`",
     (
         column("verification", pa.int64(), "number of the store's verification"),
-        column("time", TIMESTAMP, "when it ended"),
+        column("time", TIMESTAMP, "when the verification ended"),
         column("part", pa.string(), "log, queues or index"),
-        column("kind", pa.string(), "class of the finding"),
-        column("file", pa.string(), "below the store's root"),
-        column("offset", pa.int64(), "in the file, of the first byte that is wrong"),
-        column("field", pa.string(), "which field is wrong"),
-        column("found", pa.string(), "what is there"),
-        column("expected", pa.string(), "what should"),
-        column("cause", pa.string(), "the likely one, in words"),
-        column("times", pa.int64(), "how often, from this place on"),
+        column("kind", pa.string(), "kind of the finding"),
+        column("file", pa.string(), "path of the file, relative to the store's root"),
+        column("offset", pa.int64(), "position in the file of the first wrong byte"),
+        column("field", pa.string(), "name of the wrong field"),
+        column("found", pa.string(), "value that was found"),
+        column("expected", pa.string(), "value that was expected"),
+        column("cause", pa.string(), "the likely cause, as text"),
+        column("times", pa.int64(), "number of occurrences from this offset on"),
     ),
     statistics=("verification", "kind"),
 )
@@ -319,28 +328,32 @@ PROVENANCE = tuple(
 
 DEAD_LETTERS = Table(
     "dead_letters",
-    "one message of a typed topic whose body is no row of a typed table",
+    "one message of a typed topic whose body does not fit its typed table",
     (
         *PROVENANCE,
         required("topic", pa.string(), "of the message"),
-        column("type", pa.string(), "the type that its body should have; NULL where the topic has one, or it has none"),
-        required("reason", pa.string(), "why it is no row"),
-        column("place", pa.string(), "where in the body: a path like $.items[0].price, or a byte"),
+        column(
+            "type",
+            pa.string(),
+            "the declared type of the message; NULL if the topic has only one, or the message has none",
+        ),
+        required("reason", pa.string(), "why the body does not fit"),
+        column("place", pa.string(), "location in the body: a path like $.items[0].price, or a byte"),
         column("properties", pa.map_(pa.string(), pa.string()), "of the message"),
-        column("body", pa.binary(), "as it was sent; as it is stored where it cannot be decompressed"),
+        column("body", pa.binary(), "the body as sent, or as stored if it cannot be decompressed"),
     ),
     statistics=("physical_offset", "store_timestamp", "topic"),
 )
 
 TYPINGS = Table(
     "typings",
-    "one run of `type` that was prepared: it will be committed whatever happens; broker and store_id are empty",
+    "one prepared run of `type`, which will be committed in any case; broker and store_id are empty",
     (
         column("typing", pa.int64(), "number of the typing"),
         column("time", TIMESTAMP, "when this row was written"),
-        column("host", pa.string(), "where its driver ran"),
-        column("manifest", pa.string(), "file below the lake that holds everything a recovery needs"),
-        column("detail", pa.string(), "JSON: by topic, how many rows and dead letters it added"),
+        column("host", pa.string(), "host on which the driver ran"),
+        column("manifest", pa.string(), "file in the lake with everything that is needed to complete the commit"),
+        column("detail", pa.string(), "JSON: number of added rows and dead letters by topic"),
     ),
     statistics=("typing",),
 )
@@ -351,16 +364,24 @@ RUNS = Table(
     (
         column("run", pa.int64(), "number of the store's run; 0 registers the store"),
         column(
-            "state", pa.string(), "registered: the store is known; prepared: will be committed whatever happens; done"
+            "state",
+            pa.string(),
+            "registered: the store is known; prepared: will be committed in any case; done: committed",
         ),
         column("time", TIMESTAMP, "when this row was written"),
-        column("host", pa.string(), "where the run's driver ran"),
-        column("from_offset", pa.int64(), "first physical offset of the run; of a tier, bytes that earlier runs read"),
-        column("to_offset", pa.int64(), "where the next run goes on; of a tier, bytes that runs have read"),
-        column("messages", pa.int64(), "rows that the run adds to messages"),
-        column("manifest", pa.string(), "file below the lake that holds everything a recovery needs"),
+        column("host", pa.string(), "host on which the run's driver ran"),
+        column("from_offset", pa.int64(), "first physical offset of the run; for a tier, bytes that earlier runs read"),
         column(
-            "detail", pa.string(), "JSON: fingerprints of a registered store; counts, gaps, topics, versions of a run"
+            "to_offset",
+            pa.int64(),
+            "offset from which the next run continues; for a tier, bytes read by all runs so far",
+        ),
+        column("messages", pa.int64(), "rows that the run adds to messages"),
+        column("manifest", pa.string(), "file in the lake with everything that is needed to complete the commit"),
+        column(
+            "detail",
+            pa.string(),
+            "JSON: fingerprints of a registered store; counts, gaps, topics and versions of a run",
         ),
     ),
     statistics=("run",),

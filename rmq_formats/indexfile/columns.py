@@ -20,16 +20,22 @@ STORED_ENTRY = dtype_of(ENTRY)
 SCHEMA = pa.schema(
     [
         required("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
-        required("entry", pa.int32(), "number of the entry in its file, from 1 on"),
-        required("slot", pa.int32(), "number of the hash slot that the entry hangs in"),
-        required("key_hash", pa.int32(), "of topic#key as Java hashes it, without its sign"),
+        required("entry", pa.int32(), "number of the entry in its file, from 1"),
+        required("slot", pa.int32(), "number of the entry's hash slot"),
+        required("key_hash", pa.int32(), "Java's hash of topic#key, made non-negative"),
         required("physical_offset", pa.int64(), "of the message"),
-        required("time_diff_s", pa.int32(), "seconds from the file's begin to the message's store time, as of the put"),
-        required("prev_entry", pa.int32(), "number of the slot's entry before this one; 0 for none"),
-        column("topic", pa.string(), "stored topic of the message; NULL where the message was deleted before the lake"),
-        column("key", pa.string(), "unique key, one word of KEYS, or the full TAGS; NULL as topic"),
+        required(
+            "time_diff_s",
+            pa.int32(),
+            "seconds from the file's begin_timestamp to the message's store time, as the broker wrote it",
+        ),
+        required("prev_entry", pa.int32(), "number of the previous entry of the slot; 0 for none"),
+        column(
+            "topic", pa.string(), "topic of the message; NULL if the message was deleted before it could be ingested"
+        ),
+        column("key", pa.string(), "unique key, one word of KEYS, or the full TAGS; NULL if topic is"),
         column("kind", pa.string(), "unique, key, or tag (5.4.0+)"),
-        column("store_timestamp", pa.int64(), "ms, of the message; NULL as topic"),
+        column("store_timestamp", pa.int64(), "ms, of the message; NULL if topic is"),
     ]
 )
 _KINDS = pa.array([kind.value for kind in KINDS])

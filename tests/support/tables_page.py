@@ -15,20 +15,20 @@ from jobs.typed.tables import typed_table
 _START = "## Columns\n"
 _HEAD = f"""\
 {_START}
-Integers and times are as stored; a column is NULL where a record has no value. This section is generated from the
+Integers and times are as stored; a column is NULL if a record has no value. This section is generated from the
 declarations.
 """
 
 _TYPED = """\
-Then come the columns of the body, and those of properties of the message, as [types.toml](typed.md) declares them. A
-topic of several types has a table `typed/TOPIC.TYPE` for each.
+These are followed by the columns of the body and of message properties, as [types.toml](typed.md) declares them. A
+topic with several types has a table `typed/TOPIC.TYPE` for each.
 """
 
 _VIEWS = """\
 ### Views
 
-Plain SQL over these tables, the same statement in Spark and DuckDB: `jobs/lake/views`, a file each. `catalog LAKE`
-names them beside the tables.
+The views are plain SQL over these tables that works in Spark and DuckDB, one file each in `jobs/lake/views`.
+`catalog LAKE` prints statements for them as well.
 
 | view | one row is | reads |
 |---|---|---|"""
