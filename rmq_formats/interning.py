@@ -31,7 +31,7 @@ _LOW_32 = (1 << 32) - 1
 
 
 class Texts(NamedTuple):
-    """Texts by number. Arrays only, because compiled code fills them."""
+    """A hash table that gives each distinct text a number. Arrays only, because compiled code fills them."""
 
     state: Integers  # how many there are, and what the hash begins with
     slots: Sizes  # number + 1 of the text whose hash leads here, 0 for none; a power of two

@@ -15,7 +15,7 @@ _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
 
 
 def given_time(text: str) -> GivenTime:
-    """Return a moment; plain digits are milliseconds."""
+    """Parse a time option; plain digits are milliseconds since 1970."""
     try:
         return GivenTime(text)
     except (ValueError, OverflowError) as error:

@@ -49,7 +49,7 @@ class JsonLines(TextIOBase):
 
 
 def say(message: str, level: str = "info", **fields: Field) -> None:
-    """Say a line on standard error; *fields* are for programs."""
+    """Write a message to standard error; *fields* are added to it in JSON output only."""
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.event(message, level, **fields)
     else:

@@ -164,7 +164,7 @@ def forget_made_once() -> None:
 
 @contextmanager
 def followed_by(later: int) -> Iterator[None]:
-    """Count so many *later* bytes as work that is left, while the block shows progress in bytes."""
+    """Add *later* bytes, which a later phase will read, to the remaining work shown by progress bars in the block."""
     _later.append(later)
     try:
         yield

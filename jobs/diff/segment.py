@@ -46,7 +46,7 @@ class DiffWork(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Records that follow each other, of which one thing is to be said."""
+    """A range of consecutive records with the same difference between store and lake."""
 
     what: str
     start: int

@@ -40,7 +40,7 @@ _DATABASES = {
 
 @dataclass(slots=True)
 class FolderReport:
-    """The files of one kind in one folder."""
+    """The number and total size of the files of one kind in one folder."""
 
     folder: str  # below the store's root; "" is the root itself
     kind: str

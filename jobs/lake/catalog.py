@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @unique
 class CatalogKind(StrEnum):
-    """Whose catalog."""
+    """The kind of catalog, which decides the dialect of the statements."""
 
     SPARK = "spark"
     UNITY = "unity"

@@ -33,7 +33,7 @@ _KEPT = 2  # the environment in use, and the one before it: a long run may still
 
 
 def main(root: Path, lock_name: str) -> int:
-    """Make the environment of *lock_name* and point `.venv` at it; say on standard error what takes so long."""
+    """Create the environment of *lock_name* and link `.venv` to it; report slow steps on standard error."""
     if (root / ".venv").exists() and not (root / ".venv").is_symlink():
         script = root / ".venv" / "bin" / "rmq-lake"
         own = f", or call {script}" if script.exists() else ""

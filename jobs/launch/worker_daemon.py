@@ -20,7 +20,7 @@ IS_SAFE = sys.platform == "linux"  # elsewhere libraries of the system may not b
 
 
 def prepare() -> None:
-    """Import the module that tasks need; what fails here fails again, and is reported, in the task that needs it."""
+    """Import the module that tasks need; an error here is ignored, because the task raises and reports it again."""
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
         import_module(os.environ[MODULE])

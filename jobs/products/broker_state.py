@@ -75,7 +75,7 @@ def kept_state(state: KeptState | None) -> BrokerState:
 
 
 def has_changed(store: Store, state: KeptState) -> bool:
-    """Return whether a run would find a change; what cannot be read has not changed."""
+    """Return whether the broker's configuration or offsets changed since *state*; False if they cannot be read."""
     config, known = broker_config(store), kept_state(state)
     return config.unread is None and new_state(config, known) != known
 

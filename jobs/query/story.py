@@ -378,7 +378,7 @@ def _reports(source: Source, unique_key: str) -> Iterator[Report]:
 
 
 def report_text(report: Report, taken: Mapping[str, str]) -> Sentence:
-    """Return a line of a trace in words; *taken* has the group of each request that took messages."""
+    """Return a trace line as a sentence; *taken* maps the id of each consume request to its consumer group."""
     trace = report.trace
     host = address_text(report.message.record.born_host)
     group = trace.client_group or taken.get(trace.request_id or "", "?")

@@ -293,7 +293,7 @@ def _deleted_at_start(root: Path, headers: dict[str, IndexHeader]) -> tuple[str,
 
 def install(plan: Installation, step: Step = lambda name: name) -> None:
     """
-    Carry out a plan; *step* is called before each step, none of which leaves less than a complete set.
+    Install the planned files; *step* is called before each step, and each leaves a complete set of files.
 
     `RefusedError` where it cannot be done, or where a file that was to be replaced or kept is no longer the one that
     was planned: then everything is as it was found.

@@ -90,9 +90,9 @@ class MendedSegment(NamedTuple):
 
 def doubted_segments(findings: Sequence[Finding], store: Store) -> frozenset[int] | None:
     """
-    Return the store's segments in which findings doubt a record, or bytes that should be one; None for all.
+    Return the segments with a finding about a record, or about bytes that should be one; None for all segments.
 
-    Nothing else of the log would be changed by rows of a lake.
+    Rows of a lake would change no other segment.
     """
     places: list[Interval] = []
     for one in findings:

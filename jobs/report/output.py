@@ -42,7 +42,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def page(report: Report) -> str:
-    """Return the page of a report."""
+    """Return a report as an HTML page."""
     template = environment().get_template("report.html")
     return template.render(report=report, style=style_sheet(), stacked=_stacked, t=str)
 
@@ -79,7 +79,7 @@ def _printable(value: object) -> object:
 
 
 def number_text(value: float) -> str:
-    """Return a number as people write it."""
+    """Return a number with thousands separators, and three significant digits of a small fraction."""
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.3g}" if abs(value) < _WITH_DECIMALS else f"{value:,.0f}"

@@ -33,7 +33,7 @@ from jobs.store.store import Store, list_store
 
 
 class RocketmqReader(DataSourceReader):
-    """Plans on the driver, reads on the workers."""
+    """Spark's batch reader of a store: plans ranges on the driver, and reads them on the workers."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted

@@ -44,7 +44,7 @@ def has_default_sizes(store: Store) -> bool:
 
 
 def features_of(store: Store) -> Features:
-    """Return the settings that a store's folders show."""
+    """Return which kinds of storage (files or RocksDB) a store uses, detected from its folders."""
     database = rocksdb_queue_folder(store)
     has_files = any(file.about.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
     if database is None:

@@ -34,7 +34,7 @@ from rmq_formats.release import Release, Rule, rules_of
 
 def start(run: Run, state: State | None) -> Started[RangeKeys]:
     """
-    Continue the file that the last run left open.
+    Start a run's index entries: continue the index file that the last run left open.
 
     The first run of a store takes its boundaries from the broker's own files. Where the broker has cut off its log,
     keys of the new records follow the entries of the old ones, as in its own files.
