@@ -184,7 +184,7 @@ def _what_spark_ran() -> str:
 @click.command(epilog="\b\nExamples:\n  rmq-lake demo\n  rmq-lake demo /tmp/tour    # and keep everything there")
 @click.argument("directory", metavar="[DIR]", required=False, type=OUTPUT_DIRECTORY)
 def command(*, directory: Path | None) -> ExitCode:
-    """Show everything on a small real store; what is made stays in DIR, an empty or new directory."""
+    """Show everything on a small real store; its files stay in DIR, an empty or new directory."""
     from jobs.command import cli
 
     folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()

@@ -168,7 +168,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
     To load several brokers into one LAKE, run the command once per store, each with its own --broker.
 
-    STORE may be the folder of a tier (`tieredStoreFilePath`), too: its messages go to the table `tiered`.
+    STORE may also be the folder of a tier (`tieredStoreFilePath`): its messages go to the table `tiered`.
     """
     conf = place.conf()
     care = care_beside(place.store, max_rate)

@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     Compare the queues and index files of STORE with its log, and the log with itself.
 
-    STORE may be the folder of a tier (`tieredStoreFilePath`), too.
+    STORE may also be the folder of a tier (`tieredStoreFilePath`).
     """
     run = StoreRun(place, engine, form.max_rate, warm="jobs.verify.run")
     from jobs.report.of_verify import report_of
