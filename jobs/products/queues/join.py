@@ -7,7 +7,7 @@ The last step is for units that lead to records of other queues: only the log ca
 steps; `ingest` collects the units itself, because there one pass over the log makes other rows as well.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -186,7 +186,6 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     seen: Look,
     log: CollectedLog,
     topics: TopicTable,
-    takes: Callable[[str], bool] | None = None,
     write: Write | None = None,
 ) -> JoinResult:
     """
@@ -211,7 +210,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     )
     files, kept = (tuple(part.units for part in parts) for parts in (log.ranges, log.kept))
     limits = seen.dispatched, seen.light_dispatched
-    comparison = Comparison(log.scratch, files, kept, bounds, *limits, takes, write)
+    comparison = Comparison(log.scratch, files, kept, bounds, *limits, write)
     groups = list(_groups(seen, [*kept, *files], log.groups))
     task = partial(compare_group, comparison=comparison)
     matches = workers.map(groups, task, "matching queue units")

@@ -59,7 +59,6 @@ class Comparison:
     bounds: Bounds
     to_offset: int = EVERYTHING  # records from it on may have no units yet
     light_to_offset: int = EVERYTHING  # the same for light queues, where they are in RocksDB alone
-    takes: Callable[[str], bool] | None = None  # chooses topics
     write: Write | None = None  # writes rows, if they are wanted
 
 
@@ -138,12 +137,12 @@ class _GroupTask:
         """Compare range by range, then explain the rest of each queue; yield rows if they are wanted."""
         comparison = self._comparison
         for unit_file in comparison.kept:
-            for part in self._taken(unit_file):
+            for part in read_units(comparison.scratch, unit_file, self._number):
                 own = self._queues.get(part.name)
                 if own is not None:
                     yield from batches_of(list(self._match(own, part, -1)), part.tags)
         for number, unit_file in enumerate(comparison.ranges):
-            for part in self._taken(unit_file):
+            for part in read_units(comparison.scratch, unit_file, self._number):
                 yield from batches_of(list(self._compare(part, number)), part.tags)
         with_rows = comparison.write is not None
         for own in self._queues.values():
@@ -158,13 +157,6 @@ class _GroupTask:
             yield from batches_of(settled.blocks, settled.tags)
             settled.blocks, settled.tags = [], []
             self.result.settled.append(settled)
-
-    def _taken(self, unit_file: UnitFile) -> Iterator[GroupUnits]:
-        """Yield the units of the chosen topics."""
-        takes = self._comparison.takes
-        for part in read_units(self._comparison.scratch, unit_file, self._number):
-            if takes is None or takes(part.name.topic):
-                yield part
 
     def _compare(self, part: GroupUnits, number: int) -> Iterator[RowBlock]:
         """Compare the units of a queue in one range that it should have by now; note those that come later."""

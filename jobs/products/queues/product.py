@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
 from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
@@ -22,7 +20,6 @@ from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, S
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind
 from jobs.products.queues.join import CollectedLog, JoinResult, compare, topics_of
 from jobs.products.queues.matching import Rows
-from jobs.products.queues.rows import SCHEMA
 from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
 from jobs.storage.locations import is_local, local_path
@@ -37,8 +34,6 @@ from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.topics import Fate, TopicTable
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
-
-_TAGS = SCHEMA.get_field_index("tags")
 
 
 def start(run: Run, state: State | None) -> Started[RangeUnits]:
@@ -56,7 +51,7 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
     groups = count_groups(min(new_bytes, run.step_bytes or new_bytes))
     scratch = run.output.scratch if groups > 1 else None
     rules = queue_rules(run.store, run.writers.rules, run.wanted.conf)
-    collect = partial(_collect, rules, groups, scratch, run.output.naming)
+    collect = partial(_collect, rules, groups, scratch, run.output.naming, run.selection)
     collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
     topics = topics_of(run.store, seen.queues)
     started = StartedQueues(run, state, seen, topics, rules, collect, groups, scratch, taken_to)
@@ -84,9 +79,8 @@ class StartedQueues:
         units = [outcome.payload.value for outcome in outcomes]
         kept = self._collect_deleted(deleted)
         log = CollectedLog(units, self.scratch, self.groups, run.store.start_offset, to_offset, deleted, kept)
-        write = partial(_write_rows, run.output, run.selection)
-        takes = run.selection.takes_or_all
-        joined = compare(run.workers, run.store, self.rules, self.seen, log, self.topics, takes, write)
+        write = partial(_write_rows, run.output)
+        joined = compare(run.workers, run.store, self.rules, self.seen, log, self.topics, write)
         for part in kept:
             discard_units(self.scratch, part)
         finished.add(CONSUME_QUEUE, *joined.written)
@@ -123,17 +117,9 @@ class StartedQueues:
         return found
 
 
-def _write_rows(output: Output, selection: Selection, part: str, rows: Rows) -> Action | None:
-    """
-    Write a file of rows; without tags where topics are excluded.
-
-    The units of any queue may be of messages that were sent to another topic: delayed, retried, dispatched twice.
-    """
-    return output.write(CONSUME_QUEUE, part, map(_without_tags, rows) if selection.exclude_topics else rows)
-
-
-def _without_tags(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return rows.set_column(_TAGS, rows.schema.field(_TAGS), pa.nulls(rows.num_rows, pa.string()))
+def _write_rows(output: Output, part: str, rows: Rows) -> Action | None:
+    """Write a file of rows."""
+    return output.write(CONSUME_QUEUE, part, rows)
 
 
 def _collect(  # noqa: PLR0913, PLR0917
@@ -141,15 +127,24 @@ def _collect(  # noqa: PLR0913, PLR0917
     groups: int,
     scratch: Scratch | None,
     naming: FileNaming,
+    selection: Selection,
     from_offset: int,
     to_offset: int,
     start: int,
 ) -> RangeCollector:
-    """Return the collector of the units of records in [*from_offset*, *to_offset*), of the range from *start* on."""
+    """
+    Return the collector of the units of records in [*from_offset*, *to_offset*), of the range from *start* on.
+
+    Where topics are excluded, tags are hidden: units of any queue may be of messages that were sent to another topic,
+    delayed, retried or dispatched twice.
+    """
     if scratch is not None and is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
     file = naming.name(f"{start:020d}", ".units")
-    return RangeCollector(rules, groups, scratch, file, from_offset, to_offset, with_tags=True)
+    return RangeCollector(
+        rules, groups, scratch, file, from_offset, to_offset, selection.takes_or_all, with_tags=True,
+        hides_tags=bool(selection.exclude_topics),
+    )  # fmt: skip
 
 
 def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:

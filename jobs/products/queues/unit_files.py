@@ -6,7 +6,7 @@ task of a group reads one section of every file, in the order of the log, and ne
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 from zlib import crc32
@@ -81,9 +81,13 @@ class RangeCollector:
         file: str,
         from_offset: int = 0,
         to_offset: int = MAX_LONG,
+        takes: Callable[[str], bool] | None = None,
         *,
         with_tags: bool = False,
+        hides_tags: bool = False,
     ) -> None:
+        """Begin; *takes* chooses topics, and nothing of the others is written, and no tags if they are hidden."""
+        self._takes, self._hides_tags = takes, hides_tags
         self._groups, self._scratch, self._file = groups, scratch, file
         self._from, self._to = from_offset, to_offset
         self._with_tags = with_tags
@@ -108,7 +112,10 @@ class RangeCollector:
     def finish(self) -> RangeUnits:
         """Write the units."""
         packed = self._collector.finish()
-        units = write_units(self._scratch, self._file, packed, self._groups, with_tags=self._with_tags)
+        if self._hides_tags:
+            packed = packed._replace(tag_numbers=np.full_like(packed.tag_numbers, -1), tags=[])
+        queues = [(name, at) for name, at in packed.queues() if self._takes is None or self._takes(name.topic)]
+        units = write_units(self._scratch, self._file, packed, queues, self._groups, with_tags=self._with_tags)
         return RangeUnits(units, self._records, tuple(self._damaged), self._taken_to)
 
 
@@ -128,15 +135,21 @@ def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
         scratch.delete(units.units.file)
 
 
-def write_units(
-    scratch: Scratch | None, file: str, packed: PackedUnits, groups: int, *, with_tags: bool = False
+def write_units(  # noqa: PLR0913
+    scratch: Scratch | None,
+    file: str,
+    packed: PackedUnits,
+    queues: Sequence[tuple[QueueName, slice]],
+    groups: int,
+    *,
+    with_tags: bool = False,
 ) -> UnitFile:
-    """Write the units of a range; a range without any has no file."""
+    """Write the units of some queues in a range; a range without any has no file."""
     sections = np.zeros((groups, 3), np.int64)
-    if not packed.units.size:
+    if not queues:
         return UnitFile("", b"", sections)
     members: list[list[tuple[QueueName, slice]]] = [[] for _ in range(groups)]
-    for name, place in packed.queues():
+    for name, place in queues:
         members[group_of(name, groups)].append((name, place))
     parts = _parts(packed, members, sections, with_tags=with_tags)
     if scratch is None:

@@ -13,15 +13,17 @@ import pytest
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
+from jobs.products.product import Collected, RangePass
 from jobs.products.queues.unmatched import settle
 from jobs.store.ranges import Range
+from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.golden.features import kill_with_database, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
-from tests.support.lakes import request_of, rows_of, table_of
+from tests.support.lakes import ingest_store, request_of, rows_of, table_of
 from tests.support.meanwhile import BetweenRanges, preceded
 from tests.support.stores import records_of, segments_of
 
@@ -222,3 +224,29 @@ def test_light_queues_that_come_to_rocksdb_late_are_taken_by_a_later_run(tmp_pat
 def _there(lake: Path) -> set[tuple[object, ...]]:
     names = ("topic", "queue_id", "queue_offset", "physical_offset", "status")
     return {tuple(row[name] for name in names) for row in _rows(lake) if row["status"] != "missing"}
+
+
+def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_excluded(
+    golden: StoreOf, tmp_path: Path
+) -> None:
+    """Neither the rows nor what tasks hand on in scratch files may hold a tag of an excluded message."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    for queue in sorted((store / "consumequeue" / "T2").iterdir()):
+        min(queue.iterdir()).unlink()
+    written = []
+
+    def swept(_pass: RangePass, _collected: Collected) -> None:
+        written.extend(path.read_bytes() for path in tmp_path.glob("some/index_entries/*.units"))
+
+    with patch("jobs.products.queues.product.count_groups", return_value=3):
+        ingest_store(store, tmp_path / "all")
+        with patch.object(RangePass, "sweep", swept):
+            ingest_store(store, tmp_path / "some", selection=Selection(exclude_topics=("T1",)))
+
+    every = [row for row in rows_of(tmp_path / "all", "consume_queue") if row["topic"] != "T1"]
+    assert {row["tags"] for row in every} - {None}
+    some = [{**row, "store_id": ""} for row in rows_of(tmp_path / "some", "consume_queue")]
+    assert some == [{**row, "store_id": "", "tags": None} for row in every]
+    tags = {row["tags"] for row in rows_of(tmp_path / "all", "consume_queue")} - {None}
+    assert written
+    assert not [tag for tag in tags for data in written if f'"{tag}"'.encode() in data]

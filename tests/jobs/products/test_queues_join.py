@@ -49,7 +49,7 @@ def test_units_and_tags_are_read_group_by_group_as_they_were_written(tmp_path: P
     packed, groups = packed_units(3), 4
     for scratch in (Scratch(str(tmp_path)), None):
         for with_tags in (True, False):
-            file = write_units(scratch, "units", packed, groups, with_tags=with_tags)
+            file = write_units(scratch, "units", packed, [*packed.queues()], groups, with_tags=with_tags)
             parts = {part.name: part for group in range(groups) for part in read_units(scratch, file, group)}
 
             assert sorted(parts) == NAMES
@@ -74,7 +74,9 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
         path = tmp_path / f"queue-{name.queue_id}"
         path.write_bytes(b"".join(UNIT.pack(int(unit["physical_offset"]), SIZE, 0) for unit in own))
         queues.append(ProbedQueue(StoredQueue(name, (QueueFile(str(path), 0, path.stat().st_size),)), 0, 0))
-    files = [write_units(scratch, f"units-{number}", packed, 1) for number, packed in enumerate(ranges)]
+    files = [
+        write_units(scratch, f"units-{number}", packed, [*packed.queues()], 1) for number, packed in enumerate(ranges)
+    ]
 
     def result(count: int) -> bytes:
         end = count * ranges[0].units.size * SIZE
