@@ -233,10 +233,10 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     for queue in sorted((store / "consumequeue" / "T2").iterdir()):
         min(queue.iterdir()).unlink()
-    written = []
+    written: list[bytes] = []
 
     def swept(_pass: RangePass, _collected: Collected) -> None:
-        written.extend(path.read_bytes() for path in tmp_path.glob("some/index_entries/*.units"))
+        written.extend(path.read_bytes() for path in tmp_path.glob("some/*/*.units"))
 
     with patch("jobs.products.queues.product.count_groups", return_value=3):
         ingest_store(store, tmp_path / "all")
