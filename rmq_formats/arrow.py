@@ -18,7 +18,7 @@ def required(name: str, type_: pa.DataType, comment: str) -> pa.Field:
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that readers see: dictionaries are how a column is held in memory, not what it is."""
+    """Return the type that readers see: dictionaries are only how a column is held in memory."""
     if pa.types.is_dictionary(type_):
         return type_.value_type
     if pa.types.is_map(type_):

@@ -32,7 +32,7 @@ class BrokerConf:
     """
     The settings of a broker that concern its store; None where the configuration leaves the default.
 
-    A field's metadata: the broker's own names of it, each with what reads its value.
+    A field's metadata: the broker's own names of it, each with the reader of its value.
     """
 
     broker_name: str | None = field(default=None, metadata={"brokerName": str})
@@ -51,7 +51,7 @@ class BrokerConf:
     index_file_write_enable: bool = field(default=True, metadata={"indexFileWriteEnable": _boolean})
     delay_level: str | None = field(default=None, metadata={"messageDelayLevel": str})
     enable_consume_queue_ext: bool = field(default=False, metadata={"enableConsumeQueueExt": _boolean})
-    is_given: bool = False  # a file was read: what it leaves out has the broker's default
+    is_given: bool = False  # a file was read: settings it leaves out have the broker's default
 
     @property
     def makes_index_files(self) -> bool:

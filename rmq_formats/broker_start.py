@@ -2,9 +2,10 @@
 What a broker does with a store at its start: whether it refuses it, where it begins to read the log, where it cuts it.
 
 A refusal deletes nothing. A start reads the log from one segment on, and takes the first record that is not right for
-the end of the log: it deletes everything after it, whole messages, too. "Right" means magic, lengths that add up, and
-the body's CRC; the physical offset that a record names is not looked at. Releases differ in the segment that they begin
-with (`start_segment`) and in what they refuse. `tests/oracle/test_broker_start.py` compares this with real brokers.
+the end of the log: it deletes everything after it, including whole messages. "Right" means magic, lengths that add up,
+and the body's CRC; the physical offset that a record names is not looked at. Releases differ in the segment that they
+begin with (`start_segment`) and in the files they refuse. `tests/oracle/test_broker_start.py` compares this with real
+brokers.
 """
 
 import zlib
@@ -76,7 +77,7 @@ class FileLength(NamedTuple):
 
 
 class KeyRange(NamedTuple):
-    """Messages whose keys are no longer found: their index files are deleted, and the log is not read from there on."""
+    """Messages whose keys are not found any more: their index files are deleted, and the log is not read from there."""
 
     from_offset: int
     to_offset: int
@@ -102,7 +103,7 @@ class StartOutcome:
     deletes_files: tuple[str, ...] = ()
     loses_keys: KeyRange | None = None
     unknown: str = ""
-    may_cut: Cut | None = None  # at worst, of a start that nobody knows
+    may_cut: Cut | None = None  # at worst, of a start whose outcome is unknown
     once_mended: "StartOutcome | None" = None  # where it refuses files: what the start does when they are mended
 
     def describe(self) -> dict[str, object]:
@@ -150,7 +151,7 @@ def _is_message(magic: int, release: Release) -> bool:
 def _stated_end(read: Read, position: int, body_end: int, limit: int) -> int | None:
     """Return the size of a record that its topic and properties after *body_end* come to; None beyond *limit*."""
     (_, magic), at = map(int, BLANK.unpack(read(position, BLANK.size))), body_end
-    for layout in (TOPIC_LENGTH[magic], PROPERTIES_LENGTH):  # a length each, and what it counts
+    for layout in (TOPIC_LENGTH[magic], PROPERTIES_LENGTH):  # a length each, and its unit
         if at + layout.size > limit:
             return None
         (length,) = map(int, layout.unpack(read(position + at, layout.size)))

@@ -25,7 +25,7 @@ _POLYNOMIAL = 0x104C11DB7
 _STEP = 16  # bytes that are taken together
 _LANES = 4  # that do not wait for each other
 SHORTEST = _LANES * _STEP
-"""Bytes below which tables are as fast; what is folded has at least so many."""
+"""Bytes below which tables are as fast; folded parts have at least so many."""
 
 types: Any = _types
 cgutils: Any = _cgutils

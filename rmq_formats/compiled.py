@@ -1,7 +1,7 @@
 """
 How scans are compiled: plain scalar loops, made machine code by numba at their first call and kept on disk.
 
-A cached function is checked by numba by its own file alone, yet holds what it took from others: functions of
+A cached function is checked by numba by its own file alone, yet holds code of others: functions of
 `kernels`, offsets of the layouts. So the cache lies in a directory that is named after the contents of those. Where the
 package was compiled when it was installed and this user cannot write there, its files are copied: numba uses no cache
 that it cannot write. With `NUMBA_DISABLE_JIT=1` the same functions run as Python.
@@ -74,7 +74,7 @@ def helper(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """Return a helper that is inserted wherever it is called: for what is small, or called for every record."""
+    """Return a helper that is inserted wherever it is called: for small code, or code called for every record."""
     return _helper(function, forceinline=True)
 
 

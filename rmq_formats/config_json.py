@@ -20,9 +20,9 @@ def decode_config(raw: bytes) -> dict[str, object]:
     text = _with_quoted_names(text)
     try:
         values = json.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is also a ValueError
         raise CorruptData(f"no JSON: {error}") from error
-    if has_half:  # which no UTF-8 can hold: a broker's writer, too, makes a question mark of it
+    if has_half:  # which no UTF-8 can hold: a broker's writer also makes a question mark of it
         values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     if not isinstance(values, dict):
         raise CorruptData(f"JSON, but no object: {type(values).__name__}")

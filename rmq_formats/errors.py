@@ -59,7 +59,7 @@ def is_unreadable(error: OSError) -> bool:
     """
     Return whether a disk has these bytes and cannot give them: that is damage.
 
-    Everything else that keeps somebody from reading (no access, no network, no such file) says nothing of the bytes.
+    Everything else that prevents reading (no access, no network, no such file) says nothing of the bytes.
     """
     return error.errno in _BAD_SECTOR
 
@@ -69,7 +69,7 @@ def is_lost(error: OSError) -> bool:
     Return whether a file was deleted since it was listed, or its disk cannot give its bytes.
 
     A reader may go on without such a file. Every other error (a timeout, no access) says nothing of the file: a reader
-    that went on would take for absent what is there.
+    that went on would take existing bytes for absent.
     """
     return isinstance(error, FileNotFoundError) or is_unreadable(error)
 

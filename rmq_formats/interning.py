@@ -1,8 +1,8 @@
 """
 Distinct texts and their numbers, for dictionary-encoded columns; compiled.
 
-An open hash table beside a heap of the texts in order of appearance. The hash begins with a number that the caller
-draws: nobody can write a log whose texts all collide.
+An open hash table next to a heap of the texts in order of appearance. The hash begins with a number that the caller
+draws, so a log whose texts all collide cannot be written.
 """
 
 from typing import NamedTuple
@@ -60,7 +60,7 @@ def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> b
 
 @inlined
 def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
-    """Return a number of 32 bits that spreads texts over a table; *seed* has 32 bits, too: no product leaves 64."""
+    """Return a number of 32 bits that spreads texts over a table; *seed* also has 32 bits: no product leaves 64."""
     value = seed
     at = start
     while end - at >= 4:
@@ -75,7 +75,7 @@ def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
 
 @helper
 def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
-    """Return the number of a text, a new one if it was not seen before; FULL when there is no room for it."""
+    """Return the number of a text, a new one if it was not seen before; FULL when the table is full."""
     state, slots, ends, heap = texts
     mask = slots.size - 1
     slot = hash_bytes(buffer, start, end, number_at(state, integer(_SEED))) & mask

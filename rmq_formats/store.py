@@ -1,7 +1,7 @@
 """
 The kinds of files in a store directory.
 
-A broker's store is a directory of a fixed shape: the name of a file says what it holds and where in its sequence it
+A broker's store is a directory of a fixed shape: the name of a file says its content and where in its sequence it
 is. Nothing here touches a disk: names and bytes in, meaning out.
 """
 
@@ -169,7 +169,7 @@ def offset_of_name(name: str) -> int | None:
 
 
 def first_offset(name: str) -> int | None:
-    """Return the offset that a file begins with, in a tier, too: its names have a hash before the digits."""
+    """Return the offset that a file begins with, also in a tier: its names have a hash before the digits."""
     return offset_of_name(name[-OFFSET_DIGITS:] if _TIER_SEGMENT.fullmatch(name) else name)
 
 
@@ -179,7 +179,7 @@ def name_of_offset(offset: int) -> str:
 
 
 def is_index_name(name: str) -> bool:
-    """Return whether a broker loads a file of this name from `index`: it skips what is no number."""
+    """Return whether a broker loads a file of this name from `index`: it skips names that are not numbers."""
     return _is_decimal(name)
 
 

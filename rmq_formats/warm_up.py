@@ -1,5 +1,5 @@
 """
-Compile what reads a log before anything needs it: `python -m rmq_formats.warm_up`.
+Compile the readers of a log before anything needs them: `python -m rmq_formats.warm_up`.
 
 Functions are compiled when they are first called, so each half of them is called with a log of one record, in a process
 of its own: two take about half the time of one. What is compiled already is only loaded.
@@ -21,9 +21,9 @@ from rmq_formats.kernels.integers import as_bytes
 
 def warm_up() -> bool:
     """
-    Compile both halves at once and wait for them; return whether both succeeded.
+    Compile both halves side by side and wait for them; return whether both succeeded.
 
-    Nobody depends on it: what is missing is compiled when it is first called.
+    Nothing depends on it: missing code is compiled when it is first called.
     """
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -33,7 +33,7 @@ def warm_up() -> bool:
 
 
 def compile_messages() -> None:
-    """Compile what reads rows of `messages`, and what makes records of them."""
+    """Compile the readers of rows of `messages`, and the code that makes records of them."""
     from rmq_formats.commitlog.assembly import assemble
     from rmq_formats.commitlog.columns import message_batch, record_crcs
     from rmq_formats.properties import PropertyParser

@@ -2,7 +2,7 @@
 The options that verbs share, each declared once.
 
 Every option also reads `RMQ_LAKE_<VERB>_<OPTION>` from the environment, and `--config FILE`; the command line wins over
-the environment, the environment over the file. `--show-config` prints the result. A verb composes what it needs:
+the environment, the environment over the file. `--show-config` prints the result. A verb composes the groups it needs:
 
     @click.command()
     @store_options

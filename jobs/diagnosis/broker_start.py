@@ -107,7 +107,7 @@ def start_outcome(
     Return the outcome of a start of the release that wrote the end of the log.
 
     Where several may have written it that start differently, the one counts that deletes most: which of them the broker
-    is, nobody has said.
+    is, is not known.
     """
     try:
         outcomes = [predicted(gathered(store, release, conf), log) for release in releases_of(writers)]
@@ -299,7 +299,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
     """
     Yield the files of log and queues, the log first, that are not as long as most of their kind, or *conf* says.
 
-    A file with a name that no broker gives is one of them, whatever its length: a broker reads its name as a number.
+    A file with a name that no broker gives is one of them, at any length: a broker reads its name as a number.
     """
     size, is_doubtful = (conf.segment_size, False) if conf.segment_size else usual_size(store.segments)
     newest = store.segments[-1].location if store.segments else ""
@@ -365,7 +365,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     """Return the index files that a start after a kill deletes: those that end after the checkpoint's index time."""
     deleted = []
     for file in store.index_files:
-        header = header_of(file, store)  # None: a broker gives a short file its length, and takes what it has for one
+        header = header_of(file, store)  # None: a broker gives a short file its length, and takes its bytes for one
         if header is not None and header.end_timestamp > checkpoint.index_timestamp:
             deleted.append((file.about.path, header))
     return deleted
@@ -406,13 +406,13 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[Obstacle]:
 
 
 def _cut(facts: StartFacts, log: WalkedLog) -> Cut:
-    """Return the cut of a start; one of which nobody knows how far back it looks may look at all of the log."""
+    """Return the cut of a start; one for which it is unknown how far back it looks may look at all of the log."""
     first = next(obstacles(facts, log), None)
     return Cut(log.end, 0) if first is None else Cut(first.offset, log.messages - first.place.sound_before)
 
 
 def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:
-    """Return whether a broker takes the bytes at *log_end*, which are no whole record to us, for its last message."""
+    """Return whether a broker takes the bytes at *log_end*, which are not a whole record, for its last message."""
     if not store.segments or log_end < store.start_offset:
         return False
     segment = _segment_of(store, log_end)

@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 Bundle = list[Part]  # that one task reads
 BundleRead = tuple[list[Outcome[Part]], dict[str, Action]]  # a file for each table
-_QueuePlan = tuple[QueueState, list[Part], list[Gap]]  # from where on a queue's log is read, and what is missing
+_QueuePlan = tuple[QueueState, list[Part], list[Gap]]  # from where on a queue's log is read, and the missing parts
 
 
 def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterator[Summary]:

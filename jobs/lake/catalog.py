@@ -41,7 +41,7 @@ class NoSuchPlaceError(RequestError):
 
 
 def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()) -> Iterator[Statement]:
-    """Yield the statements for the tables that the lake has, *typed* ones last; nothing where there is no lake."""
+    """Yield the statements for the tables that the lake has, *typed* ones last; nothing without a lake."""
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
         reason = f"{lake.location}: {kind.title()} knows no paths of this machine; name the lake by its s3a:// location"
         raise NoSuchPlaceError(reason)

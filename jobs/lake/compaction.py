@@ -71,7 +71,7 @@ def compact(
     Merge the small files of a table.
 
     For the run *of* a store, only the store's, by files that bear the run's name, if there are at least *many*; merged
-    with what is much larger, a row would be rewritten every few runs. Where Delta keeps row ids and clusters, its
+    with a much larger one, a row would be rewritten every few runs. Where Delta keeps row ids and clusters, its
     own OPTIMIZE merges, for all stores together.
     """
     snapshot = open_table(lake, table.name)
@@ -260,9 +260,9 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     Delete files that no version of the last days names, and those that no commit ever named.
 
     Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log
-    forgets what it removed when that is old enough to be deleted, so the folder is listed. `deltalake` would take the
+    forgets removed files when they are old enough to be deleted, so the folder is listed. `deltalake` would take the
     vectors of another engine for such files: they are left to that engine's VACUUM. It also follows links out of the
-    lake: what lies beyond one must not be deleted.
+    lake: files beyond one must not be deleted.
     """
     snapshot = own_table(lake, table.name)
     if snapshot is None:

@@ -103,7 +103,7 @@ def first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 
     """
     Return where the log begins to be another one than the lake has read; None when it is the same.
 
-    Bytes before *agreed* are known to be the same. What is damaged now, not written yet or deleted is no difference.
+    Bytes before *agreed* are known to be the same. Bytes that are damaged now, not written yet or deleted do not count.
     """
     end = known.newest.to_offset if known.newest else 0
     doubtful: int | None = None  # the first of the records before this one that differ in one field each

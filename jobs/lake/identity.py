@@ -2,8 +2,8 @@
 Whose store is this? A store is known by its log's own bytes, never by a path or a host.
 
 The lake keeps fingerprints: hashes of records at known offsets. A store that has the same bytes at these offsets is the
-same one, be it a copy, a slave or a moved disk. One that has other bytes at all of them is another one, whatever it is
-called. Where fingerprints do not decide, the rows of the lake are fingerprints too.
+same one, be it a copy, a slave or a moved disk. One that has other bytes at all of them is another one, under any name.
+Where fingerprints do not decide, the rows of the lake are fingerprints too.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -43,7 +43,7 @@ def refuse_foreign_files(lake: Lake) -> None:
 
 
 def _names(lake: Lake) -> set[str]:
-    """Return the names of what lies directly in the folder of a lake; an empty set if the folder does not exist."""
+    """Return the names of the entries directly in the folder of a lake; an empty set if the folder does not exist."""
     if not is_local(lake.location):
         return {info.name.partition("/")[0] for info in lake.list_files("")}
     try:

@@ -2,7 +2,7 @@
 One run of a store at a time, as a courtesy: the transaction in `runs` is what fences, the lock only saves the work.
 
 On a local lake the lock is the operating system's, on a file: it ends with the process that holds it, however that
-ends. On an object store there is no such lock; there only the note is left.
+ends. An object store has no such lock; there only the note is left.
 
 What the note says is for people, and for the next run: if it was not taken away, the last run did not end well, and may
 have left files.

@@ -131,7 +131,7 @@ def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown:
 
 def batches(lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING) -> Iterator[pa.RecordBatch]:
     """
-    Yield a file's rows, a few MiB at once, in the table's schema, for rewriting them.
+    Yield a file's rows, a few MiB at a time, in the table's schema, for rewriting them.
 
     A column that the table got later is NULL in older files. Rows that another engine has deleted are left out, and
     those that are not *within* the limits of a column.

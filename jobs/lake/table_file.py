@@ -76,7 +76,7 @@ class FileNaming(NamedTuple):
 
 
 class TableFile:
-    """One Parquet file of a table; without rows there is no file."""
+    """One Parquet file of a table; without rows no file is made."""
 
     group_size = SMALL_GROUP  # bytes that batches are put together to, before they become a row group
 

@@ -1,7 +1,7 @@
 """
 The JVM's archive of loaded classes (AppCDS): a third of a run's start is parsing and verifying Spark's classes.
 
-The first local run leaves the archive as it ends; later runs map it. Its name says what it depends on, and a JVM
+The first local run leaves the archive as it ends; later runs map it. Its name holds its dependencies, and a JVM
 that finds it missing or not fitting starts without it: nothing can fail for its sake.
 """
 

@@ -56,7 +56,7 @@ def main(root: Path, lock_name: str) -> int:
 
 
 def _refuse(reason: str) -> int:
-    print(f"rmq-lake: {reason}", file=sys.stderr)  # noqa: T201  click is what is being installed
+    print(f"rmq-lake: {reason}", file=sys.stderr)  # noqa: T201  click is not installed yet
     return 1
 
 

@@ -83,7 +83,7 @@ def submission(spark_options: Sequence[str], use: JvmUse = _SCHEDULES) -> Submis
         flags, recording = _jvm_flags(java_home, spark_home, record=use.records_classes)
         flags += [] if use.lasts else [_COMPILED_FAST]
         environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))
-        # Each of a JVM's many threads would keep what it has freed of large columns to itself; YARN also sets it.
+        # Each of a JVM's many threads would keep the memory that it has freed of large columns; YARN also sets it.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # nothing listens outside

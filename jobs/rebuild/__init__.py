@@ -1,1 +1,1 @@
-"""Queue files and index files written again from the log, and put in place."""
+"""Queue files and index files rebuilt from the log, and put in place."""

@@ -271,7 +271,7 @@ def owner_of(directory: Path, files: Sequence[Path]) -> Owner:
 def index_header(path: Path) -> IndexHeader:
     """Return the header of the index file at *path*, as a broker takes it."""
     with path.open("rb") as file:
-        # A broker gives a short file its length, with zeros, and takes what it has for the header.
+        # A broker gives a short file its length, with zeros, and takes its bytes for the header.
         return decode_header(file.read(HEADER.size).ljust(HEADER.size, b"\0"))
 
 

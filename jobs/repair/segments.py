@@ -240,7 +240,7 @@ def _convicted(work: MendWork, records: Records, made: BinaryIO) -> Iterator[int
 
 
 def complete(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:
-    """Make the segments that are cut short, with zeros after what is there: a broker loads no log with such a file."""
+    """Make the segments that are cut short, with zeros after their bytes: a broker loads no log with such a file."""
     made = []
     for segment, size in cut_short(store.segments):
         if segment.base_offset not in besides:

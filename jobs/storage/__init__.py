@@ -30,7 +30,7 @@ class AnyStorage(Storage):
     care: Care | None = None  # how local files are read where a broker may be at work
 
     def list_files(self, location: str) -> list[FileInfo]:
-        """Return every file below *location*, sorted by name; `FileNotFoundError` when there is no such directory."""
+        """Return every file below *location*, sorted by name; `FileNotFoundError` when the directory does not exist."""
         return storage_of(location, self.options, self.care).list_files(location)
 
     def open(self, location: str) -> AbstractContextManager[Reader]:

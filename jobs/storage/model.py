@@ -47,7 +47,7 @@ class Storage(Protocol):
     """A file system, as the jobs need it. Every error is an `OSError`."""
 
     def list_files(self, location: str) -> list[FileInfo]:
-        """Return every file below *location*, sorted by name; `FileNotFoundError` when there is no such directory."""
+        """Return every file below *location*, sorted by name; `FileNotFoundError` when the directory does not exist."""
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""

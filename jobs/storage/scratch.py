@@ -1,8 +1,8 @@
 """
 Scratch files of a run: written by one task, read by others, deleted when the run ends.
 
-They lie beside the output, where every worker reaches them. To pass them through Spark's own shuffle would cost as much
-as the whole build.
+They lie next to the output, where every worker reaches them. To pass them through Spark's own shuffle would cost as
+much as the whole build.
 """
 
 import shutil

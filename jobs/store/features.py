@@ -2,7 +2,7 @@
 The storage of a broker's queues, transactions, index and timer messages: files, or RocksDB.
 
 A store does not record its settings, but its folders show them. That RocksDB's files lie in `consumequeue/` says
-neither that there are no queue files nor that RocksDB is what the broker reads: with double write both are there, and
+neither that queue files are absent nor that the broker reads RocksDB: with double write both are there, and
 files are read unless `combineCQPreferCQType` says otherwise.
 """
 

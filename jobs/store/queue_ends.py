@@ -1,7 +1,7 @@
 """
 The ends of a store's queues, and the part of its log that was dispatched.
 
-While a broker runs, no two looks show the same state. The dispatcher follows the log in order, so whatever lies
+While a broker runs, no two looks show the same state. The dispatcher follows the log in order, so all that lies
 before the end of any unit that was seen once has its unit by the time of a second look. Hence two looks: the first
 tells how far the log was dispatched, the second, at files listed again, where the queues end, and the log is read after
 both.

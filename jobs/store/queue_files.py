@@ -331,7 +331,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
 
     Each file votes for its length, and each name for its distance from the one before: bases are multiples of the size.
     A length that its own name or the next one contradicts counts for nothing, nor does one that ends within a unit
-    beside one that does not.
+    next to one that does not.
     """
     unit = KINDS[kind].layout.size if kind in KINDS else 1
     votes: Counter[int] = Counter()

@@ -167,7 +167,7 @@ def balanced(
     """
     Cut *ranges* further, so that *width* tasks side by side end at about the same time; return ranges and their sizes.
 
-    Each piece is a *width*-th of half of what is left, or *least* bytes. So the first pieces are as large as the plan
+    Each piece is a *width*-th of half of the rest, or *least* bytes. So the first pieces are as large as the plan
     allows, the last ones are small, and a worker that is late by one piece is not late by much.
     """
     cut: list[tuple[Range, int]] = []

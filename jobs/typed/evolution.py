@@ -2,7 +2,7 @@
 A declaration that was changed: what its table keeps, and what would be lost.
 
 Three things may happen to a table without a word of the user. It keeps its rows where the new declaration reads each
-of them as the old one did, and may read more; it gets columns; it is made again where a type is wider.
+of them as the old one did, and may read more; it gets columns; it is rebuilt where a type is wider.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Change(Enum):
 
     NOTHING = "its rows are as they are declared"
     MORE = "bodies may fit now that did not before"
-    WIDER = "it is to be made again"
+    WIDER = "it is to be rebuilt"
 
 
 class LosingError(Exception):

@@ -182,7 +182,7 @@ class Proposal(NamedTuple):
     type: TopicType | None  # None: no body is an object
     fitting: int
     refused: Mapping[Refusal, int]
-    left_out: tuple[str, ...]  # fields that are no columns
+    left_out: tuple[str, ...]  # fields that do not become columns
 
     def text(self, topic: str) -> str:
         """Return the proposal as types.toml has it."""

@@ -45,7 +45,7 @@ class Protobuf(BodyFormat):
         return tuple(pa.field(one.name, one.type) for one in _Message(self._descriptor()).fields.values())
 
     def described(self) -> Mapping[str, object]:
-        """Return all that decides which rows a body gives, beside the columns."""
+        """Return all that decides which rows a body gives, besides the columns."""
         return {"message": self.message}
 
     def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
@@ -250,7 +250,7 @@ def _scalar(field: FieldDescriptor, outer: tuple[str, ...]) -> _Scalar:
 
 
 def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
-    """Return a conversion that gives the bytes of a message back, or refuses them."""
+    """Return a conversion that returns the bytes of a message, or refuses them."""
     of = GetMessageClass(message)
 
     def convert(inner: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Bodies as rows, from whatever format."""
+"""Bodies of any format as rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class BodyFormat(ABC):
     name: ClassVar[str]  # in types.toml
 
     def described(self) -> Mapping[str, object]:
-        """Return all that decides which rows a body gives, beside its columns."""
+        """Return all that decides which rows a body gives, besides its columns."""
         return {}
 
     @abstractmethod

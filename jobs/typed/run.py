@@ -61,7 +61,7 @@ class TypeRequest:
 
     lake: Lake
     types: tuple[TopicType, ...]
-    retype: tuple[str, ...] = ()  # topics whose tables are made again from their messages
+    retype: tuple[str, ...] = ()  # topics whose tables are rebuilt from their messages
     source: str = "types.toml"  # where the types are declared, for messages
     retries: bool = False  # dead letters are typed again
     accepts_dead_letters: bool = False  # a retype may turn typed rows into dead letters
@@ -144,7 +144,7 @@ def _messages(lake: Lake) -> DeltaTable:
 
 
 def _finished(lake: Lake, left: Typing, *, was_cut_off: bool) -> int | None:
-    """Commit what is left of a killed typing, and return its number; None where nothing was left."""
+    """Commit the rest of a killed typing, and return its number; None where nothing was left."""
     commit_typing(lake, left)
     if left.changes or was_cut_off:
         sweep(lake, left)

@@ -17,7 +17,7 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
 
 
 def folder_of(topic: str) -> str:
-    """Return the name of a topic's folder: one that leads nowhere else, whatever the topic is called."""
+    """Return the name of a topic's folder: one that leads nowhere else, for any name of a topic."""
     return _UNSAFE.sub(lambda match: b"~%02X" % match[0][0], topic.encode()).decode()
 
 

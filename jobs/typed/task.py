@@ -29,7 +29,7 @@ _KEPT = (*_WHOSE, *(one.name for one in PROVENANCE))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
 _LONGEST_NAME = 60  # of a type, in a place
-_SLICE = 16_384  # rows whose values Python holds at once
+_SLICE = 16_384  # rows whose values Python holds at a time
 _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
@@ -73,7 +73,7 @@ class TypingTask:
 
 
 class TypedFile(NamedTuple):
-    """The new files of one file of messages, by table, and what they hold."""
+    """The new files of one file of messages, by table, and their contents."""
 
     actions: Mapping[str, Action]
     rows: Mapping[str, int]  # by topic

@@ -1,7 +1,7 @@
 """
 Bodies of text: each matches a pattern as a whole, whose named groups are its columns.
 
-RE2 does the matching, as Arrow has it: its time grows with the length of a body alone, whatever the pattern.
+RE2 does the matching, as Arrow has it: its time grows with the length of a body alone, for any pattern.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Text(BodyFormat):
     name: ClassVar = "text"
 
     def described(self) -> Mapping[str, object]:
-        """Return all that decides which rows a body gives, beside the columns."""
+        """Return all that decides which rows a body gives, besides the columns."""
         return {"pattern": self.pattern}
 
     def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:

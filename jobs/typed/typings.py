@@ -3,7 +3,7 @@ Typings: how rows come into typed tables exactly once.
 
 A typing writes its files first, then a manifest that lists them, then one row in `typings` under the number of the
 typing. That row decides, as a run's row in `runs` does: before it the typing never was; after it the typing will be,
-whoever finishes it, from the manifest alone. Where the next typing begins is what the newest manifest says.
+any later typing finishes it, from the manifest alone. The newest manifest says where the next typing begins.
 """
 
 import json
@@ -66,7 +66,7 @@ NEVER_TYPED = TopicState({}, {}, {})
 class RemovedRows:
     """Rows that a typing takes out of a table: those of a topic, of one store or of all, from an offset on."""
 
-    topic: str | None = None  # None: whatever the table has
+    topic: str | None = None  # None: as the table has it
     store_id: str | None = None
     from_offset: int = 0
 
@@ -181,12 +181,12 @@ def discard(lake: Lake, typing: Typing) -> None:
 
 
 def commit_typing(lake: Lake, typing: Typing) -> None:
-    """Commit what a prepared typing wrote, table by table; whatever is committed already stays so."""
+    """Commit the files of a prepared typing, table by table; those committed already stay so."""
     transaction = (TYPING, typing.number)
     note = {"typing": str(typing.number)}
     for change in typing.changes:
         table = change.declared
-        with suppress(TransactionTakenError):  # somebody else committed it
+        with suppress(TransactionTakenError):  # another process committed it
             if change.replaces:
                 commit_replacing(lake, table, change.added, transaction, note)
                 continue

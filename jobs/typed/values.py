@@ -37,7 +37,7 @@ Value = object  # of JSON: None, bool, Number, str, list, dict
 
 
 class Refusal(NamedTuple):
-    """The reason why a body is no row, and the place in the body."""
+    """The reason why a body is not a row, and the place in the body."""
 
     reason: str
     place: str | None = None

@@ -217,7 +217,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
 
 def _patterns(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the patterns of an option: several may be given at once, as no topic has a comma in its name."""
+    """Return the patterns of an option: several may be given together, as no topic has a comma in its name."""
     return tuple(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
 
 
@@ -229,7 +229,7 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
 
 
 def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
-    """Return the lake of a run; one that found nothing new has asked nobody for settings."""
+    """Return the lake of a run; one that found nothing new has not asked for settings."""
     from jobs.lake.lake import Lake
 
     return Lake(normalise(summary.lake), options or file_system_options())
@@ -237,7 +237,7 @@ def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
 
 _FINDINGS = ("CONTRADICTION", "DAMAGE", "SUPERSEDED", "NOTE", "GAP")  # how lines of a summary begin
 
-Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of file systems
+Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of file systems
 
 
 def _once(request: IngestRequest, engine: str) -> Done:
@@ -261,7 +261,7 @@ def _run(request: IngestRequest, look: Look, asked: str) -> Done:
 
 def _load_arrow() -> None:
     """
-    Load Arrow with an allocator that gives memory back to the system, unless the user has chosen one.
+    Load Arrow with an allocator that returns memory to the system, unless the user has chosen one.
 
     The one that Arrow prefers, mimalloc, keeps what one thread allocated and another freed: more after each merge.
     """
@@ -318,7 +318,7 @@ def _follow(
     until: float | None,
     after: Callable[[Summary, Summary, Mapping[str, str]], None],
 ) -> Done:
-    """Do runs until somebody stops them."""
+    """Do runs until stopped."""
     _load_arrow()
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, Stop

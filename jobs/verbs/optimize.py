@@ -53,7 +53,7 @@ def command(  # noqa: PLR0913 - a command's options
         return _heal(lake, answer, dry_run=dry_run)
     ready = start_workers(engine, lake, warm="jobs.lake.compaction")
 
-    # Beside the start of a JVM, Python imports what is needed.
+    # While the JVM starts, Python imports its modules.
     from jobs.lake.lake import Lake
     from jobs.lake.upkeep import optimize
 

@@ -1,4 +1,4 @@
-"""`repair`: what is wrong with a store, made right beside it, and put in place if asked."""
+"""`repair`: corrected files for a damaged store, made next to it, and put in place if asked."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

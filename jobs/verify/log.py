@@ -215,7 +215,7 @@ def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, in
     )  # fmt: skip
 
 
-_CHANGES = {  # of a record: the field, what it should be, the cause
+_CHANGES = {  # of a record: the field, its right value, the cause
     WRONG_BODY: (
         "body",
         "a body of the stored CRC",

@@ -95,7 +95,7 @@ class Piece(NamedTuple):
         return self.offset + self.size
 
 
-def walk(  # noqa: PLR0913 - what is known of a segment besides its bytes
+def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
     segment: Buffer,
     base_offset: int,
     framing: Framing = Framing.PLAIN,

@@ -288,7 +288,7 @@ def multi_dispatch_queues(properties: Mapping[str, str], *, with_slashes: bool =
     """
     Yield name and queue offset of each further queue that a record appears in.
 
-    The broker goes on to the next record where an offset is no number. A name with a slash is skipped: only some
+    The broker goes on to the next record where an offset is not a number. A name with a slash is skipped: only some
     releases do so, but none could read such a queue again; unless *with_slashes*, for RocksDB has keys, not folders.
     """
     names = _java_split(properties.get(INNER_MULTI_DISPATCH, ""))

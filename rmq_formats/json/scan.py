@@ -3,7 +3,7 @@ Compiled scan of documents of JSON: the members of objects, and the items of arr
 
 A scan takes a document that is JSON beyond doubt, and refuses every other one: refusing says nothing but "look again".
 It also refuses what parsers bend in silence: an object with two keys of one hash, at any depth, a key that is spelled
-with an escape, half of a surrogate pair; and what is nested too deeply, or has more open keys than there is room for.
+with an escape, half of a surrogate pair; and values nested too deeply, or has more open keys than there is room for.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ _PLUS, _POINT, _E_SMALL, _E_LARGE, _U = ord("+"), ord("."), ord("e"), ord("E"), 
 _SPACE, _TAB, _LINE_FEED, _RETURN = ord(" "), ord("\t"), ord("\n"), ord("\r")
 _TRUE, _FALSE, _NULL = (int.from_bytes(word, "big") for word in (b"true", b"fals", b"null"))
 _DEEPEST = 100  # objects and arrays in each other
-_MOST_KEYS = 512  # of all objects that are open at once
+_MOST_KEYS = 512  # of all objects that are open together
 _FNV_BASIS, _FNV_PRIME = 2166136261, 16777619
 _LOW_32 = (1 << 32) - 1
 _PLACES = 4  # of a member: its key from here, to here, its value from here, to here

@@ -1,7 +1,7 @@
 """
 The index in RocksDB: a row for each key, tag and unique key of a message, under the hour in which it was stored.
 
-Nothing is escaped: a key may hold the separator. So a row's key is split from both ends; what is in doubt is where the
+Nothing is escaped: a key may hold the separator. So a row's key is split from both ends; the only doubt is where the
 topic ends, of which the message itself is the judge.
 """
 
@@ -37,7 +37,7 @@ class IndexRow(NamedTuple):
 
 
 def key_prefix(topic: str, kind: KeyKind, key: str) -> bytes:
-    """Return the part after the hour in the rows of a key; rows of longer keys that continue with `@` have it, too."""
+    """Return the part after the hour in the rows of a key; rows of longer keys that continue with `@` also have it."""
     return _SEPARATOR.join(("", topic, _LETTERS[kind], key, "")).encode("utf-8", "replace")
 
 

@@ -2,7 +2,7 @@
 Layouts of the values, and of the parts of keys that have a fixed size.
 
 Keys hold topics, transaction ids and index keys of any length between separators, so they are no layouts: the modules
-beside this one take them apart.
+next to this one take them apart.
 """
 
 from rmq_formats.layout import Layout

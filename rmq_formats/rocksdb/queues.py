@@ -2,7 +2,7 @@
 Queues in RocksDB: a row for each unit, and rows of the first and last unit of each queue.
 
 A unit's key begins as its queue's others do and ends in its number, so the rows of one queue follow each other in the
-order of the queue. Rows of `min` are written when somebody asks for a queue's first unit: that they are missing, old,
+order of the queue. Rows of `min` are written when a client asks for a queue's first unit: that they are missing, old,
 or (0, 0) is normal. Units go to disk at a flush or a clean stop: after a kill there may be none at all.
 """
 
