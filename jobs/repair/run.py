@@ -10,7 +10,7 @@ done, and verify again.
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 
@@ -59,7 +59,7 @@ from jobs.restore.plan import Plan, plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
-from jobs.storage.scratch import Scratch
+from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import broker_process
 from jobs.store.features import has_default_sizes
 from jobs.store.held_store import HeldStore, RefusedError, acting_as, hold_store, user_of
@@ -191,10 +191,11 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     work = _claimed(request) / _WORK
     with _held(request) if request.apply else nullcontext() as held:
         remembering = RememberingWorkers(workers, Path(local_path(request.store)).resolve())
-        scratch = Scratch(str(work.absolute()), keeps_files=True)
-        found = _verified(request, request.commitlog, remembering, scratch)
-        summary = RepairSummary(normalise(request.store), found)
-        _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog)).run(held)
+        with scratch_beside(str(work.absolute()), {}) as folder:
+            scratch = replace(folder, keeps_files=True)
+            found = _verified(request, request.commitlog, remembering, scratch)
+            summary = RepairSummary(normalise(request.store), found)
+            _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog)).run(held)
     return summary
 
 

@@ -89,7 +89,7 @@ def test_any_toml_for_any_option_is_taken_or_refused_in_words(
         ("[verify.deep]\nx = 1", "unknown key [verify.deep]"),
         ("limit = 5.5", "'5.5' is not a valid integer range"),
         ("[verify.limit]\nx = 1", "limit"),
-        ("# " + "x" * (1 << 20), "no configuration"),
+        ("# " + "x" * (1 << 20), "not a configuration"),
         ("limit = \x00", "job.toml: "),
     ],
 )

@@ -121,7 +121,7 @@ def test_readers_of_iceberg_find_the_rows_of_delta(
     messages = catalog().load_table(("rocketmq", "messages"))
     operations = [one.summary.operation.value for one in messages.snapshots() if one.summary is not None]
     assert ["append", "append", "append", "overwrite"] == operations
-    assert "of the record's first byte in the full log" == messages.schema().find_field("physical_offset").doc
+    assert "physical offset of the record's first byte" == messages.schema().find_field("physical_offset").doc
     for _, table in catalog().list_tables("rocketmq"):
         registered = catalog().load_table(("rocketmq", table))
         delta = table_of(grown.path / table)
