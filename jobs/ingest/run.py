@@ -33,6 +33,7 @@ from jobs.lake.runs import (
     HeldByOtherError,
     known_stores,
     refreshed,
+    refuse_taken,
     register,
     thinned,
 )
@@ -161,9 +162,11 @@ class _Run(NextRun):
                 continue
             try:
                 self._finish(product, one.finish_of(number, outcomes, self.summary.to_offset))
-            except TopicsError:
+            except (TopicsError, FileNotFoundError) as error:
                 for outcome in outcomes:
                     work.discard(outcome.payload)
+                if isinstance(error, FileNotFoundError):
+                    refuse_taken(self.lake, self.known.store_id, self.known.next_run, error)
                 raise
             self.clock.lap(product.step)
         for outcome in outcomes:

@@ -314,11 +314,17 @@ def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
     return named
 
 
+def refuse_taken(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
+    """Raise `HeldByOtherError` for a missing file, its *cause*, if another run of this number swept ours."""
+    if committed_transaction(lake, RUNS.name, store_id) >= run:
+        raise HeldByOtherError(_who_prepared(lake, store_id, run)) from cause
+
+
 def prepare(lake: Lake, manifest: Manifest) -> None:
     """Decide that *manifest* will be committed; `HeldByOtherError` when another run of this number was faster."""
     if committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
         discard(lake, manifest)
-        raise HeldByOtherError(_who_prepared(lake, manifest))
+        raise HeldByOtherError(_who_prepared(lake, manifest.store_id, manifest.run))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
     snapshots = {table: open_table(lake, table) for table in manifest.tables}
@@ -328,7 +334,7 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
         _append_prepared(lake, noted, _Once((manifest.store_id, manifest.run)))
     except TransactionTakenError as error:
         discard(lake, manifest)
-        raise HeldByOtherError(_who_prepared(lake, manifest)) from error
+        raise HeldByOtherError(_who_prepared(lake, manifest.store_id, manifest.run)) from error
 
 
 def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
@@ -340,13 +346,13 @@ def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     app = f"{manifest.store_id}/replaced"
     number = committed_transaction(lake, RUNS.name, app)
     if read_manifest(lake, of.store_id, of.run) != of:
-        raise HeldByOtherError(_who_prepared(lake, of))
+        raise HeldByOtherError(_who_prepared(lake, of.store_id, of.run))
     prepared = Obsolete({"store_id": of.store_id, "run": of.run, "state": PREPARED})
     change = rewritten(lake, RUNS, [prepared], (of.store_id, of.run))
     try:
         _append_prepared(lake, manifest, _Once((app, number + 1), change))
     except TransactionTakenError as error:
-        raise HeldByOtherError(_who_prepared(lake, of)) from error
+        raise HeldByOtherError(_who_prepared(lake, of.store_id, of.run)) from error
 
 
 class _Once(NamedTuple):
@@ -393,10 +399,10 @@ def discard(lake: Lake, manifest: Manifest) -> None:
             lake.delete(f"{table}/{action.path}")
 
 
-def _who_prepared(lake: Lake, manifest: Manifest) -> str:
-    row = _prepared_row(lake, manifest.store_id, manifest.run)
+def _who_prepared(lake: Lake, store_id: str, run: int) -> str:
+    row = _prepared_row(lake, store_id, run)
     by_whom = f" on {row.host} at {row.time:%Y-%m-%d %H:%M:%S} UTC" if row else ""
-    return f"run {manifest.run} of this store was prepared by another process{by_whom}"
+    return f"run {run} of this store was prepared by another process{by_whom}"
 
 
 def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:

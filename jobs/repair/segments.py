@@ -25,6 +25,7 @@ from jobs.restore.plan import Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.locations import local_path
 from jobs.storage.scratch import scratch_beside
+from jobs.storage.space import named
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short, plan_ranges
 from jobs.store.store import Segment, Store
@@ -260,13 +261,15 @@ def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
         for start, end in ranges:
             position = start
             while position < end:
-                data = os.pread(stored.fileno(), min(_BLOCK, end - position), position)
+                with named(str(source)):
+                    data = os.pread(stored.fileno(), min(_BLOCK, end - position), position)
                 if not data:
                     break
-                os.pwrite(made.fileno(), data, position)
+                with named(str(target)):
+                    os.pwrite(made.fileno(), data, position)
                 position += len(data)
-        made.flush()
-        os.fsync(made.fileno())
+        with named(str(target)):
+            os.fsync(made.fileno())
 
 
 def link_log(store: Store, mended: list[MendedSegment], folder: Path) -> None:
