@@ -248,7 +248,7 @@ def _add_groups(joined: JoinResult, matches: Sequence[GroupMatches]) -> None:
     joined.differences += (one for _, one in sorted(wrong, key=lambda numbered: (numbered[0], numbered[1].queue)))
 
 
-def _settled(  # noqa: PLR0913, PLR0917
+def _settled(  # noqa: PLR0913, PLR0917 - the store, its rules, and the comparison so far
     workers: Workers,
     store: Store,
     rules: QueueRules,

@@ -14,12 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from jobs.lake.log_rows import committed_records
-from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
+from jobs.products.product import Collector, Finished, Gap, Made, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind
 from jobs.products.queues.join import CollectedLog, JoinResult, compare, topics_of
-from jobs.products.queues.matching import Rows
 from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
 from jobs.storage.locations import is_local, local_path
@@ -79,7 +78,7 @@ class StartedQueues:
         units = [outcome.payload.value for outcome in outcomes]
         kept = self._collect_deleted(deleted)
         log = CollectedLog(units, self.scratch, self.groups, run.store.start_offset, to_offset, deleted, kept)
-        write = partial(_write_rows, run.output)
+        write = partial(run.output.write, CONSUME_QUEUE)
         joined = compare(run.workers, run.store, self.rules, self.seen, log, self.topics, write)
         for part in kept:
             discard_units(self.scratch, part)
@@ -117,12 +116,7 @@ class StartedQueues:
         return found
 
 
-def _write_rows(output: Output, part: str, rows: Rows) -> Action | None:
-    """Write a file of rows."""
-    return output.write(CONSUME_QUEUE, part, rows)
-
-
-def _collect(  # noqa: PLR0913, PLR0917
+def _collect(  # noqa: PLR0913, PLR0917 - rules and place of a run, then the limits of a range
     rules: QueueRules,
     groups: int,
     scratch: Scratch | None,

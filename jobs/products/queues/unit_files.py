@@ -135,7 +135,7 @@ def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
         scratch.delete(units.units.file)
 
 
-def write_units(  # noqa: PLR0913
+def write_units(  # noqa: PLR0913 - the units, and their place
     scratch: Scratch | None,
     file: str,
     packed: PackedUnits,
