@@ -7,10 +7,9 @@ from jobs.browse.lists import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, r
 from jobs.lake.views import views
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, TableFile, one_of, text
-from jobs.query.message import Message
-from jobs.query.pages import Deadline
+from jobs.query.lookups import Deadline
+from jobs.query.message import Message, Wanted
 from jobs.query.source import whole_number
-from jobs.query.wanted import Wanted
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import typed_index_keys

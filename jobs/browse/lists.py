@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from jobs.console.amounts import round_duration
-from jobs.query.message import Message
-from jobs.query.pages import Deadline
+from jobs.query.lookups import Deadline
+from jobs.query.message import Message, Wanted
 from jobs.query.source import Source
-from jobs.query.wanted import Wanted
 
 CHAIN_SHOWN = 24  # entries of a slot's chain
 

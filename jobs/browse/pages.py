@@ -26,13 +26,12 @@ from jobs.query import lookups
 from jobs.query import story as stories
 from jobs.query.json_text import line, message_object
 from jobs.query.lake_source import LakeSource
-from jobs.query.message import Message
-from jobs.query.pages import Deadline, position_of, read_page
+from jobs.query.lookups import Deadline, position_of, read_page
+from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source, silent, whole_number
 from jobs.query.store_source import StoreSource
-from jobs.query.story_text import timeline_lines
-from jobs.query.wanted import MAX_TIME, MIN_TIME, Wanted
+from jobs.query.story import timeline_lines
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.consumequeue.unit import is_system_topic

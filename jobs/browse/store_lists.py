@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
 from jobs.browse.lists import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
-from jobs.query.message import Message
-from jobs.query.pages import Deadline, read_page
+from jobs.query.lookups import Deadline, read_page
+from jobs.query.message import MIN_TIME, Message, Wanted
 from jobs.query.store_source import StoreSource
 from jobs.query.transactions import open_halves
-from jobs.query.wanted import MIN_TIME, Wanted
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
 from jobs.store.timers import timer_state

@@ -12,8 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.export.bodies import BODY_TEXT, NEEDED, SCHEMA, LeftOut, Undecoded, slices, with_bodies
-from jobs.export.items import COLUMNS, STORE_TIME, Item
+from jobs.export.items import (
+    BODY_TEXT,
+    COLUMNS,
+    NEEDED,
+    SCHEMA,
+    STORE_TIME,
+    Item,
+    LeftOut,
+    Undecoded,
+    slices,
+    with_bodies,
+)
 from rmq_formats.commitlog.segment import Piece
 
 ITEM, ROW = "_item", "_row"

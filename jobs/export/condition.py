@@ -19,10 +19,9 @@ from pyspark.sql.functions import arrow_udtf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.export.bodies import BODY_TEXT
 from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, ROWS, UNDECODED, Chosen, numbered_rows, schema_of
 from jobs.export.candidates import FORMAT, AllCandidates, Candidates, Plan
-from jobs.export.items import COLUMNS, Item
+from jobs.export.items import BODY_TEXT, COLUMNS, Item
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from jobs.export.bodies import LeftOut, Undecoded
-from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, Registered
+from jobs.export.items import STORE_TIME, Item, LakeItem, LeftOut, LogItem, Registered, Undecoded
 from jobs.export.parts import Format, Part, PartTask, merge, stream
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.console.rows import csv_line
-from jobs.export.bodies import SCHEMA, LeftOut, Undecoded, slices, with_bodies
-from jobs.export.items import Item
+from jobs.export.items import SCHEMA, Item, LeftOut, Undecoded, slices, with_bodies
 from jobs.lake.bodies import DEFAULT_LIMIT, Body
 from jobs.query import json_text
 from jobs.query.message import Message

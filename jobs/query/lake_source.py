@@ -8,7 +8,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.query.lake_facts import LakeFacts
 from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, OURS, LakeStore, LakeTables, one_of, text
 from jobs.query.lake_view import TOGETHER
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted, entries_under, says
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import (
     EXPLAINED_BY,
@@ -18,7 +18,6 @@ from jobs.query.source import (
     Reason,
     ReasonKind,
 )
-from jobs.query.wanted import MAX_TIME, MIN_TIME, KeyWanted, Wanted, entries_under, says
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.row import parse_host
 from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units

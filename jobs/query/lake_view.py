@@ -19,9 +19,8 @@ from jobs.query.lake_tables import (
     one_of,
     text,
 )
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, Message
 from jobs.query.source import MATTER, AnswersAs, Source, release_to_answer_as
-from jobs.query.wanted import MAX_TIME
 from jobs.store.release import RELEASE, writers_of
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.record import MessageRecord

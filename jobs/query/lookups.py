@@ -1,19 +1,21 @@
 """
-mqadmin's queries, on any source.
+mqadmin's queries, and pages of messages, on any source.
 
 A broker answers with the newest hits up to a limit, sorted by their place in the log; the client then drops what was
 only a collision of hashes. Here the real keys are compared first, so that collisions do not count to the limit. The
 answer of a client where hashes collide is that of `by_key_as_client`.
 """
 
+import time
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from jobs.query import reasons
-from jobs.query.message import Message
-from jobs.query.source import Answer, Reason, ReasonKind, Source
-from jobs.query.wanted import MAX_TIME, MIN_TIME
+from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
+from jobs.query.source import Answer, Reason, ReasonKind, Source, whole_number
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
+from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 
 KEY_LIMIT = 64  # maxMsgsNumBatch
@@ -170,3 +172,51 @@ def _in_log_order(messages: "islice[Message] | list[Message]") -> list[Message]:
 
 def _store_timestamp(message: Message) -> int:
     return message.record.store_timestamp
+
+
+class Deadline:
+    """A moment at which a search stops."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return time.monotonic() > self._end
+
+
+class Page(NamedTuple):
+    """Messages, newest first."""
+
+    messages: Sequence[Message]
+    next: int | None  # the offset before which the next page begins; None after the last one
+    was_cut_short: bool = False  # the time was over before the page was full
+
+
+def read_page(source: Source, wanted: Wanted, before: int | None, limit: int, deadline: Deadline) -> Page:
+    """Return at most *limit* messages that are stored before an offset of the log, the newest first."""
+    page = _read(source, wanted, MAX_TIME if before is None else before, limit, deadline)
+    low = page.messages[-1].record.physical_offset if page.messages and page.next is not None else 0
+    source.lack_damage(low, MAX_TIME if before is None else before)
+    return page
+
+
+def _read(source: Source, wanted: Wanted, before: int, limit: int, deadline: Deadline) -> Page:
+    found: list[Message] = []
+    for offset, message in source.by_time(wanted, before, limit):
+        if message is not None and wanted.takes(message):
+            if len(found) == limit:
+                return Page(found, found[-1].record.physical_offset)
+            found.append(message)
+        if deadline.is_over:
+            return Page(found, offset, was_cut_short=True)
+    return Page(found, None)
+
+
+def position_of(text: str) -> int:
+    """Return the offset of the log that a page names as its end; `UnsupportedFormat` where a text is not a position."""
+    number = whole_number(text)
+    if number is None:
+        raise UnsupportedFormat(f"{text[:40]!r} is not a position of a message")
+    return number

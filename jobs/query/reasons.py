@@ -8,7 +8,7 @@ which topic, of which kind, when, and would the broker's own index have found it
 from collections.abc import Iterable
 from datetime import UTC
 
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
 from jobs.query.source import (
     EXPLAINED_BY,
@@ -19,7 +19,6 @@ from jobs.query.source import (
     Source,
 )
 from jobs.query.transactions import half_end
-from jobs.query.wanted import MAX_TIME, MIN_TIME
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError
@@ -259,3 +258,57 @@ def _place(message: Message) -> str:
 def other_name(broker: str, named: str) -> Reason:
     """Explain that a question is about another broker."""
     return Reason(ReasonKind.OTHER_BROKER, f"this is the broker {broker}, not {named}")
+
+
+def why_empty(source: Source, wanted: Wanted, following: int | None, before: int | None, seconds: float) -> Reason:
+    """Explain why a page, of the messages *before* a position, has none of those that are *wanted*."""
+    if wanted.topic is not None and not source.has_topic(wanted.topic):
+        return unknown_topic(source, wanted.topic)
+    if following is not None:
+        text = f"nothing was found in {seconds:g} s, and not all was looked at"
+        return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; the next page: the same command with --before {following}")
+    if before is not None:
+        return Reason(ReasonKind.NO_MATCH, f"no message comes before {before}{_of(wanted)}{_with(wanted)}")
+    if wanted.key is not None and (wanted.tag, wanted.words) == (None, None):
+        return _no_key(source, wanted, wanted.key)
+    return _no_match(source, wanted)
+
+
+def _no_key(source: Source, wanted: Wanted, key: str) -> Reason:
+    seen = [one for one in source.occurrences(key) if wanted.topic in {None, one.message.topic}]
+    is_unique = any(one.kind is KeyKind.UNIQUE for one in seen)
+    kind = KeyKind.UNIQUE if is_unique else KeyKind.KEY
+    topic = wanted.topic or next((one.message.topic for one in seen if one.kind is kind), None)
+    if topic is None:
+        return nowhere(source, key, kind)
+    return no_key(source, topic, key, kind, wanted.begin, wanted.end)
+
+
+def _no_match(source: Source, wanted: Wanted) -> Reason:
+    in_times = "" if (wanted.begin, wanted.end) == (MIN_TIME, MAX_TIME) else " in these times"
+    number = source.count(wanted)
+    if number == 0 or not wanted.is_search:
+        kind = ReasonKind.OUTSIDE_TIMES if in_times else ReasonKind.NO_MATCH
+        there = covered(source.coverage())
+        return Reason(kind, f"no message{_of(wanted)} was stored{in_times}; {there}")
+    if number is None:
+        there = covered(source.coverage())
+        return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)}{in_times}{_with(wanted)}; {there}")
+    stored = f" stored{in_times}" if in_times else ""
+    messages = "the one message" if number == 1 else f"the {number:,} messages"
+    return Reason(ReasonKind.NO_MATCH, f"none of {messages}{_of(wanted)}{stored}{_with(wanted)}")
+
+
+def _of(wanted: Wanted) -> str:
+    return "" if wanted.topic is None else f" of {wanted.topic}"
+
+
+def _with(wanted: Wanted) -> str:
+    """Name the conditions on a message other than its topic and its time."""
+    asked = (
+        f"the key {wanted.key!r}" if wanted.key is not None else "",
+        f"the tag {wanted.tag!r}" if wanted.tag is not None else "",
+        f"{wanted.words!r} in its body" if wanted.words is not None else "",
+    )
+    named = " and ".join(filter(None, asked))
+    return f" has {named}" if named else ""

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from jobs.console.exit_codes import RequestError
 from jobs.query.evidence import KeyFact, Origin, QueueFact, Sentence
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.static_topics import StaticQueue
-from jobs.query.wanted import MAX_TIME, MIN_TIME, Wanted
 from jobs.store.broker_config import BrokerConfig
 from jobs.store.broker_config import Progress as ReaderProgress
 from jobs.store.known import ASSUMED, Known

@@ -6,11 +6,10 @@ from datetime import UTC
 from functools import cached_property
 
 from jobs.query.evidence import Check, KeyFact, Origin, QueueFact, Sentence, missing_key
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, MIN_TIME, Message
 from jobs.query.mqadmin.text import second_text
 from jobs.query.store_keys import StoreKeys
 from jobs.query.store_queues import StoreQueues, batch_position
-from jobs.query.wanted import MAX_TIME, MIN_TIME
 from jobs.store.broker_config import BrokerConfig, Progress, broker_config
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue

@@ -11,10 +11,9 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, entries_under, says
 from jobs.query.source import EXPLAINED_BY, Occurrence
 from jobs.query.store_log import Span, StoreView, few_records, holding
-from jobs.query.wanted import MAX_TIME, MIN_TIME, KeyWanted, entries_under, says
 from jobs.store.rocksdb import Database
 from jobs.store.rocksdb_keys import rows_under
 from rmq_formats.errors import CorruptData, FormatError

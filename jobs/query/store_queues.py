@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.store_log import StoreView, holding
-from jobs.query.wanted import MAX_TIME
 from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, ExpectedUnit, QueueName, Unit, expected_units

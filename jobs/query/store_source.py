@@ -14,13 +14,12 @@ from functools import cached_property, partial
 from heapq import merge, nlargest
 from itertools import chain, islice, product
 
-from jobs.query.message import Message
+from jobs.query.message import Message, Wanted
 from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind, silent
 from jobs.query.static_topics import StaticQueue
 from jobs.query.store_facts import StoreFacts
 from jobs.query.store_log import COMPILED_FROM, LOG_SEARCHED_UNASKED, Span, holding, search
 from jobs.query.store_reader import CLOCK_SLACK_MS
-from jobs.query.wanted import Wanted
 from jobs.store.log_ends import LostPart, lost_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import newest_written

@@ -24,9 +24,9 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
-    from jobs.export.bodies import LeftOut
     from jobs.export.candidate_rows import TimeBounds
     from jobs.export.export import Choose, Summary
+    from jobs.export.items import LeftOut
     from jobs.store.workers import Workers
 
 _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_LIMIT`, without its imports

@@ -35,6 +35,7 @@ from jobs.console.rows import Form
 from jobs.launch.failures import shown_as_usage
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
+from jobs.query.message import MAX_TIME, MIN_TIME, Wanted
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
 from jobs.query.source import (
@@ -46,7 +47,6 @@ from jobs.query.source import (
     ask_each,
     silent,
 )
-from jobs.query.wanted import MAX_TIME, MIN_TIME, Wanted
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
@@ -369,7 +369,8 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     seconds: float,
 ) -> ExitCode:
     """List messages, the newest first, by their offsets in the log."""
-    from jobs.query.pages import Deadline, position_of, read_page, why_empty
+    from jobs.query.lookups import Deadline, position_of, read_page
+    from jobs.query.reasons import why_empty
 
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue goes with -t TOPIC")
@@ -379,7 +380,7 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
         start = None if before is None else position_of(before)
         page = read_page(source, wanted, start, limit, Deadline(seconds))
         if not page.messages:
-            return Answer(reason=why_empty(source, wanted, page, start, seconds))
+            return Answer(reason=why_empty(source, wanted, page.next, start, seconds))
         stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
         following = f"{stopped}the next page: the same command with --before {page.next}"
         return Answer(list(page.messages), notes=[following] if page.next is not None else [])
@@ -407,7 +408,7 @@ def story(options: Options, message_id: str | None, topic: str | None, key: str 
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
     from jobs.query import story as stories
-    from jobs.query.story_text import story_lines, story_object
+    from jobs.query.story import story_lines, story_object
 
     def ask(source: Source) -> Answer:
         if key is not None:

@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddic
 
 from jobs.console.severity import Severity
 from jobs.diff.run import DiffSummary
-from jobs.export.bodies import LeftOut
+from jobs.export.items import LeftOut
 from jobs.ingest.request import Summary as IngestSummary
 from jobs.inspect.log import LogReport
 from jobs.inspect.queues import QueuesReport

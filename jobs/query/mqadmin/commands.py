@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jobs.console.exit_codes import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, Message
 from jobs.query.mqadmin.arguments import Context, Line, parse
 from jobs.query.mqadmin.broker_tables import consumer_config, consumer_progress, topic_list
 from jobs.query.mqadmin.queues import consume, print_queue, print_topic
@@ -27,7 +27,6 @@ from jobs.query.mqadmin.text import (
 from jobs.query.mqadmin.traces import message_traces
 from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
 from jobs.query.static_topics import LOGICAL_BROKER
-from jobs.query.wanted import MAX_TIME
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from jobs.console.exit_codes import ExitCode
 from jobs.query import reasons
+from jobs.query.message import MAX_TIME
 from jobs.query.mqadmin.arguments import Context, Line
 from jobs.query.mqadmin.java import set_order
 from jobs.query.mqadmin.pulls import Pull, PulledQueue, PullStatus, queue_order, wanted_tags
 from jobs.query.mqadmin.text import OffsetRange, message_line, pad
 from jobs.query.source import Answer, Reason, ReasonKind
-from jobs.query.wanted import MAX_TIME
 from rmq_formats.errors import UnsupportedFormat
 
 _LINE = "--------------------------------------------------------\n"

@@ -6,12 +6,11 @@ from typing import NamedTuple
 from jobs.console.exit_codes import ExitCode
 from jobs.query import lookups
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import Message
+from jobs.query.message import MAX_TIME, Message
 from jobs.query.mqadmin.arguments import Context, Line
 from jobs.query.mqadmin.java import set_order
 from jobs.query.mqadmin.text import address_text, pad, second_text
 from jobs.query.source import Reason, ReasonKind
-from jobs.query.wanted import MAX_TIME
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.hashing import MAX_LONG, MIN_LONG
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.export.bodies import Undecoded, slices
 from jobs.export.candidate_rows import Chosen, TimeBounds, candidates, choose_by_time, numbered_rows
 from jobs.export.export import Asked, Output, Summary, export, plan
-from jobs.export.items import COLUMNS, Item, LogItem
+from jobs.export.items import COLUMNS, Item, LogItem, Undecoded, slices
 from jobs.export.parts import Format, PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.query.place import Place

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.export.bodies import NEEDED
+from jobs.export.items import NEEDED
 from jobs.ingest.request import Summary
 from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated
 from jobs.lake.lake import Lake

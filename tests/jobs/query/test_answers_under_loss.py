@@ -20,13 +20,13 @@ from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
-from jobs.query.pages import Deadline, read_page
+from jobs.query.lookups import Deadline, read_page
+from jobs.query.message import Wanted as Listed
 from jobs.query.place import Place, seeming_writers
 from jobs.query.source import Answer
 from jobs.query.store_log import holding
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.query.wanted import Wanted as Listed
 from jobs.source.batch import RocketmqReader
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted

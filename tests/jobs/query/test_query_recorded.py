@@ -11,8 +11,8 @@ import pytest
 from jobs.query import lookups
 from jobs.query.library import open_source
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
+from jobs.query.message import MAX_TIME
 from jobs.query.source import ReasonKind
-from jobs.query.wanted import MAX_TIME
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import transactions
 from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature

@@ -11,11 +11,10 @@ from jobs.browse.lists import Lists, Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_tables import LISTED
-from jobs.query.message import Message
-from jobs.query.pages import Deadline, position_of, read_page
+from jobs.query.lookups import Deadline, position_of, read_page
+from jobs.query.message import MAX_TIME, Message, Wanted
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source
-from jobs.query.wanted import MAX_TIME, Wanted
 from rmq_formats.body import decode_body
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import QueueRules, expected_units

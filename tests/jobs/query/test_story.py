@@ -16,8 +16,7 @@ from jobs.query.evidence import Check
 from jobs.query.lake_source import LakeSource
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source
-from jobs.query.story import Consumed, Role, Story
-from jobs.query.story_text import timeline_lines
+from jobs.query.story import Consumed, Role, Story, timeline_lines
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf, golden_stores, release_of
