@@ -1,4 +1,4 @@
-"""Machine code is kept where it can be, and named after everything it was built from."""
+"""Machine code is kept where it can be, named after everything it was built from, and complete after a warm-up."""
 
 import errno
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats import compiled
+from tests.golden import unpack
 
 
 def double(value: int) -> int:
@@ -144,3 +145,37 @@ def test_a_first_use_is_known_by_an_empty_cache(tmp_path: Path) -> None:
     ]
 
     assert [run.stdout for run in runs] == [b"True\n", b"False\n"]
+
+
+# Functions are compiled, or loaded, for the types that they are called with: these are said, whatever was in the cache.
+_USED = """
+import gc
+import sys
+from numba.core.dispatcher import Dispatcher
+from rmq_formats import warm_up
+
+{work}
+for one in gc.get_objects():
+    if isinstance(one, Dispatcher) and one.stats.cache_path:
+        for types in one.signatures:
+            print(one.py_func.__module__, one.py_func.__qualname__, types)
+"""
+_WARM_UP = "warm_up.compile_messages(), warm_up.compile_queues_and_index()"
+_INGEST = """from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
+ingest(IngestRequest(sys.argv[1], sys.argv[2]), OneByOne())"""
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled")
+def test_after_it_an_ingest_of_all_tables_compiles_nothing(tmp_path: Path) -> None:
+    store = unpack("b551-base", tmp_path)
+    warmed, used = (
+        set(
+            subprocess.check_output([sys.executable, "-c", _USED.format(work=work), *arguments], text=True).splitlines()
+        )
+        for work, *arguments in ((_WARM_UP,), (_INGEST, str(store), str(tmp_path / "lake")))
+    )
+
+    assert used
+    assert used - warmed == set()

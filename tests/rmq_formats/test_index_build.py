@@ -1,8 +1,5 @@
-"""The compiled build against the scalar model: same keys, same files."""
+"""The compiled build against the scalar model; broken chains, and two files held against each other."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,14 +13,18 @@ from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile import chains
 from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
+from rmq_formats.indexfile.chains import BrokenLink, broken_links
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
+from rmq_formats.indexfile.compare import Comparison, Difference, Part
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.layout import Buffer
 from rmq_formats.release import NEWEST, OLDEST, Release, Rules, release_at, rules_of
-from tests.rmq_formats.builders import a_record, into, placed
-from tests.rmq_formats.reference import IndexWriter, group_of
+from tests.rmq_formats.builders import a_record, into, placed, reading
+from tests.rmq_formats.reference import IndexWriter, group_of, index_file_of
 
 GEOMETRY = Geometry(hash_slots=13, index_num=12)
 BASE = 1 << 40
@@ -195,16 +196,6 @@ def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
         built(np.zeros(13, PACKED_KEY), rules_of((0, NEWEST)), 13, None)
 
 
-def test_the_same_functions_run_uncompiled() -> None:
-    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
-        pytest.skip("this is that run")
-    command = [*(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"), "-k", "scalar_model or adopted"]
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run([*command, __file__], env=environment, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stdout
-
-
 @given(logs(), st.integers(0, 12), releases)
 def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     records: list[MessageRecord], adopted: int, release: Release
@@ -289,3 +280,139 @@ def test_rows_of_entries_name_slot_and_key() -> None:
     ]
     assert [row["slot"] for row in rows] == [index_key_hash(text) % 13 for text in ("T#a", "T#T#t")]
     assert {row["key"] for row in entry_batch(3, 5, GEOMETRY, entries).to_pylist()} == {None}
+
+
+CHAINED = Geometry(hash_slots=8, index_num=20)
+
+
+def chained_file(hashes: list[int]) -> bytearray:
+    return index_file_of(((key_hash, 0, 1000) for key_hash in hashes), CHAINED)
+
+
+def set_int(data: bytearray, position: int, value: int) -> None:
+    data[position : position + 4] = value.to_bytes(4, "big", signed=True)
+
+
+@given(st.lists(st.integers(0, 40), max_size=19), st.integers(1, 7))
+def test_chains_are_whole_in_blocks_of_any_size(hashes: list[int], block: int) -> None:
+    before = chains.BLOCK
+    chains.BLOCK = block
+    try:
+        assert list(broken_links(reading(chained_file(hashes)), CHAINED)) == []
+    finally:
+        chains.BLOCK = before
+
+
+@pytest.mark.parametrize("wrong", [0, 3, 4, 5, -1, 1_000_000])
+def test_an_entry_that_points_elsewhere_is_named(wrong: int) -> None:
+    data = chained_file([1, 9, 17, 25, 33])
+    position = CHAINED.entry_position(4) + 16
+    set_int(data, position, wrong)
+    expected = [] if wrong == 3 else [BrokenLink("entry", 4, position, wrong, 3)]
+
+    assert list(broken_links(reading(data), CHAINED)) == expected
+
+
+def test_a_slot_that_points_elsewhere_is_named() -> None:
+    data = chained_file([1, 9, 2])
+    set_int(data, CHAINED.slot_position(1), 1)
+    set_int(data, CHAINED.slot_position(5), 3)
+
+    assert [str(link) for link in broken_links(reading(data), CHAINED)] == [
+        "slot 1 points at entry 1, not at 2",
+        "slot 5 points at entry 3, not at 0",
+    ]
+
+
+def test_a_count_beyond_the_file_reads_no_further() -> None:
+    data = chained_file([1, 9, 2])
+    set_int(data, 36, (1 << 31) - 1)
+
+    assert len(list(broken_links(reading(data), CHAINED))) <= CHAINED.index_num + CHAINED.hash_slots
+
+
+COMPARED = Geometry(hash_slots=8, index_num=12)
+
+
+def small_file(count: int = 9) -> bytes:
+    puts = ((7 * number + 1, 1000 + number, 1_700_000_000_000 + 5000 * number) for number in range(count))
+    return bytes(index_file_of(puts, COMPARED))
+
+
+def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> Comparison:
+    comparison = Comparison(COMPARED, reading(actual))
+    for number in range(1, 10, entries_a_block):
+        start, end = COMPARED.entry_position(number), COMPARED.entry_position(min(number + entries_a_block, 10))
+        comparison.write(start, expected[start:end])
+    comparison.write(40, expected[40 : COMPARED.entries_position])
+    comparison.write(0, expected[:40])
+    return comparison
+
+
+def changed(position: int, value: int) -> bytearray:
+    data = bytearray(small_file())
+    data[position] = value
+    return data
+
+
+@pytest.mark.parametrize("size", [1, 4, 9])
+def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
+    at = COMPARED.entry_position(6)
+    comparison = compared(changed(at + 15, 200), small_file(), size)
+
+    assert not comparison.is_equal
+    assert comparison.differences == [Difference(Part.ENTRY, 6, "time_diff_s", at + 12, 200, 25)]
+    assert str(comparison.differences[0]) == f"entry 6 time_diff_s: 200, expected 25, at position {at + 12}"
+    assert comparison.counts == {Part.HEADER: 0, Part.SLOT: 0, Part.ENTRY: 1}
+    assert comparison.bits == (200 ^ 25).bit_count()
+
+
+def test_a_slot_that_differs_is_named_by_its_number() -> None:
+    comparison = compared(changed(COMPARED.slot_position(3) + 3, 99), small_file())
+
+    (difference,) = comparison.differences
+    assert (difference.part, difference.number, difference.field, difference.found) == (
+        Part.SLOT,
+        3,
+        "newest_entry",
+        99,
+    )
+
+
+def test_all_header_fields_that_differ_are_named_first() -> None:
+    data = changed(15, 1)
+    data[39] = 77
+    data[COMPARED.entry_position(2)] = 1
+    comparison = compared(data, small_file())
+
+    assert [difference.field for difference in comparison.differences] == ["end_timestamp", "index_count", "key_hash"]
+    assert str(comparison.differences[1]) == "header index_count: 77, expected 10, at position 36"
+
+
+def test_what_is_zero_in_the_real_file_is_counted() -> None:
+    data = bytearray(small_file())
+    data[COMPARED.entry_position(5) :] = bytes(len(data) - COMPARED.entry_position(5))
+    comparison = compared(data, small_file())
+
+    assert (comparison.counts[Part.ENTRY], comparison.zeroed) == (5, 5)
+
+
+def test_a_file_cut_short_is_compared_as_if_zeros_followed() -> None:
+    comparison = compared(small_file()[: COMPARED.entry_position(8)], small_file())
+
+    assert comparison.first[Part.ENTRY].number == 8
+    assert comparison.zeroed == 2
+
+
+@given(st.integers(0, COMPARED.entry_position(10) - 1), st.integers(0, 255), st.integers(1, 9))
+def test_any_changed_byte_is_found_once(position: int, value: int, size: int) -> None:
+    expected = small_file()
+    comparison = compared(changed(position, value), expected, size)
+    is_entry_0 = COMPARED.entry_position(0) <= position < COMPARED.entry_position(1)
+    if value == expected[position] or is_entry_0:
+        assert comparison.is_equal
+        return
+    (difference,) = comparison.differences
+
+    assert difference.position <= position < difference.position + 8
+    assert sum(comparison.counts.values()) == 1

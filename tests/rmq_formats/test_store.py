@@ -1,5 +1,6 @@
-"""A store's files: what their names say, and what is in its checkpoint."""
+"""The files of a store: what their names say, what is in the checkpoint, and that golden stores are what they were."""
 
+import hashlib
 from collections.abc import Sequence
 
 import pytest
@@ -20,7 +21,7 @@ from rmq_formats.store import (
     first_offset,
     offset_of_name,
 )
-from tests.golden import GOLDEN, StoreOf, release_of
+from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf, release_of
 from tests.rmq_formats.stores import names
 
 ZERO = "0" * 20
@@ -170,3 +171,12 @@ def test_the_checkpoint_of_a_broker_has_the_fields_of_its_release(golden: StoreO
         assert checkpoint[3:] == (0, 0, 0)
     if version < Version.parse("5.5.0"):
         assert checkpoint.dispatched_offset == 0
+
+
+def test_every_archive_has_the_hash_it_came_with() -> None:
+    lines = (FOLDER / "SHA256SUMS").read_text().splitlines()
+    files = (*ARCHIVES.values(), *FOLDER.glob("*.json"))
+
+    assert {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)} == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }

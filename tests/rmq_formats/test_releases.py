@@ -1,10 +1,11 @@
-"""Which release wrote a store: marks, and what they leave possible."""
+"""What releases do differently, how a store tells which one wrote it, and the rule of a broker's next start."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rmq_formats.broker_start import FileLength, FirstRecord, SegmentStart, refused_file, start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
@@ -18,14 +19,86 @@ from rmq_formats.detection import (
     slot_count_mark,
     tag_entry_mark,
 )
+from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.layout import IndexHeader
-from rmq_formats.release import HashSlotCount, Release
+from rmq_formats.properties import PropertyParser
+from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, Version, release_at, rules_of
 from rmq_formats.store import Checkpoint, classify, decode_checkpoint
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.rmq_formats.builders import BROKER_V6, a_record
 from tests.rmq_formats.stores import names, stored_records
 from tests.rmq_formats.test_record import with_property_crc
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5.3.3", (5, 3, 3, 0)),
+        (" V5_3_3 ", (5, 3, 3, 0)),
+        ("4.0.0-incubating", (4, 0, 0, 0)),
+        ("5.0.0-ALPHA", (5, 0, 0, -2)),
+        ("5.0.0-preview", (5, 0, 0, -3)),
+    ],
+)
+def test_versions_are_read_in_every_spelling_that_rocketmq_uses(text: str, expected: tuple[int, ...]) -> None:
+    assert Version.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5", "5.3", "five", "5.3.3.1", "5.3.99999999"])
+def test_anything_else_is_no_version(text: str) -> None:
+    with pytest.raises(UnsupportedFormat, match=r"5\.3\.3"):
+        Version.parse(text)
+
+
+def test_versions_sort_by_age() -> None:
+    """5.0.0 was announced three times before it was released."""
+    ages = ["4.9.8", "5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA", "5.0.0", "5.0.1", "5.1.0"]
+
+    assert sorted(set(ages), key=Version.parse) == ages
+    assert [str(Version.parse(age)) for age in ages] == ages
+
+
+def test_every_switch_has_an_oldest_value_and_changes_in_order_of_age() -> None:
+    for steps in SWITCHES.values():
+        oldest, *later = steps
+        versions = [Version.parse(since) for since in later]
+
+        assert oldest == ""
+        assert versions == sorted(versions)
+        assert all(before != after for before, after in zip(steps.values(), list(steps.values())[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("4.0.0", PropertyParser.SPLIT),
+        ("4.9.0", PropertyParser.SPLIT),
+        ("4.9.1", PropertyParser.SCAN),
+        ("4.9.8", PropertyParser.SCAN),
+        ("5.0.0-PREVIEW", PropertyParser.SPLIT),
+        ("5.0.0-ALPHA", PropertyParser.SCAN),
+        ("5.5.1", PropertyParser.SCAN),
+    ],
+)
+def test_the_parser_changed_twice(version: str, expected: PropertyParser) -> None:
+    """The first preview of 5.0.0 was older than 4.9.1 in this."""
+    assert Release.of(version).property_parser is expected
+
+
+def test_an_unpublished_number_behaves_like_the_newest_release_before_it() -> None:
+    """Somebody's own build of 5.3.9 is no reason to refuse."""
+    assert Release.of("5.3.9").indexes_tags is False
+    assert Release.of("6.0.0").indexes_tags is True
+
+
+def test_rules_must_ascend() -> None:
+    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 50) is OLDEST
+    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 200) is NEWEST
+    with pytest.raises(CorruptData, match="ascend"):
+        rules_of((100, OLDEST), (100, NEWEST))
+    with pytest.raises(CorruptData, match="ascend"):
+        rules_of()
 
 
 def span(era: Era) -> tuple[int, str, str]:
@@ -226,3 +299,64 @@ def test_an_ordinary_store_tells_its_release_line(golden: StoreOf, name: str, lo
     (era,) = detect_eras(marks_of(golden(name)))
 
     assert span(era)[1:] == (lowest, highest)
+
+
+# Ten segments of a hundred bytes, the first records stored ten seconds after each other.
+LOG = [SegmentStart(base, FirstRecord(base, 100_000 + base * 100)) for base in range(0, 1000, 100)]
+MIDDLE = Checkpoint(160_000, 155_000, 0)  # the log's time, and that of the queues, which are behind
+
+
+@pytest.mark.parametrize(
+    ("release", "has_abort", "checkpoint", "reach", "expected"),
+    [
+        ("4.9.8", False, MIDDLE, 950, 700),  # the last three, whatever the queues say
+        ("5.3.1", False, MIDDLE, 950, 700),
+        ("5.3.2", False, MIDDLE, 950, 900),  # the last one that queues reach
+        ("5.3.2", False, MIDDLE, 300, 300),
+        ("5.3.3", False, MIDDLE, -1, 0),  # no queues
+        ("4.9.8", True, MIDDLE, 950, 500),  # the earlier time of both, less three seconds
+        ("5.3.3", True, MIDDLE._replace(logic_timestamp=152_999), 950, 400),
+        ("5.3.3", True, Checkpoint(0, 0, 0), 950, 0),
+        ("5.4.0", True, MIDDLE, 950, 500),
+        ("5.5.0", True, MIDDLE._replace(logic_timestamp=150_001), 950, 500),  # the queues' time, as it is
+        ("5.5.0", True, MIDDLE._replace(dispatched_offset=250), 950, 200),  # or the offset
+    ],
+)
+def test_where_a_start_begins_to_read(
+    release: str, has_abort: bool, checkpoint: Checkpoint, reach: int, expected: int
+) -> None:
+    assert expected == start_segment(LOG, Release.of(release), checkpoint, reach, has_abort=has_abort)
+
+
+def test_a_segment_whose_first_record_is_not_right_is_passed_over_after_a_kill() -> None:
+    """From 5.4.0 on after a clean stop, too; ten segments are tried, and then the tenth is taken."""
+    log = [*LOG[:5], SegmentStart(500, None), *LOG[6:]]
+    long = [SegmentStart(base, None) for base in range(0, 2000, 100)]
+
+    assert 400 == start_segment(log, Release.of("5.3.3"), MIDDLE, -1, has_abort=True)
+    assert 400 == start_segment(log, Release.of("5.4.0"), MIDDLE, 550, has_abort=False)
+    assert 500 == start_segment(log, Release.of("5.3.3"), MIDDLE, 550, has_abort=False)
+    assert 1000 == start_segment(long, Release.of("5.4.0"), MIDDLE, 550, has_abort=False)
+    assert start_segment([], Release.of("5.4.0"), MIDDLE, 550, has_abort=False) is None
+
+
+@pytest.mark.parametrize(
+    ("release", "longer", "empty_last", "empty_middle"),
+    [
+        ("4.4.0", False, False, False),  # leaves out what does not fit
+        ("4.9.1", True, True, True),
+        ("4.9.2", False, False, False),
+        ("4.9.8", True, True, True),
+        ("5.1.2", True, True, True),
+        ("5.1.3", True, False, True),
+    ],
+)
+def test_which_files_are_refused(release: str, longer: bool, empty_last: bool, empty_middle: bool) -> None:
+    files = (
+        FileLength("longer", 112, 100, is_last=False),
+        FileLength("empty", 0, 100, is_last=True),
+        FileLength("empty", 0, 100, is_last=False),
+    )
+    refused = [refused_file([one], Release.of(release)) is not None for one in files]
+
+    assert [longer, empty_last, empty_middle] == refused

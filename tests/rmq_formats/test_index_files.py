@@ -1,0 +1,496 @@
+"""How a broker puts keys into index files and finds them, and how many slots and entries a file tells that it has."""
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.errors import CorruptData
+from rmq_formats.flags import TransactionType
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.file import IndexFile, time_diff_s
+from rmq_formats.indexfile.geometry import (
+    StatedGeometry,
+    detect_geometry,
+    find_geometries,
+    fits_geometry,
+    stated_geometry,
+)
+from rmq_formats.indexfile.keys import index_keys, key_text, tag_text
+from rmq_formats.indexfile.layout import (
+    DEFAULT_GEOMETRY,
+    ENTRY,
+    HEADER,
+    Geometry,
+    IndexEntry,
+    IndexHeader,
+    decode_entry,
+    decode_header,
+)
+from rmq_formats.indexfile.lookup import IndexReader, Selection, select
+from rmq_formats.layout import Buffer, Content
+from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
+from tests.golden import GOLDEN, StoreOf
+from tests.rmq_formats.builders import a_record, reading
+from tests.rmq_formats.reference import IndexWriter, index_file_of
+
+TINY = Geometry(hash_slots=100, index_num=20)
+
+
+def a_message(offset: int = 0, time: int = 1000, sys_flag: int = 0, **properties: str) -> MessageRecord:
+    record = a_record(topic="T", properties=properties, sys_flag=sys_flag)
+    return record._replace(physical_offset=offset, store_timestamp=time)
+
+
+def entries_of(file: IndexFile) -> list[IndexEntry]:
+    data = file.encode()
+    header = decode_header(data)
+    return [decode_entry(data, file.geometry.entry_position(i)) for i in range(1, header.index_count)]
+
+
+def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_about_the_format() -> None:
+    file = IndexFile.created(Geometry(hash_slots=32, index_num=20))
+    for slot in (16, 29, 29, 8, 16, 16):
+        file.put(slot, 0, 1000, HashSlotCount.EMPTY_SLOT)
+
+    assert [entry[3] for entry in entries_of(file)] == [0, 0, 2, 0, 1, 5]
+    assert file.header.hash_slot_count == 3
+
+
+def test_a_file_takes_one_entry_less_than_its_index_num() -> None:
+    file = IndexFile.created(TINY)
+
+    assert [file.put(i, i, 1000, HashSlotCount.EMPTY_SLOT) for i in range(20)] == [True] * 19 + [False]
+    assert file.header.index_count == 20
+    assert file.encode()[TINY.entry_position(0) : TINY.entry_position(1)] == bytes(ENTRY.size)
+
+
+def test_the_first_entry_of_a_later_file_counts_from_the_end_of_the_file_before() -> None:
+    """The seconds are taken before the header's begin moves to the first message."""
+    file = IndexFile.created(TINY, IndexHeader(0, 1_000_000, 0, 77, 5, 20))
+
+    assert tuple(file.header) == (1_000_000, 1_000_000, 77, 77, 0, 1)
+    file.put(1, 100, 1_005_500, HashSlotCount.EMPTY_SLOT)
+    file.put(2, 200, 1_006_500, HashSlotCount.EMPTY_SLOT)
+
+    assert [entry[2] for entry in entries_of(file)] == [5, 1]
+    assert tuple(file.header) == (1_005_500, 1_006_500, 100, 200, 2, 3)
+
+
+def test_an_end_that_is_not_positive_is_not_handed_on() -> None:
+    assert tuple(IndexFile.created(TINY, IndexHeader(5, -7, 5, 0, 5, 20)).header) == (0, 0, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "time", "expected"),
+    [
+        (0, 5000, 0),
+        (-1, 5000, 0),
+        (1000, 999, 0),
+        (10_000, 1, 0),
+        (1, 1000, 0),
+        (1, 1001, 1),
+        (1, (1 << 31) * 1000 + 1, (1 << 31) - 1),
+        (1, (1 << 63) - 1, (1 << 31) - 1),
+        ((1 << 63) - 1, -(1 << 63), 0),  # wraps to 1 ms
+        (1000, -(1 << 63), (1 << 31) - 1),  # wraps to a huge positive number
+    ],
+)
+def test_seconds_are_java_integers(begin: int, time: int, expected: int) -> None:
+    """Wrapped at 64 bits, truncated toward zero, clamped to 0 and 2^31 - 1."""
+    assert time_diff_s(begin, time) == expected
+
+
+@pytest.mark.parametrize(("counting", "expected"), [(HashSlotCount.EVERY_PUT, 3), (HashSlotCount.EMPTY_SLOT, 2)])
+def test_hash_slot_count_grows_by_the_rule_of_the_release(counting: HashSlotCount, expected: int) -> None:
+    """Up to 4.7.0 with every put, later with every slot that was empty."""
+    file = IndexFile.created(TINY)
+    for key_hash in (5, 105, 6):
+        file.put(key_hash, 0, 1000, counting)
+
+    assert file.header.hash_slot_count == expected
+
+
+def test_a_slot_that_points_beyond_the_count_is_taken_for_empty_but_not_one_that_points_at_it() -> None:
+    """The broker is off by one, which only a damaged file shows."""
+    data = bytearray(IndexFile.created(TINY).encode())
+    HEADER.struct.pack_into(data, 0, 1000, 1000, 0, 0, 0, 4)
+    for slot, newest in ((1, 5), (2, 4), (3, -1)):
+        data[TINY.slot_position(slot) : TINY.slot_position(slot) + 4] = newest.to_bytes(4, "big", signed=True)
+    file = IndexFile.loaded(TINY, bytes(data))
+    file.put(2, 9, 1000, HashSlotCount.EMPTY_SLOT)
+    file.put(1, 9, 1000, HashSlotCount.EMPTY_SLOT)
+    file.put(3, 9, 1000, HashSlotCount.EMPTY_SLOT)
+
+    # entry 4 in slot 2; then slot 1, whose 5 has just become the count; then slot 3
+    assert [entry[3] for entry in entries_of(file)][3:] == [4, 5, 0]
+
+
+def test_the_end_is_the_last_written_time_not_the_largest() -> None:
+    """A clock that goes back takes the header with it; entries count 0 seconds."""
+    writer = IndexWriter(TINY, rules_of((0, NEWEST)))
+    writer.dispatch_all([a_message(0, 9000, UNIQ_KEY="a"), a_message(100, 5000, UNIQ_KEY="b")])
+    (file,) = writer.files
+
+    assert (file.header.begin_timestamp, file.header.end_timestamp) == (9000, 5000)
+    assert [entry[2] for entry in entries_of(file)] == [0, 0]
+
+
+def test_only_a_rollback_is_not_indexed() -> None:
+    indexed = [bool(index_keys(a_message(sys_flag=kind, UNIQ_KEY="u"), NEWEST)) for kind in TransactionType]
+
+    assert dict(zip(TransactionType, indexed, strict=True)) == {
+        TransactionType.NONE: True,
+        TransactionType.PREPARED: True,
+        TransactionType.COMMIT: True,
+        TransactionType.ROLLBACK: False,
+    }
+
+
+def test_keys_are_the_unique_key_then_every_word_then_the_tags() -> None:
+    """Duplicates stay, empty words go; tags from 5.4.0 on, under a text of their own."""
+    record = a_message(KEYS=" dup  dup x ", TAGS="a||b", UNIQ_KEY="U")
+
+    assert index_keys(record, Release.of("5.3.3")) == ["T#U", "T#dup", "T#dup", "T#x"]
+    assert index_keys(record, Release.of("5.4.0")) == ["T#U", "T#dup", "T#dup", "T#x", "T#T#a||b"]
+    assert index_keys(a_message(), NEWEST) == []
+
+
+def test_a_short_file_is_loaded_as_if_zeros_followed() -> None:
+    """The broker maps it at its own size; a count of 0 becomes 1."""
+    file = IndexFile.loaded(TINY, bytes(HEADER.size))
+
+    assert file.header.index_count == 1
+    assert len(file.encode()) == TINY.file_size
+
+
+def test_a_file_never_put_to_shows_the_count_of_the_release_after_a_clean_stop() -> None:
+    """Only a flush writes it: 1 from 5.0.0 on, which flushes at shutdown; 0 before."""
+    file = IndexFile.created(TINY)
+
+    assert decode_header(file.encode()).index_count == 0
+    assert [decode_header(file.encode(release.empty_index_count)).index_count for release in (OLDEST, NEWEST)] == [0, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500), st.booleans()), max_size=60))
+def test_every_entry_points_at_the_newest_older_entry_of_its_slot(puts: list[tuple[int, int, bool]]) -> None:
+    file = IndexFile.created(Geometry(7, 100))
+    for key_hash, offset, _ in puts:
+        file.put(key_hash * 5, offset, 1000, HashSlotCount.EMPTY_SLOT)
+    slots = [key_hash * 5 % 7 for key_hash, _, _ in puts]
+    expected = [next((j + 1 for j in range(i - 1, -1, -1) if slots[j] == slots[i]), 0) for i in range(len(slots))]
+
+    assert [entry[3] for entry in entries_of(file)] == expected
+    assert file.header.hash_slot_count == len(set(slots))
+
+
+GEOMETRY = Geometry(hash_slots=8, index_num=20)
+FOR_EVER = (0, (1 << 63) - 1)
+
+
+def a_file(*puts: tuple[str, int, int], geometry: Geometry = GEOMETRY) -> bytearray:
+    return index_file_of(((index_key_hash(text), offset, time) for text, offset, time in puts), geometry)
+
+
+def a_reader(data: bytes | bytearray, geometry: Geometry = GEOMETRY) -> IndexReader:
+    return IndexReader(reading(data), geometry, "index/1")
+
+
+def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, prev_entry: int | None = None) -> None:
+    at = GEOMETRY.entry_position(number)
+    if time_diff_s is not None:
+        data[at + 12 : at + 16] = time_diff_s.to_bytes(4, "big", signed=True)
+    if prev_entry is not None:
+        data[at + 16 : at + 20] = prev_entry.to_bytes(4, "big", signed=True)
+
+
+def test_a_key_is_found_newest_first() -> None:
+    reader = a_reader(
+        a_file(("T#a", 100, 1000), ("T#b", 200, 2000), ("T#a", 300, 3000), (tag_text("T", "red"), 400, 0))
+    )
+
+    assert reader.select(key_text("T", "a"), *FOR_EVER).physical_offsets == [300, 100]
+    assert reader.select(key_text("T", "none"), *FOR_EVER) == Selection([])
+    assert reader.select("T#T#red", *FOR_EVER) == Selection([400])  # tags have a text of their own, from 5.4.0 on
+
+
+def test_another_key_of_the_same_slot_is_not_a_hit_but_one_of_the_same_hash_is() -> None:
+    """The whole hash is compared, never the text: "Aa" and "BB" have one hash."""
+    reader = a_reader(a_file(("T#Aa", 100, 1000), ("T#BB", 200, 1000), ("T#Ai", 300, 1000)))
+
+    assert {index_key_hash(text) % GEOMETRY.hash_slots for text in ("T#Aa", "T#Ai")} == {7}
+    assert reader.select("T#Aa", *FOR_EVER).physical_offsets == [200, 100]
+
+
+def test_a_limit_cuts_the_oldest_hits() -> None:
+    reader = a_reader(a_file(*(("T#a", offset, 1000) for offset in (1, 2, 3, 4))))
+
+    assert reader.select("T#a", *FOR_EVER, 2).physical_offsets == [4, 3]
+    assert reader.select("T#a", *FOR_EVER, 0).physical_offsets == []
+
+
+def test_times_are_compared_without_their_milliseconds() -> None:
+    """An entry knows seconds since the file's begin: a message counts as up to 999 ms older than it is."""
+    reader = a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 12_999)))
+
+    assert reader.select("T#a", 0, 12_000).physical_offsets == [2, 1]
+    assert reader.select("T#a", 12_000, 20_000).physical_offsets == [2]
+    assert reader.select("T#a", 12_001, 20_000).physical_offsets == []
+
+
+def test_the_walk_ends_at_the_first_entry_before_the_begin() -> None:
+    """Entries are in the order of time as far as the broker knows; a clock that went back hides what lies after."""
+    reader = a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 30_000), ("T#a", 3, 11_000), ("T#a", 4, 31_000)))
+
+    assert reader.select("T#a", 20_000, 40_000).physical_offsets == [4]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (0, 999, False),
+        (0, 1000, True),
+        (0, 5000, True),  # begins before and ends with it
+        (0, 9000, True),
+        (1000, 1000, True),
+        (3000, 4000, True),
+        (5000, 9000, True),
+        (5001, 9000, False),
+    ],
+)
+def test_a_file_is_asked_when_its_times_touch_the_wanted_ones(begin: int, end: int, *, expected: bool) -> None:
+    """IndexFile#isTimeMatched, both edges included."""
+    reader = a_reader(a_file(("T#a", 1, 1000), ("T#a", 2, 5000)))
+
+    assert reader.header.matches_time(begin, end) is expected
+
+
+def test_files_are_asked_from_new_to_old_until_one_begins_before_the_wanted_time() -> None:
+    old = a_reader(a_file(("T#a", 1, 1_000)))
+    middle = a_reader(a_file(("T#a", 2, 10_000), ("T#a", 3, 19_000)))
+    new = a_reader(a_file(("T#a", 4, 20_000), ("T#a", 5, 21_000)))
+
+    assert select([new, middle, old], "T#a", *FOR_EVER).physical_offsets == [5, 4, 3, 2, 1]
+    assert select([new, middle, old], "T#a", 1_000, 99_000).physical_offsets == [5, 4, 3, 2, 1]
+    assert select([new, middle, old], "T#a", 10_001, 99_000).physical_offsets == [5, 4, 3]
+    assert select([new, middle, old], "T#a", *FOR_EVER, 3).physical_offsets == [5, 4, 3]
+    assert select([new, middle, old], "T#a", *FOR_EVER, 2).physical_offsets == [5, 4]
+
+
+def test_a_file_that_begins_after_the_wanted_time_is_passed_over() -> None:
+    old = a_reader(a_file(("T#a", 1, 1_000), ("T#a", 2, 5_000)))
+    new = a_reader(a_file(("T#a", 3, 20_000), ("T#a", 4, 21_000)))
+
+    assert select([new, old], "T#a", 2_000, 6_000).physical_offsets == [2]
+
+
+def test_a_file_without_entries_or_with_a_slot_that_points_nowhere_holds_nothing() -> None:
+    """A slot beyond the count, or any slot of a file whose count is 1, is not followed."""
+    assert a_reader(a_file()).select("T#a", *FOR_EVER) == Selection([])
+    assert a_reader(b"").select("T#a", *FOR_EVER) == Selection([])
+
+    data = a_file(("T#a", 1, 1000))
+    slot_at = GEOMETRY.slot_position(index_key_hash("T#a") % GEOMETRY.hash_slots)
+    for pointer in (-1, 0, 3, (1 << 31) - 1):
+        data[slot_at : slot_at + 4] = pointer.to_bytes(4, "big", signed=True)
+        assert a_reader(data).select("T#a", *FOR_EVER) == Selection([])
+
+
+def test_a_slot_that_points_at_entry_0_holds_nothing_even_where_bytes_look_like_an_entry() -> None:
+    """Entry 0 is never used: a slot of zeros is an empty one, whatever the place of that entry holds."""
+    data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000))
+    slot = index_key_hash("T#a") % GEOMETRY.hash_slots
+    slot_at, first = GEOMETRY.slot_position(slot), GEOMETRY.entry_position(1)
+    data[GEOMETRY.entry_position(0) : first] = data[first : GEOMETRY.entry_position(2)]
+    data[slot_at : slot_at + 4] = bytes(4)
+
+    assert list(a_reader(data).chain(slot)) == []
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_chain_in_a_file_without_entries_is_not_followed(count: int) -> None:
+    """A slot and an entry of a put that the header does not count yet: the broker sees an empty file."""
+    data = a_file(("T#a", 1, 1000))
+    data[HEADER.offset("index_count") : HEADER.size] = count.to_bytes(4, "big")
+    slot = index_key_hash("T#a") % GEOMETRY.hash_slots
+
+    assert a_reader(data).newest_entry(slot) == 1
+    assert list(a_reader(data).chain(slot)) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [*((3, {"prev_entry": previous}) for previous in (-1, 5, (1 << 31) - 1, 3)), (2, {"time_diff_s": -1})],
+)
+def test_a_chain_ends_where_an_entry_points_nowhere_or_at_itself_or_has_a_negative_time(
+    number: int, change: dict[str, int]
+) -> None:
+    data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000), ("T#a", 3, 1000))
+    set_entry(data, number, **change)
+
+    assert a_reader(data).select("T#a", *FOR_EVER) == Selection([3])
+
+
+@pytest.mark.parametrize("back_to", [1, 2, 3, 7, 18])
+def test_an_endless_chain_ends_with_what_was_found_and_a_word_about_it(back_to: int) -> None:
+    """A broker would follow the circle for ever."""
+    for bottom in range(2, 20):
+        data = a_file(*(("T#a", number, 1000) for number in range(1, 20)))
+        set_entry(data, bottom, prev_entry=max(bottom, min(bottom + back_to, 19)))
+        reader = a_reader(data)
+        selection = reader.select("T#a", *FOR_EVER)
+
+        assert list(dict.fromkeys(selection.physical_offsets)) == list(range(19, bottom - 1, -1))
+        if bottom < 19:
+            assert "comes back" in selection.damage[0].reason
+            assert selection.damage[0].file == "index/1"
+            with pytest.raises(CorruptData, match="comes back"):
+                list(reader.chain(index_key_hash("T#a") % GEOMETRY.hash_slots))
+        assert len(selection.physical_offsets) <= 3 * GEOMETRY.index_num
+
+
+def test_a_header_with_an_absurd_begin_is_read_as_java_reads_it() -> None:
+    """The sum of begin and difference wraps at 64 bits."""
+    data = a_file(("T#a", 1, 1000), ("T#a", 2, 9000))
+    HEADER.struct.pack_into(data, 0, (1 << 63) - 1, 9000, 1, 2, 1, 3)
+
+    assert a_reader(data).select("T#a", -(1 << 63), 0).physical_offsets == [2]
+
+
+@pytest.mark.parametrize(
+    ("unique_key", "expected"),
+    [("7F00000140144E0E2F2A63834C620022", 0x297F), ("7F00000140144E0E2F2A638357C0003B", 0xC5BE)],
+)
+def test_a_unique_key_is_found_where_the_broker_told_the_producer(
+    golden: StoreOf, unique_key: str, expected: int
+) -> None:
+    """Both ids are in what the producer got back: the offset id ends in the physical offset."""
+    files = sorted((golden("b498-base") / "index").iterdir(), reverse=True)
+    readers = [a_reader(path.read_bytes(), Geometry(100, 20)) for path in files]
+
+    assert select(readers, key_text("T1", unique_key), *FOR_EVER) == Selection([expected])
+
+
+GEOMETRY = Geometry(hash_slots=8, index_num=20)
+TINY = Geometry(hash_slots=100, index_num=20)
+
+
+def numbered_file(entries: int, geometry: Geometry = GEOMETRY) -> bytearray:
+    return index_file_of((((number + 1) * 7919 % 1009, number, 1000) for number in range(entries)), geometry)
+
+
+def index_bytes(data: Buffer, size: int | None = None) -> Content:
+    return Content(len(data) if size is None else size, reading(data))
+
+
+def reader_of(data: Buffer, geometry: Geometry) -> IndexReader:
+    return IndexReader(index_bytes(data).read, geometry)
+
+
+def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
+    assert detect_geometry(TINY.file_size, IndexHeader(index_count=20)) == TINY
+    assert detect_geometry(TINY.file_size + 1, IndexHeader(index_count=20)) is None
+    for count in (1, -5, 10_000):
+        assert detect_geometry(TINY.file_size, IndexHeader(index_count=count)) is None
+
+
+@pytest.mark.parametrize("entries", [1, 7, 19])
+@pytest.mark.parametrize("wrong", [Geometry(13, 19), Geometry(3, 21), Geometry(68, 8), Geometry(9, 20)])
+def test_entries_hang_in_their_own_slots_under_one_geometry_alone(entries: int, wrong: Geometry) -> None:
+    assert fits_geometry(reader_of(numbered_file(entries), GEOMETRY))
+    assert not fits_geometry(reader_of(numbered_file(entries), wrong))
+
+
+def test_a_file_without_entries_contradicts_nothing() -> None:
+    assert fits_geometry(reader_of(numbered_file(0), TINY))
+    assert stated_geometry([index_bytes(numbered_file(0))]) is None
+    assert find_geometries(index_bytes(numbered_file(0))) == []
+
+
+@pytest.mark.parametrize("lost", ["first", "newest", "every third"])
+def test_a_damaged_file_has_its_geometry_too(lost: str) -> None:
+    geometry = Geometry(1000, 200)
+    data = numbered_file(199, geometry)
+    numbers = {"first": range(1, 20), "newest": range(180, 200), "every third": range(1, 200, 3)}[lost]
+    for number in numbers:
+        at = geometry.entry_position(number)
+        data[at : at + 20] = b"\xff" * 20 if lost == "every third" else bytes(20)
+
+    assert stated_geometry([index_bytes(data)]) == StatedGeometry(geometry, 1)
+
+
+def test_most_full_files_decide_and_the_entries_confirm() -> None:
+    """A count that was damaged supposes what no entry confirms; a file that is not full supposes nothing true."""
+    full, other, damaged = numbered_file(19), numbered_file(19, TINY), numbered_file(19)
+    damaged[36:40] = (21).to_bytes(4)
+    files = [index_bytes(damaged), index_bytes(damaged), index_bytes(other), index_bytes(full), index_bytes(full)]
+
+    assert stated_geometry(files) == StatedGeometry(GEOMETRY, 2)
+    assert stated_geometry([index_bytes(numbered_file(7))]) is None
+
+
+def test_files_of_the_default_size_are_those_of_the_default() -> None:
+    size = DEFAULT_GEOMETRY.file_size
+
+    assert stated_geometry([index_bytes(b"", size)] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
+    assert stated_geometry([index_bytes(b"\xff" * 40, size)]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
+
+
+def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> None:
+    """Twice the slots and a million entries less: the length is the same to the byte."""
+    geometry = Geometry(10_000_000, 19_000_000)
+    assert geometry.file_size == DEFAULT_GEOMETRY.file_size
+
+    def read(position: int, length: int) -> bytes:
+        """Return a part of a full file in which entry n has the hash n."""
+        if position == 0:
+            return HEADER.pack(1, 1, 1, 1, 10_000_000, 19_000_000)[:length]
+        if position < geometry.entries_position:
+            slot = (position - HEADER.size) // 4
+            return (slot + 10_000_000 if slot < 9_000_000 else slot).to_bytes(4)
+        number = (position - geometry.entries_position) // ENTRY.size
+        return ENTRY.pack(number, 1, 0, max(number - 10_000_000, 0))
+
+    assert stated_geometry([Content(geometry.file_size, read)]) == StatedGeometry(geometry, 1)
+
+
+@pytest.mark.parametrize(("slots", "entries"), [(8, None), (None, 20)])
+def test_one_number_that_is_given_tells_the_other(slots: int | None, entries: int | None) -> None:
+    assert stated_geometry([index_bytes(numbered_file(7))], slots, entries) == StatedGeometry(GEOMETRY, 1)
+    assert stated_geometry([index_bytes(numbered_file(7))], 9, None) is None
+    assert stated_geometry([index_bytes(numbered_file(7))], None, 1 << 20) is None
+
+
+def test_a_file_that_cannot_be_read_says_nothing() -> None:
+    def read(position: int, length: int) -> bytes:
+        raise OSError(errno.EIO, f"{length} bytes at {position}")
+
+    def read_header(position: int, length: int) -> Buffer:
+        return numbered_file(19)[position : position + length] if position == 0 else read(position, length)
+
+    size = GEOMETRY.file_size
+    assert stated_geometry([Content(size, read), Content(size, read_header)]) is None
+    assert stated_geometry([Content(size, read), index_bytes(numbered_file(19))]) == StatedGeometry(GEOMETRY, 1)
+
+
+@given(st.integers(1, 18), st.integers(5, 60), st.integers(20, 40))
+def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, index_num: int) -> None:
+    geometry = Geometry(slots, index_num)
+    data = numbered_file(entries, geometry)
+
+    assert geometry in find_geometries(index_bytes(data))
+    assert find_geometries(index_bytes(data + b"\0")) == []
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_files_of_every_broker_tell_their_geometry(golden: StoreOf, name: str) -> None:
+    files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
+    told = stated_geometry(files)
+
+    assert told is None or told.geometry == TINY
+    for file in files:
+        found = find_geometries(file)
+        assert TINY in found or IndexReader(file.read, TINY).header.entry_count == 0

@@ -1,0 +1,352 @@
+"""Segments that a broker still writes, that a new leader has taken back, and bridges over what was lost."""
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rmq_formats.broker_start import StopKind, read_on
+from rmq_formats.commitlog.bridge import LostMessage, bridge, closed
+from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
+from rmq_formats.commitlog.record import encode_record, new_record
+from rmq_formats.commitlog.scan import scan
+from rmq_formats.commitlog.segment import (
+    LEFTOVER,
+    LOWEST_TERM,
+    Framing,
+    Piece,
+    PieceKind,
+    SegmentBytes,
+    walk,
+    walk_segment,
+)
+from rmq_formats.release import Release
+from tests.rmq_formats.builders import a_blank, a_record, framed, log_of, placed
+from tests.rmq_formats.strategies import FRAMINGS, mutations
+from tests.rmq_formats.test_scan import BASE, WINDOWS, flat, scanned
+
+PAGE = 64
+
+
+class GrowingFile:
+    """Bytes of which more are written before each page of each read; what is not written yet is zero."""
+
+    def __init__(self, raw: bytes, written: int, steps: Iterable[int]) -> None:
+        self._raw = raw
+        self._written = written
+        self._steps = iter(steps)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Read as a kernel does: a page may be copied before the broker fills it, and the next one after that."""
+        end = min(position + length, len(self._raw))
+        parts = []
+        while position < end:
+            stop = min((position // PAGE + 1) * PAGE, end)
+            self._written += next(self._steps, 0)
+            seen = max(min(stop, self._written) - position, 0)
+            parts.append(self._raw[position : position + seen].ljust(stop - position, b"\0"))
+            position = stop
+        return b"".join(parts)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill a buffer the same way."""
+        data = self.read(position, buffer.nbytes)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+_BASE = 1 << 30
+_STEPS = st.lists(st.sampled_from([0, 0, 1, 7, 64, 150, 400, 3000]), max_size=120)
+_Reads = Callable[[GrowingFile, int, Framing], list[Piece]]
+
+
+def walked(file: GrowingFile, size: int, framing: Framing) -> list[Piece]:
+    return list(walk_segment(SegmentBytes(file.read, size, _BASE, framing)))
+
+
+def scanned_growing(file: GrowingFile, size: int, framing: Framing) -> list[Piece]:
+    found = scan(file.read, 0, size, size, _BASE, framing, final=False, window=300, read_into=file.read_into)
+    return [item if isinstance(item, Piece) else Piece(PieceKind.RECORD, 0, item.positions.size) for item in found]
+
+
+@pytest.mark.parametrize("reads", [walked, scanned_growing])
+@given(
+    bodies=st.lists(st.binary(max_size=300), min_size=1, max_size=12),
+    framing=FRAMINGS,
+    sealed=st.booleans(),
+    written=st.integers(0, 4000),
+    steps=_STEPS,
+)
+@example(bodies=[b"a", b"b"], framing=Framing.PLAIN, sealed=False, written=0, steps=[0, 0, 0, 3000])
+@example(bodies=[b"a"], framing=Framing.PLAIN, sealed=True, written=0, steps=[0, 0, 0, 3000])
+def test_what_a_broker_writes_meanwhile_is_not_damage(  # noqa: PLR0913, PLR0917 - a segment, and a broker's steps
+    reads: _Reads, bodies: list[bytes], framing: Framing, sealed: bool, written: int, steps: list[int]
+) -> None:
+    """Whatever the moment at which each page is read: the log has records, and an end that is open or sealed."""
+    raw = log_of([a_record(body, properties=b"KEYS\x01k\x02") for body in bodies], _BASE, framing)
+    raw += a_blank(200, framing) if sealed else bytes(200)
+
+    found = reads(GrowingFile(raw, written, steps), len(raw), framing)
+
+    assert {piece.kind for piece in found[:-1]} <= {PieceKind.RECORD}
+    assert found[-1].kind is not PieceKind.DAMAGE
+
+
+@pytest.mark.parametrize("reads", [walked, scanned_growing])
+def test_bytes_that_no_broker_fills_are_still_damage(reads: _Reads) -> None:
+    """Zeros in place of a record that others follow: a second look at them finds none."""
+    some = [a_record(bytes([65 + number]) * 90) for number in range(5)]
+    raw = bytearray(log_of(some, _BASE))
+    raw[some[0].total_size : 2 * some[0].total_size] = bytes(some[0].total_size)
+
+    kinds = [piece.kind for piece in reads(GrowingFile(bytes(raw), len(raw), []), len(raw), Framing.PLAIN)]
+
+    assert kinds.count(PieceKind.DAMAGE) == 1
+
+
+def _times(*times: int) -> bytes:
+    return log_of([a_record(b"x" * 60, store_timestamp=time) for time in times], _BASE)
+
+
+def _with_second_record_zeroed(raw: bytes, size: int) -> bytes:
+    return raw[:size] + bytes(size) + raw[2 * size :] + bytes(100)
+
+
+_SIZE = a_record(b"x" * 60).total_size
+
+
+@pytest.mark.parametrize("is_proven", [False, True])
+def test_a_clock_that_stepped_back_does_not_make_a_leftover_of_what_queues_prove(is_proven: bool) -> None:
+    """After damage in an open segment an older record is left over from a cut, unless queues lead over the damage."""
+    raw = _with_second_record_zeroed(_times(9000, 9001, 4000, 4001), _SIZE)
+    asked: list[tuple[int, int]] = []
+
+    def leads_to(gap: int, record: object) -> bool:
+        asked.append((gap, getattr(record, "physical_offset", -1)))
+        return is_proven
+
+    expected = [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD, PieceKind.RECORD, PieceKind.UNWRITTEN]
+    log = SegmentBytes.of(raw, _BASE)
+    by_walk = list(walk_segment(log, leads_to=leads_to))
+    by_scan = flat(scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, leads_to=leads_to))
+
+    assert [piece.kind for piece in by_walk] == (expected if is_proven else [PieceKind.RECORD, PieceKind.WAITING])
+    assert by_scan == by_walk
+    assert set(asked) == {(_BASE + _SIZE, _BASE + 2 * _SIZE)}
+
+
+def _reasons(pieces: Iterable[Piece]) -> set[str]:
+    return {piece.reason for piece in pieces if piece.kind is PieceKind.WAITING}
+
+
+def test_records_that_are_left_over_are_named_so() -> None:
+    """They differ from a record that is being written, behind which there is none yet."""
+    left_over = _with_second_record_zeroed(_times(9000, 9001, 4000), _SIZE)
+    half_written = _times(9000, 9001)[: 2 * _SIZE - 40] + bytes(200)
+
+    assert "left over" in "".join(_reasons(walk(left_over, _BASE)))
+    assert "left over" not in "".join(_reasons(walk(half_written, _BASE)))
+
+
+_RECORD, _WAITING, _BLANK = PieceKind.RECORD, PieceKind.WAITING, PieceKind.BLANK
+
+
+def entries(terms: Sequence[int], body: bytes = b"hello") -> bytes:
+    log = b""
+    for number, record in enumerate(placed([a_record(body)] * len(terms), BASE, Framing.DLEDGER)):
+        entry = bytearray(framed(record, Framing.DLEDGER, number))
+        at = DLEDGER_ENTRY.offset("term")
+        entry[at : at + 8] = terms[number].to_bytes(8, signed=True)
+        log += entry
+    return log
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(500), a_blank(500, Framing.DLEDGER)], ids=["none", "zeros", "stale end"])
+def test_an_entry_of_a_lower_term_than_the_one_before_it_waits(rest: bytes) -> None:
+    raw = entries([1, 2, 2, 1, 1]) + rest
+    pieces = list(walk(raw, BASE, Framing.DLEDGER))
+    size = len(entries([1]))
+
+    assert [piece.kind for piece in pieces] == [_RECORD] * 3 + [_WAITING]
+    assert pieces[-1][1:] == (BASE + 3 * size, len(raw) - 3 * size, LEFTOVER)
+    assert scanned(raw, Framing.DLEDGER) == pieces
+
+
+@pytest.mark.parametrize("terms", [[-1, -1, -1], [-1, 0, 3], [-7, -1]])
+@pytest.mark.parametrize("start", [0, 1])
+def test_terms_begin_below_zero_where_nobody_had_to_be_elected(terms: list[int], start: int) -> None:
+    """A group of one leads with term -1 up to 4.7.1."""
+    raw = entries(terms) + bytes(500)
+    size = len(entries([0]))
+    pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start * size))
+
+    assert [piece.kind for piece in pieces] == [_RECORD] * (len(terms) - start) + [PieceKind.UNWRITTEN]
+    assert scanned(raw, Framing.DLEDGER, start=start * size) == pieces
+
+
+def test_a_record_that_is_not_whole_yet_waits_although_a_leftover_follows_it() -> None:
+    """It is being written over entries of its own size."""
+    raw = bytearray(entries([1, 2, 2, 1]))
+    size = len(raw) // 4
+    raw[3 * size - 5 : 3 * size] = bytes(5)
+    pieces = list(walk(bytes(raw), BASE, Framing.DLEDGER))
+
+    assert [piece.kind for piece in pieces] == [_RECORD, _RECORD, _WAITING]
+    assert scanned(bytes(raw), Framing.DLEDGER) == pieces
+
+
+def test_a_later_run_that_begins_at_a_leftover_does_not_take_it_either() -> None:
+    """It looks after itself for the term of the entry that ends there, however long that is."""
+    raw = entries([1, 2, 1], body=bytes(range(256)) * 5000)
+    start = len(raw) // 3 * 2
+    pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start))
+
+    assert [piece.kind for piece in pieces] == [_WAITING]
+    assert scanned(raw, Framing.DLEDGER, start=start) == pieces
+
+
+def test_in_a_segment_that_is_followed_terms_say_nothing() -> None:
+    """Later segments go when an earlier one is written again: a term that falls there is damage to a header."""
+    raw = entries([1, 2, 1]) + a_blank(100, Framing.DLEDGER)
+    pieces = list(walk(raw, BASE, Framing.DLEDGER, final=True))
+
+    assert [piece.kind for piece in pieces] == [_RECORD] * 3 + [_BLANK]
+    assert scanned(raw, Framing.DLEDGER, final=True) == pieces
+
+
+def test_damage_says_nothing_of_terms_wherever_a_range_begins() -> None:
+    """A term that is wrong itself must not hide what a range that begins after the damage would find."""
+    raw = bytearray(entries([1, 900, 1, 1, 1]))
+    size = len(raw) // 5
+    raw[2 * size : 3 * size] = bytes([255]) * size
+    whole = list(walk(bytes(raw), BASE, Framing.DLEDGER))
+    kinds = [_RECORD, _RECORD, PieceKind.DAMAGE, _RECORD, _RECORD]
+
+    assert [piece.kind for piece in whole] == kinds
+    assert scanned(bytes(raw), Framing.DLEDGER) == whole
+    assert scanned(bytes(raw), Framing.DLEDGER, window=64) == whole
+    assert scanned(bytes(raw), Framing.DLEDGER, start=3 * size) == whole[3:]
+
+
+def test_an_entry_whose_record_is_damaged_still_says_its_term() -> None:
+    """Its header adds up: a lower term after it is a leftover."""
+    raw = bytearray(entries([2, 2, 2, 1]))
+    size = len(raw) // 4
+    raw[2 * size + DLEDGER_ENTRY.size + 4] = 0  # the record's magic
+    pieces = list(walk(bytes(raw), BASE, Framing.DLEDGER))
+
+    assert [piece.kind for piece in pieces] == [_RECORD, _RECORD, PieceKind.DAMAGE, _WAITING]
+    assert scanned(bytes(raw), Framing.DLEDGER) == pieces
+
+
+def test_the_first_entry_of_a_segment_says_its_term() -> None:
+    first = entries([3])
+
+    assert SegmentBytes.of(first, BASE, Framing.DLEDGER).term_before(len(first)) == 3
+
+
+def test_a_bad_sector_says_no_term() -> None:
+    segment = SegmentBytes(_failing(OSError(errno.EIO, "bad sector")), 4096, BASE, Framing.DLEDGER)
+
+    assert segment.term_before(200) == LOWEST_TERM
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("deleted"), PermissionError("denied"), OSError("a network")])
+def test_a_file_that_cannot_be_reached_is_no_damage(error: OSError) -> None:
+    """Whoever reads must know: a deleted file, a denial and a network that fails say nothing of the bytes."""
+    segment = SegmentBytes(_failing(error), 4096, BASE, Framing.DLEDGER)
+
+    with pytest.raises(type(error)):
+        segment.term_before(200)
+
+
+def _failing(error: OSError) -> Callable[[int, int], bytes]:
+    def read(_position: int, _length: int) -> bytes:
+        raise error
+
+    return read
+
+
+def test_a_plain_log_has_no_terms() -> None:
+    assert SegmentBytes.of(entries([3]), BASE).term_before(len(entries([3]))) == LOWEST_TERM
+
+
+_TERMS = st.one_of(st.integers(-1, 3), st.sampled_from([-(1 << 63), LOWEST_TERM, (1 << 63) - 1]))
+
+
+@given(terms=st.lists(_TERMS, max_size=6), data=st.data(), window=WINDOWS, final=st.booleans())
+def test_the_compiled_walk_knows_the_same_leftovers(
+    terms: list[int], data: st.DataObject, window: int, final: bool
+) -> None:
+    size = len(entries([0]))
+    raw = entries(terms) + data.draw(st.sampled_from([b"", bytes(100), a_blank(100, Framing.DLEDGER)]))
+    raw = data.draw(mutations(raw)) if data.draw(st.booleans()) else raw
+    start = min(data.draw(st.integers(0, len(terms))) * size, len(raw))
+
+    assert scanned(raw, Framing.DLEDGER, start=start, window=window, final=final) == list(
+        walk(raw, BASE, Framing.DLEDGER, start=start, final=final)
+    )
+
+
+BRIDGED = 1 << 20  # where the log with a hole begins
+
+
+def bridged_record(place: int) -> bytes:
+    return encode_record(new_record(topic=b"T", magic_code=MAGIC_V1, body=b"body", physical_offset=BRIDGED + place))
+
+
+FIRST = bridged_record(0)
+START = BRIDGED + len(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("size", "lost", "tiles"),
+    [
+        (500, [], 1),
+        (92, [], 1),
+        (500, [LostMessage(START, 500, "T1", 3, 7)], 1),
+        (500, [LostMessage(START, 200, "T1", 3, 7), LostMessage(START + 200, 300, "%LMQ%x", 0, 0)], 2),
+        (500, [LostMessage(START + 200, 150, "T1", 3, 7)], 3),
+        (500, [LostMessage(START, 500, "t" * 128, 3, 7)], 1),  # longer than a record of the first version takes
+        (500, [LostMessage(START + 50, 150, "T1", 3, 7)], 1),  # 50 bytes before it are too few for a record
+        (500, [LostMessage(START, 300, "T1", 3, 7), LostMessage(START + 200, 300, "T1", 3, 8)], 1),  # they overlap
+    ],
+)
+def test_a_broker_passes_over_a_bridge_that_is_a_hole_to_us(size: int, lost: Sequence[LostMessage], tiles: int) -> None:
+    over = bridge(START, START + size, lost, 9)
+    assert over is not None
+    segment = FIRST + over + bridged_record(len(FIRST) + size)
+
+    stop = read_on(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"), len(segment))
+    pieces = list(walk(segment, BRIDGED))
+    scanned = scan(lambda at, length: segment[at : at + length], 0, len(segment), len(segment), BRIDGED, final=True)
+
+    assert (StopKind.AT_LIMIT, len(segment)) == stop
+    assert [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD] == [piece.kind for piece in pieces]
+    assert (START, size) == (pieces[1].offset, pieces[1].size)
+    assert [pieces[1]] == [item for item in scanned if isinstance(item, Piece)]
+    assert tiles == sum(over.count(magic.to_bytes(4, "big", signed=True)) for magic in (MAGIC_V1, MAGIC_V2))
+
+
+@pytest.mark.parametrize("size", [8, 60, 99, 100, 4096])
+def test_a_hole_up_to_the_end_of_a_segment_ends_in_a_blank(size: int) -> None:
+    segment = FIRST + closed(START, START + size, [], 9)
+
+    stop = read_on(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"))
+
+    assert len(FIRST) + size == len(segment)
+    assert StopKind.END_OF_FILE is stop.kind
+
+
+@pytest.mark.parametrize("field", ["flag", "body", "properties"])
+def test_a_message_that_is_only_nearly_a_bridge_is_a_message(field: str) -> None:
+    flag = int.from_bytes(b"LOST") - (field == "flag")
+    body = b"\0\1" if field == "body" else b"\0\0"
+    properties = b"A\1B" if field == "properties" else b""
+    made = new_record(
+        topic=b"T", magic_code=MAGIC_V1, flag=flag, body=body, properties=properties, physical_offset=BRIDGED
+    )
+
+    assert [PieceKind.RECORD] == [piece.kind for piece in walk(encode_record(made), BRIDGED)]

@@ -1,0 +1,402 @@
+"""Texts of a store as Java reads them: strings and their hashes, properties, message ids, configuration files."""
+
+import importlib
+import random
+import re
+import sys
+import tracemalloc
+import zlib
+from contextlib import suppress
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats import compiled
+from rmq_formats.broker_conf import BrokerConf, java_properties, parse_broker_conf
+from rmq_formats.config_json import decode_config
+from rmq_formats.crc import crc32
+from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.hashing import index_key_hash, java_hash, java_text
+from rmq_formats.kernels.integers import as_bytes
+from rmq_formats.message_id import (
+    UNIQUE_ID,
+    UniqueId,
+    decode_offset_id,
+    decode_unique_id,
+    encode_offset_id,
+    nearly_time,
+)
+from rmq_formats.properties import (
+    CRC_SIZE,
+    PropertyParser,
+    parse_properties,
+    property_crc_text,
+    property_items,
+    split_keys,
+)
+from tests.golden import StoreOf, golden_stores
+from tests.rmq_formats.builders import encode_properties
+from tests.rmq_formats.stores import stored_records
+
+R = "\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"", ""),
+        (b"plain", "plain"),
+        ("주문-注文-😀".encode(), "주문-注文-😀"),
+        # An encoded surrogate is one character to Java 17, three to Python's `errors="replace"`.
+        (b"a\xed\xa0\x80b", f"a{R}b"),
+        (b"\xed\xbf\xbf", R),
+        (b"\xed\xa0", R),
+        (b"\xed\xa0a", f"{R}a"),
+        (b"\xed\x9f\xbf", "\ud7ff"),  # the last character before the surrogates is whole
+        # The rest is replaced as Python does it.
+        (b"\xc0\x80", R * 2),
+        (b"\xf0\x9f\x98", R),
+        (b"\xf4\x90\x80\x80", R * 4),
+        (b"\xe0\x80\x80", R * 3),
+        (b"\x80\xff", R * 2),
+    ],
+)
+def test_malformed_utf8_becomes_as_many_replacements_as_in_java(raw: bytes, expected: str) -> None:
+    """The number of replacement characters changes a key's hash."""
+    assert java_text(raw) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "of_index"),
+    [
+        ("", 0, 0),
+        ("a", 97, 97),
+        ("TagA", 2598919, 2598919),
+        ("hello", 99162322, 99162322),
+        ("zzzzzz", -685785664, 685785664),
+        ("polygenelubricants", -(1 << 31), 0),  # whose absolute value overflows
+        ("😀", 0xD83D * 31 + 0xDE00, 0xD83D * 31 + 0xDE00),  # two UTF-16 units
+        ("중", 0xC911, 0xC911),
+    ],
+)
+def test_a_hash_is_a_polynomial_over_utf16_units_and_never_negative_in_an_index(
+    text: str, expected: int, of_index: int
+) -> None:
+    """`String.hashCode`, wrapped to 32 bits, and its absolute value."""
+    assert (java_hash(text), index_key_hash(text)) == (expected, of_index)
+
+
+@pytest.mark.parametrize("lengths", [range(600), (4 << 10, (64 << 10) - 1, (64 << 10) + 17)], ids=["short", "long"])
+def test_every_length_has_the_same_crc_as_in_zlib(lengths: range | tuple[int, ...]) -> None:
+    data = random.Random(7).randbytes(max(lengths) + 3)
+    buffer = as_bytes(data)
+    for length in lengths:
+        assert int(crc32(buffer, 3, 3 + length)) == zlib.crc32(data[3 : 3 + length]), length
+
+
+def test_without_numbas_internals_tables_give_the_same_crc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiled, "_CACHE", tmp_path)  # kept code would be that with the multiplication
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "rmq_formats.carryless", None)
+        without.delitem(sys.modules, "rmq_formats.crc")
+        tables_alone = importlib.import_module("rmq_formats.crc")
+    data = random.Random(7).randbytes(1000)
+
+    assert not tables_alone.HAS_MULTIPLICATION
+    assert int(tables_alone.crc32(as_bytes(data), 3, 999)) == zlib.crc32(data[3:999])
+
+
+SPLIT, SCAN = PropertyParser.SPLIT, PropertyParser.SCAN
+
+
+@pytest.mark.parametrize("parser", PropertyParser)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"KEYS\x01k1 k2\x02TAGS\x01A\x02",  # to 4.9.0, and from 5.2.0
+        b"KEYS\x01k1 k2\x02TAGS\x01A",  # 4.9.1 to 5.1.4
+        b"\x02KEYS\x01k1 k2\x02\x02TAGS\x01A",
+    ],
+)
+def test_a_separator_at_the_end_makes_no_difference(raw: bytes, parser: PropertyParser) -> None:
+    assert parse_properties(raw, parser) == {"KEYS": "k1 k2", "TAGS": "A"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "split", "scan"),
+    [
+        (b"a\x01b\x01c\x02", {}, {"a": "b\x01c"}),  # a value that holds the separator
+        (b"a\x01b\x01\x02", {"a": "b"}, {"a": "b\x01"}),  # Java's split drops empty parts at the end
+        (b"a\x01\x02", {}, {}),  # an empty value
+        (b"\x01b\x02", {"": "b"}, {}),  # an empty name
+        (b"a\x02b\x01c\x02", {"b": "c"}, {"b": "c"}),  # no separator: the search may run into the next item
+        (b"\x01\x02", {}, {}),
+        (b"ab", {}, {}),
+        (b"", {}, {}),
+    ],
+)
+def test_the_parsers_disagree_on_odd_items(raw: bytes, split: dict[str, str], scan: dict[str, str]) -> None:
+    assert parse_properties(raw, SPLIT) == split
+    assert parse_properties(raw, SCAN) == scan
+
+
+@pytest.mark.parametrize("parser", PropertyParser)
+def test_of_a_name_that_stands_twice_the_last_value_wins(parser: PropertyParser) -> None:
+    """Batches of 5.0.0 to 5.3.3 have two UNIQ_KEYs; the name keeps its first place."""
+    raw = b"UNIQ_KEY\x01own\x02WAIT\x01true\x02UNIQ_KEY\x01envelope\x02"
+
+    assert list(parse_properties(raw, parser).items()) == [("UNIQ_KEY", "envelope"), ("WAIT", "true")]
+    assert ("UNIQ_KEY", "own") in list(property_items(raw.decode(), parser))
+
+
+TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
+
+
+@pytest.mark.parametrize("parser", PropertyParser)
+@given(properties=st.dictionaries(TEXTS, TEXTS), trailing=st.booleans())
+def test_what_is_written_is_read_again(parser: PropertyParser, properties: dict[str, str], trailing: bool) -> None:
+    assert parse_properties(encode_properties(properties, trailing_separator=trailing), parser) == properties
+
+
+def test_keys_keep_their_order_and_duplicates_and_lose_empty_parts() -> None:
+    assert split_keys(" k1  dup dup\tx ") == ["k1", "dup", "dup\tx"]
+
+
+def test_the_record_crc_is_written_backwards() -> None:
+    """Ten decimal digits: CRC-32 of "123456789" is 0xCBF43926, without its top bit 1274296614."""
+    text = property_crc_text(b"123456789")
+
+    assert text == b"__CRC32#\x014166924721\x02"
+    assert len(text) == CRC_SIZE == 20
+
+
+SHANGHAI = ZoneInfo("Asia/Shanghai")
+
+
+def ms(*when: int, zone: ZoneInfo | None = None) -> int:
+    return int(datetime(*when, tzinfo=zone or UTC).timestamp()) * 1000  # type: ignore[misc, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "offset"),
+    [
+        ("7F000001000051AF00000000000001E4", "127.0.0.1:20911", 0x1E4),
+        ("20010DB8000000000000000000000001" + "00002A9F" + "0000000000000010", "[2001:db8::1]:10911", 16),
+    ],
+)
+def test_an_offset_id_is_host_and_offset(text: str, host: str, offset: int) -> None:
+    found = decode_offset_id(text)
+
+    assert (str(found.host), found.physical_offset) == (host, offset)
+    assert encode_offset_id(*found) == text
+    assert decode_offset_id(text.lower()) == found
+
+
+def test_a_unique_id_names_client_process_time_and_number() -> None:
+    """The id of the first message of a real store, sent on 2026-11-20 at 07:42:36.667 UTC."""
+    unique_id = decode_unique_id("0A010203075F4E0E2F2A63805C7B0000")
+
+    assert unique_id.address == bytes([10, 1, 2, 3])
+    assert unique_id.process_id == 0x075F
+    assert unique_id.loader_hash == 0x4E0E2F2A
+    assert unique_id.time_diff == 0x63805C7B
+    assert unique_id.counter == 0
+
+
+@given(st.binary(min_size=16, max_size=16) | st.binary(min_size=28, max_size=28))
+def test_every_16_or_28_bytes_are_an_id_of_both_kinds(raw: bytes) -> None:
+    text = raw.hex().upper()
+    unique_id = decode_unique_id(text)
+
+    assert UNIQUE_ID[len(unique_id.address)].pack(*unique_id) == raw
+    assert encode_offset_id(*decode_offset_id(text)) == text
+    assert min(unique_id.process_id, unique_id.time_diff, unique_id.counter) >= 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "order-4711", "7F" * 15, "7F" * 17, "7F" * 20, "7F" * 15 + " 7", "7G" * 16, "7F" * 56]
+)
+def test_other_texts_are_no_ids(text: str) -> None:
+    with pytest.raises(CorruptData, match="32 or 56"):
+        decode_offset_id(text)
+    with pytest.raises(CorruptData, match="32 or 56"):
+        decode_unique_id(text)
+
+
+TEN_DAYS = 10 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("time_diff", "now", "zone", "expected"),
+    [
+        (3_600_000, ms(2026, 11, 20, 12), UTC, ms(2026, 11, 1, 1)),
+        (3_600_000, ms(2026, 11, 20, 12), SHANGHAI, ms(2026, 11, 1, 1, zone=SHANGHAI)),
+        (TEN_DAYS, ms(2027, 1, 10), UTC, ms(2026, 12, 11)),  # it would lie ahead: of last month, here December
+        (TEN_DAYS, ms(2027, 1, 11), UTC, ms(2026, 12, 11)),  # now itself counts as ahead
+        (TEN_DAYS, ms(2027, 1, 11) + 1, UTC, ms(2027, 1, 11)),
+        (2_678_399_000, ms(2027, 1, 2), UTC, ms(2026, 12, 31, 23, 59, 59)),  # 31 days are beyond a signed integer
+    ],
+)
+def test_a_client_takes_an_id_for_one_of_this_month_in_the_zone_of_who_asks(
+    time_diff: int, now: int, zone: tzinfo, expected: int
+) -> None:
+    text = UNIQUE_ID[4].pack(*UniqueId(bytes(4), 1, 2, time_diff, 3)).hex()
+
+    assert nearly_time(decode_unique_id(text), now, zone) == expected
+
+
+IDS = re.compile(r"msgId=(?P<unique>[0-9A-F,]+) offsetMsgId=(?P<offset>[0-9A-F,]+|null)")
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("name", golden_stores("base", "types", "retry", "timer", "dledger", "multipath", "rockscq"))
+def test_ids_that_producers_were_told_belong_to_the_records_of_the_store(golden: StoreOf, name: str) -> None:
+    """Every id in the producer's own results leads to a record; offset ids are made from store host and offset."""
+    store = golden(name)
+    told = [match for line in (store / "EXPECT/sent.txt").read_text().splitlines() if (match := IDS.search(line))]
+    records = [stored.record for stored in stored_records(store)]
+    known = {encode_offset_id(record.store_host, record.physical_offset) for record in records}
+    texts = [record.properties_raw for record in records]
+
+    assert told
+    for match in told:
+        assert set(match["offset"].split(",")) - {"null"} <= known
+        assert all(any(unique.encode() in text for text in texts) for unique in match["unique"].split(","))
+
+
+@pytest.mark.parametrize("name", golden_stores("base"))
+def test_the_time_in_an_id_is_that_of_its_birth(golden: StoreOf, name: str) -> None:
+    """Real clients made the ids; the store's zone is UTC."""
+    delays = []
+    for record, _ in stored_records(golden(name)):
+        unique = parse_properties(record.properties_raw, PropertyParser.SCAN).get("UNIQ_KEY")
+        if unique:
+            time = nearly_time(decode_unique_id(unique), record.born_timestamp + 1, UTC)
+            delays.append(record.born_timestamp - time)
+
+    assert len(delays) > 30
+    assert all(0 <= delay < 120_000 for delay in delays)
+
+
+def test_numbers_as_names_are_read_as_text() -> None:
+    assert decode_config(b'{"offsetTable":{"T@g":{0:1,\n\t12 : 5},"U@g":{-1:3}}}') == {
+        "offsetTable": {"T@g": {"0": 1, "12": 5}, "U@g": {"-1": 3}}
+    }
+
+
+def test_what_looks_like_such_a_name_inside_a_text_stays() -> None:
+    assert decode_config(rb'{"a":"{1:2,3:\"{4:5}"}') == {"a": '{1:2,3:"{4:5}'}
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[1]", b"\xff\xfe", b'"' + b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}", b"[" * 100_000]
+)
+def test_what_is_no_object_is_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptData):
+        decode_config(raw)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_an_object_or_an_error_of_ours(raw: bytes) -> None:
+    with suppress(CorruptData):
+        assert isinstance(decode_config(raw), dict)
+
+
+def test_a_long_text_takes_no_more_memory_than_some_copies_of_it() -> None:
+    raw = b'{"a":"' + b"x" * (4 << 20) + b'"}'
+    tracemalloc.start()
+    try:
+        decode_config(raw)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 8 * len(raw)
+
+
+EXAMPLE = rb"""
+# Licensed to nobody
+brokerClusterName = DefaultCluster
+brokerName=broker-a
+brokerId=0
+deleteWhen=04
+storePathRootDir=/data/rocketmq/store
+storePathCommitLog=/disk1/log, /disk2/log
+readOnlyCommitLogStorePaths=/disk0/log
+mapedFileSizeCommitLog=1073741824
+mappedFileSizeConsumeQueue = 6000000
+maxHashSlotNum=5000000
+maxIndexNum=20000000
+messageDelayLevel=1s 5s 10s
+enableConsumeQueueExt=TRUE
+storeType=defaultRocksDB
+"""
+
+
+def test_a_configuration_says_where_a_store_lies_and_what_shape_it_has() -> None:
+    assert parse_broker_conf(EXAMPLE) == BrokerConf(
+        broker_name="broker-a",
+        root="/data/rocketmq/store",
+        commitlog=("/disk1/log", "/disk2/log"),
+        read_only_commitlog=("/disk0/log",),
+        segment_size=1 << 30,
+        consume_queue_size=6_000_000,
+        hash_slots=5_000_000,
+        index_num=20_000_000,
+        delay_level="1s 5s 10s",
+        enable_consume_queue_ext=True,
+    )
+
+
+@pytest.mark.parametrize("spelling", ["maped", "mapped"])
+def test_sizes_are_known_under_both_spellings(spelling: str) -> None:
+    """4.5.2 corrected the name."""
+    raw = f"{spelling}FileSizeCommitLog=16384\n{spelling}FileSizeConsumeQueue=200".encode()
+
+    assert (parse_broker_conf(raw).segment_size, parse_broker_conf(raw).consume_queue_size) == (16384, 200)
+
+
+@pytest.mark.parametrize("raw", [b"", b"enableConsumeQueueExt=yes\nenableLmq=true"])
+def test_what_is_not_set_and_what_is_not_the_stores_leaves_every_default(raw: bytes) -> None:
+    assert parse_broker_conf(raw) == BrokerConf()
+
+
+@pytest.mark.parametrize("value", ["", "1G", "16_384x", "9" * 5000])
+def test_a_number_that_is_none_is_said_with_its_name(value: str) -> None:
+    with pytest.raises(CorruptData, match="mappedFileSizeCommitLog="):
+        parse_broker_conf(f"mappedFileSizeCommitLog={value}".encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"a=1", {"a": "1"}),
+        (b"  a  =  1  ", {"a": "1  "}),
+        (b"a:1\r\nb 2\rc", {"a": "1", "b": "2", "c": ""}),
+        (b"a=b=c", {"a": "b=c"}),
+        (b"# a=1\n! b=2\n\n \t\n", {}),
+        (b"a = one \\\n   two", {"a": "one two"}),
+        (b"a = one \\", {"a": "one "}),
+        (b"a = c:\\\\", {"a": "c:\\"}),
+        (b"a\\=b\\ c = \\u4e2d\\t\\n\\x", {"a=b c": "中\t\nx"}),
+        (b"a=\xe9", {"a": "é"}),  # Latin-1, as Java reads it
+        (b"a=1\na=2", {"a": "2"}),
+        (b"=x", {"": "x"}),
+    ],
+)
+def test_properties_text_is_read_as_java_reads_it(text: bytes, expected: dict[str, str]) -> None:
+    assert java_properties(text) == expected
+
+
+@given(st.binary(max_size=200) | st.lists(st.sampled_from(EXAMPLE.splitlines())).map(b"\\\n".join))
+def test_any_file_is_read_or_refused(raw: bytes) -> None:
+    try:
+        conf = parse_broker_conf(raw)
+    except FormatError:
+        return
+
+    assert isinstance(conf, BrokerConf)
