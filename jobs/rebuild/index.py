@@ -55,6 +55,7 @@ MANIFEST = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
 _CHECKERS = 4
 _LOST, _CONTRADICTS = "lost", "contradicts"  # roles of files that no rule explains
+_Proof = tuple[Collection[str], Sequence[int]]  # files, and keys of changed records, that repairs must not touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,33 +168,46 @@ class Result(Judged):
 def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     """Build the files and the manifest in the output directory."""
     options = workers.options
-    store, files, settings = before = look(request, options, workers.width)
+    store, files, settings = look(request, options, workers.width)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
+    log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
     with scratch_for(request.scratch or directory, options) as scratch:
-        plan = (_plan_lost if request.lost_only else _plan_all)(request, workers, before, scratch)
+        explained: Sequence[Explained] = ()
+        if request.lost_only:
+            row, builds, explained = _plan_lost(request, workers, log, files, settings, scratch)
+        else:
+            row = collect_keys(workers, log, settings.rules.value.rules, scratch)
+            builds = lost_files(store, settings, row, ())
         result = Result(
-            store.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
-            survivors=[_survivor(explained) for explained in plan.explained],
-            replaced=sorted(name for build in plan.builds for name in build.replaces),
-            gaps=plan.row.gaps, left_out=list(_left_out(plan, store)),
+            store.root, request.out, settings, request.lost_only, len(row), row.records, row.damage,
+            survivors=[
+                ComparedSurvivor(
+                    one.real.name, one.verdict, _role(one.verdict), one.detail,
+                    [*map(str, one.compared.differences)] if one.compared else [],
+                )
+                for one in explained
+            ],
+            replaced=sorted(name for build in builds for name in build.replaces),
+            gaps=row.gaps, left_out=list(_left_out(row, explained, store)),
             log_bytes=store.log_size, was_killed=not store.is_closed, options=request.options,
         )  # fmt: skip
         if result.contradictions and not request.proven_only:
             return result
         task = partial(build_file, directory=directory, scratch=scratch)
-        built = workers.map(plan.builds, task, "building index files")
+        built = workers.map(builds, task, "building index files")
     check = partial(check_built, directory=directory, options=options)
     if request.proven_only:
-        plan, built = _proven(plan, built, directory, store, request.accepted)
-        result.replaced = sorted(name for build in plan.builds for name in build.replaces)
-        result.undecided = _undecided(plan, result.replaced)
+        builds, built = _proven(builds, built, explained, directory, store, request.accepted)
+        result.replaced = sorted(name for build in builds for name in build.replaces)
+        names = [one.name for one in result.survivors if one.role in {_LOST, _CONTRADICTS}]
+        result.undecided = [f"index/{name}" for name in names if name not in result.replaced]
     with ThreadPoolExecutor(_CHECKERS) as checkers:
         list(checkers.map(check, built))
         compared = [] if request.lost_only else files
         same = list(checkers.map(partial(_same_in_store, files=compared, store=store), built))
     result.files = [
-        _written(build, file, plan.explained, own=own, same=sum(isinstance(one, RealFile) for one in same))
-        for build, file, own in zip(plan.builds, built, same, strict=True)
+        _written(build, file, explained, own=own, same=sum(isinstance(one, RealFile) for one in same))
+        for build, file, own in zip(builds, built, same, strict=True)
     ]
     manifest = json.dumps(result.describe(), indent=1).encode()
     storage_of(directory, options).create(join(directory, MANIFEST), manifest)
@@ -224,34 +238,6 @@ def look(request: RebuildIndexRequest, options: Mapping[str, str], readers: int 
     return Before(store, files, settings)
 
 
-class _Plan(NamedTuple):
-    row: KeyRow
-    builds: list[ToBuild]
-    explained: Sequence[Explained] = ()
-
-
-class _Proof(NamedTuple):
-    """Files, and keys of changed records, that a rebuild of only proven files must not touch."""
-
-    held: Collection[str]
-    doubtful: Sequence[int]
-
-
-def _plan_all(request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch) -> _Plan:
-    store, _, settings = before
-    ranges = plan_ranges(store, range_size=request.range_size)
-    row = collect_keys(workers, ListedLog(store, ranges), settings.rules.value.rules, scratch)
-    plan = _index_plan(store, settings, row)
-    planned = plan.missing()
-    names = names_between([_time_of(one.start, row) for one in planned], settings.zone.value)
-    return _Plan(row, [_to_build(plan, name, one) for name, one in zip(names, planned, strict=True)])
-
-
-def _index_plan(store: Store, settings: Settings, row: KeyRow) -> IndexPlan:
-    rules = settings.rules.value.rules
-    return IndexPlan(store.storage, row, settings.geometry.value, rules, settings.empty_index_count)
-
-
 def _time_of(start: int, row: KeyRow) -> int:
     """Return the store time of the message that made a file."""
     keys = row.keys(start, start + 1) or row.keys(start - 1, start)
@@ -263,19 +249,24 @@ def _to_build(plan: IndexPlan, name: str, planned: Planned, replaces: tuple[str,
     return ToBuild(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
 
 
-def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch) -> _Plan:
-    store, files, settings = before
-    geometry = settings.geometry.value
-    ranges = plan_ranges(store, range_size=request.range_size)
+def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
+    request: RebuildIndexRequest,
+    workers: Workers,
+    log: ListedLog,
+    files: Sequence[RealFile],
+    settings: Settings,
+    scratch: Scratch,
+) -> tuple[KeyRow, list[ToBuild], Sequence[Explained]]:
+    """Return the keys of the log, the files to build in place of lost ones, and what is known of each file."""
+    store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     check = LogCheck()
-    log, rules = ListedLog(store, ranges), settings.rules.value.rules
     explanation = explain(workers, log, files, geometry, rules, scratch, lambda: check.doubtful, check)
     row, found = explanation.row, explanation.files
     held: set[str] = set()
-    proof = None
+    proof: _Proof | None = None
     if request.proven_only:
         held = {one.real.name for one in found if _may_be_right(one, found, row, store, geometry)} - request.accepted
-        proof = _Proof(held, [row.find(start) for start, _ in check.doubtful])
+        proof = held, [row.find(start) for start, _ in check.doubtful]
     kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.real.name in held)]
     damaged = [
         one.real.name
@@ -284,7 +275,7 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
     ]
     completes = proof is None and not request.broker_runs and bool(kept) and kept[-1].real.name == found[-1].real.name
     builds = lost_files(store, settings, row, kept, damaged, complete_last=completes, proof=proof)
-    return _Plan(row, builds, found)
+    return row, builds, found
 
 
 def _is_lost(explained: Explained, held: Collection[str], accepted: Collection[str]) -> bool:
@@ -318,23 +309,32 @@ def _may_be_right(
     return not is_foreign or has_keys_of(explained.real, row, geometry, store) or _fits_between(explained, files)
 
 
-def _proven(
-    plan: "_Plan", built: Sequence[BuiltFile], directory: str, store: Store, accepted: Collection[str]
-) -> tuple["_Plan", list[BuiltFile]]:
+def _proven(  # noqa: PLR0913, PLR0917 - what there is
+    builds: Sequence[ToBuild],
+    built: Sequence[BuiltFile],
+    explained: Sequence[Explained],
+    directory: str,
+    store: Store,
+    accepted: Collection[str],
+) -> tuple[list[ToBuild], list[BuiltFile]]:
     """Return the new files that are proven or *accepted*, and delete the others: one fault explains a wrong file."""
-    wrong = {one.real.name: one for one in plan.explained}
-    moved = {_digest(one.real, store) for one in plan.explained if one.verdict is Verdict.MISNAMED}
-    builds, files = [], []
-    for build, file in zip(plan.builds, built, strict=True):
+    wrong = {one.real.name: one for one in explained}
+    moved = set()
+    for one in explained:
+        if one.verdict is Verdict.MISNAMED:
+            with store.open(one.real) as real:
+                moved.add(hash_file(real.read))
+    proven, files = list[ToBuild](), list[BuiltFile]()
+    for build, file in zip(builds, built, strict=True):
         old = wrong.get(build.name)
         path = Path(local_path(join(directory, file.name)))
         is_decided = old is None or old.verdict is Verdict.FOREIGN or file.sha256 in moved or build.name in accepted
         if is_decided or (old is not None and _one_fault(old.real, path, store)):
-            builds.append(build)
+            proven.append(build)
             files.append(file)
         else:
             path.unlink()
-    return plan._replace(builds=builds), files
+    return proven, files
 
 
 def _one_fault(real: RealFile, made: Path, store: Store) -> FileFault | None:
@@ -342,20 +342,6 @@ def _one_fault(real: RealFile, made: Path, store: Store) -> FileFault | None:
         return file_fault(
             Content(real.size, file.read), Content(made.stat().st_size, right.read), header_size=HEADER.size
         )
-
-
-def _digest(real: RealFile, store: Store) -> str:
-    with store.open(real) as file:
-        return hash_file(file.read)
-
-
-def _undecided(plan: "_Plan", replaced: Sequence[str]) -> list[str]:
-    """Return the files that no rule explains, and that stay."""
-    return [
-        f"index/{one.real.name}"
-        for one in plan.explained
-        if _role(one.verdict) in {_LOST, _CONTRADICTS} and one.real.name not in replaced
-    ]
 
 
 def lost_files(  # noqa: PLR0913 - what there is
@@ -373,7 +359,8 @@ def lost_files(  # noqa: PLR0913 - what there is
 
     With *proof*, none that a restart may have cut elsewhere, or that a broker makes again at its next start.
     """
-    plan = _index_plan(store, settings, row)
+    rules = settings.rules.value.rules
+    plan = IndexPlan(store.storage, row, settings.geometry.value, rules, settings.empty_index_count)
     builds: list[ToBuild] = []
     completes = complete_last and kept[-1].end < plan.completed_end(kept[-1])
     if completes:
@@ -384,20 +371,19 @@ def lost_files(  # noqa: PLR0913 - what there is
         builds.append(ToBuild(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
     planned = plan.missing(kept, completes=completes)
     if proof is not None:
-        planned = [one for one in planned if _is_proven(one, store, proof)]
-        planned = [one for one in planned if _has_sure_place(one, kept, damaged, proof.held)]
-    lost = [row.find(start) for start, _ in row.lost]
+        held, doubtful = proof
+        # A full one lacks no key, though messages are lost; one that is not full lacks theirs, or a start had cut it.
+        complete = {Kind.FULL, Kind.OPEN} if store.is_closed else {Kind.FULL}
+        planned = [
+            one for one in planned
+            if not one.doubt and one.kind in complete and not any(one.start <= key <= one.end for key in doubtful)
+            and _has_sure_place(one, kept, damaged, held)
+        ]  # fmt: skip
+    lost = [row.find(start) for start, _ in row.lost] if kept or damaged else []
     planned = [one._replace(doubt=LOST) if any(one.start <= key <= one.end for key in lost) else one for one in planned]
     names = [survivor.real.name for survivor in kept]
     builds += _named(planned, names, damaged, settings.zone.value, plan, names_all=proof is None)
     return sorted(builds, key=lambda build: build.name)
-
-
-def _is_proven(plan: Planned, store: Store, proof: _Proof) -> bool:
-    is_doubtful = any(plan.start <= key <= plan.end for key in proof.doubtful)
-    # A full one lacks no key, though messages are lost; one that is not full lacks theirs, or a start had cut it.
-    is_complete = plan.kind is Kind.FULL or (plan.kind is Kind.OPEN and store.is_closed)
-    return not plan.doubt and not is_doubtful and is_complete
 
 
 def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:
@@ -435,22 +421,18 @@ def _named(  # noqa: PLR0913 - what names depend on
             yield _to_build(plan, name, one, tuple(replaced) if number == 0 else ())
 
 
-def _left_out(plan: _Plan, store: Store) -> Iterator[str]:
+def _left_out(row: KeyRow, files: Sequence[Explained], store: Store) -> Iterator[str]:
     """Yield keys that no file gets back, in words."""
-    for explained in plan.explained:
+    for explained in files:
         survivor = explained.survivor
         if explained.verdict is Verdict.SKIPPED and survivor is not None:
             keys = sum(skip.keys for skip in survivor.skips)
             yield f"{keys} keys inside {explained.real.name}: only a full rebuild brings them back"
-    ahead = [explained.real.name for explained in plan.explained if explained.survivor and explained.survivor.tail]
-    if ahead and store.is_closed and not _was_cut_back(plan.row, store):
-        yield f"keys of messages after the log's end, which it has lost: {', '.join(ahead)} have entries of them"
-
-
-def _was_cut_back(row: KeyRow, store: Store) -> bool:
-    """Return whether a promotion cut the log at its end: later entries of index files were then taken back."""
+    ahead = [explained.real.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
-    return any(takeover > last for takeover in takeovers(store))
+    # A promotion that cut the log at its end took back later entries of index files.
+    if ahead and store.is_closed and not any(takeover > last for takeover in takeovers(store)):
+        yield f"keys of messages after the log's end, which it has lost: {', '.join(ahead)} have entries of them"
 
 
 def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) -> RealFile | bool:
@@ -489,12 +471,6 @@ def _written(
         file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entries,
         len(recipe.parts), proven, proof,
     )  # fmt: skip
-
-
-def _survivor(explained: Explained) -> ComparedSurvivor:
-    verdict = explained.verdict
-    differences = explained.compared.differences if explained.compared else ()
-    return ComparedSurvivor(explained.real.name, verdict, _role(verdict), explained.detail, [*map(str, differences)])
 
 
 def _role(verdict: Verdict) -> str:

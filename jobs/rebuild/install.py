@@ -17,8 +17,8 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,14 +69,6 @@ class NewFile(NamedTuple):
     sha256: str | None  # of the written bytes; None if no other process can change the file
 
 
-class NewCheckpoint(NamedTuple):
-    """A checkpoint to be written, and where the old one is kept."""
-
-    values: Checkpoint
-    backup: Path
-    state: FileState | None  # of the old one
-
-
 @dataclass(frozen=True, slots=True)
 class Installation:
     """The files to be put into one folder, known in full before the first step."""
@@ -88,7 +80,6 @@ class Installation:
     aside: Path  # gets the replaced files
     is_exchange: bool = True  # of the folder; False: each file takes its name by itself
     kept: tuple[str, ...] = ()
-    checkpoint: NewCheckpoint | None = None
     states: Mapping[str, FileState] = field(default_factory=dict)  # of the files that are there, as they were planned
     obstacles: tuple[str, ...] = ()  # reasons why this process cannot do it
 
@@ -101,8 +92,7 @@ class Installation:
     def changed(self) -> set[str]:
         """The paths of the files of the store that are new, replaced or set aside."""
         folder = self.folder.resolve()
-        paths = {str(folder / name) for name in (*self.new, *self.set_aside)}
-        return paths | ({str(self.checkpoint.backup.with_name(_CHECKPOINT))} if self.checkpoint is not None else set())
+        return {str(folder / name) for name in (*self.new, *self.set_aside)}
 
     def describe(self, *, is_done: bool = False) -> Iterator[str]:
         """Yield a line for each file; the name under which replaced files are kept is known when *is_done*."""
@@ -117,51 +107,60 @@ class Installation:
         if self.kept:
             yield f"kept: {counted(len(self.kept), 'file')}"
         yield from (f"set aside in {aside}: {name}" for name in self.set_aside)
-        if self.checkpoint is not None:
-            time = self.checkpoint.values.index_timestamp
-            yield f"checkpoint: index time {time}, the old one in {aside.replace(self.beside.name, _CHECKPOINT)}"
 
 
 def plan_index(
     store: str, out: str, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
-) -> Installation:
+) -> list[Installation]:
     """
     Check everything and return the installation of index files; `RefusedError` when it must not be done.
 
-    Without *refuses_deletion* files may stay that a broker deletes when it starts after a crash, as it would have.
+    A broker that starts after a crash deletes files that end after the checkpoint's index time: such files are refused
+    unless the checkpoint is advanced after them, or unless they may be deleted, as the broker would have done.
     """
     if not is_local(out):
         raise RefusedError("files are installed from a directory on this machine")
     root, source = Path(local_path(store)), Path(local_path(out))
     manifest = _read_manifest(source)
-    new = {}
-    for file in manifest["files"]:
-        path = source / file["name"]
-        new[path.name] = NewFile(path, path.stat().st_size, path.stat().st_size, file["sha256"])
+    new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}
     headers = {name: index_header(file.source) for name, file in new.items()}
-    with acting_as(*user_of(root)):
+    user = user_of(root)
+    with acting_as(*user):
         index = (root / INDEX_FOLDER).resolve()
         there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
         present = [name for name in there if is_index_name(name)]
-        kept = _kept(manifest, present)
+        kept = []
+        if manifest["lost_only"]:  # the files must be the same as when they were compared
+            changed = sorted({file["name"] for file in manifest["survivors"]} ^ {*present})
+            if changed:
+                raise RefusedError(f"the index directory has changed since the rebuild: {', '.join(changed)}")
+            kept = [name for name in present if name not in manifest["replaced"]]
         stray = sorted(set(new) & set(kept))
         if stray:
             raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
         headers |= {name: index_header(index / name) for name in kept}
-        deleted = _deleted_at_start(root, headers)
-        checkpoint, aside = None, _aside_of(index)
-        if deleted and advance_checkpoint:
-            newest = max(header.end_timestamp for header in headers.values())
-            backup = root / f"{_CHECKPOINT}{aside.name.removeprefix(index.name)}"
-            values = _checkpoint(root)._replace(index_timestamp=newest)
-            checkpoint = NewCheckpoint(values, backup, FileState.of(root / _CHECKPOINT))
-        elif deleted and refuses_deletion:
+        checkpoint, deleted = _checkpoint(root), []
+        if (root / "abort").exists():
+            time = checkpoint.index_timestamp
+            deleted = sorted(name for name, header in headers.items() if header.end_timestamp > time)
+        if deleted and refuses_deletion and not advance_checkpoint:
             raise RefusedError(
                 f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
                 "Give --advance-checkpoint, or start and stop the broker first"
             )
-        kept += [name for name in there if name not in present]
-        return replace(_planned(index, new, present, kept), aside=aside, checkpoint=checkpoint)
+        plans = [_planned(index, new, present, [*kept, *(name for name in there if name not in present)])]
+    if deleted and advance_checkpoint:
+        newest = max(header.end_timestamp for header in headers.values())
+        made = source / _CHECKPOINT
+        made.write_bytes(encode_checkpoint(checkpoint._replace(index_timestamp=newest)))
+        with acting_as(*user):
+            plans.append(plan_files(root, {_CHECKPOINT: made}, root / _CHECKPOINT))
+    return plans
+
+
+def _new_file(path: Path, sha256: str | None = None) -> NewFile:
+    size = path.stat().st_size
+    return NewFile(path, size, size, sha256)
 
 
 def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None = None) -> list[Installation]:
@@ -171,8 +170,7 @@ def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None
     *out* has the queues of a rebuild, if there was one, *changed* single queue files by their path below the store.
     """
     root = Path(local_path(store))
-    nothing = dict[str, Any](queues=[], lost_only=True)
-    manifest = nothing if out is None else _read_manifest(out)
+    manifest: dict[str, Any] = {"queues": [], "lost_only": True} if out is None else _read_manifest(out)
     new: dict[str, dict[str, NewFile]] = {}
     for file in (file for queue in manifest["queues"] for file in queue["files"]):
         folder, _, path = file["path"].partition("/")
@@ -182,8 +180,7 @@ def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None
         )
     for name, source in (changed or {}).items():
         folder, _, path = name.partition("/")
-        size = source.stat().st_size
-        new.setdefault(folder, {}).setdefault(path, NewFile(source, size, size, None))
+        new.setdefault(folder, {}).setdefault(path, _new_file(source))
     plans = []
     with acting_as(*user_of(root, _PLAIN)):
         for name, files in sorted(new.items()):
@@ -195,7 +192,7 @@ def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None
 
 
 def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
-    owner = owner_of(folder if folder.is_dir() else folder.parent, [folder / name for name in present])
+    owner = _owner_of(folder if folder.is_dir() else folder.parent, [folder / name for name in present])
     return Installation(
         folder,
         new,
@@ -212,8 +209,8 @@ def plan_files(folder: Path, files: Mapping[str, Path], beside: Path) -> Install
     """Return the installation of single files, whose attempts and replaced files are named after *beside*."""
     there = [folder / name for name in files if (folder / name).is_file()]
     others = there or sorted(path for path in folder.iterdir() if path.is_file())[-1:]
-    new = {name: NewFile(path, path.stat().st_size, path.stat().st_size, None) for name, path in files.items()}
-    owner = owner_of(folder, others)
+    new = {name: _new_file(path) for name, path in files.items()}
+    owner = _owner_of(folder, others)
     return Installation(
         folder,
         new,
@@ -251,17 +248,7 @@ def _read_manifest(source: Path) -> dict[str, Any]:
     return manifest
 
 
-def _kept(manifest: Mapping[str, Any], present: Sequence[str]) -> list[str]:
-    """Return the index files of the store that stay; the files must be the same as when they were compared."""
-    if not manifest["lost_only"]:
-        return []
-    changed = sorted({file["name"] for file in manifest["survivors"]} ^ {*present})
-    if changed:
-        raise RefusedError(f"the index directory has changed since the rebuild: {', '.join(changed)}")
-    return [name for name in present if name not in manifest["replaced"]]
-
-
-def owner_of(directory: Path, files: Sequence[Path]) -> Owner:
+def _owner_of(directory: Path, files: Sequence[Path]) -> Owner:
     """Return the owner and the mode of new files: those of the files that are there."""
     status = directory.stat()
     mode = status.st_mode & 0o7777
@@ -283,14 +270,6 @@ def _checkpoint(root: Path) -> Checkpoint:
         return Checkpoint(0, 0, 0)
 
 
-def _deleted_at_start(root: Path, headers: dict[str, IndexHeader]) -> tuple[str, ...]:
-    """Return the files that a broker deletes which finds `abort`: they end after the checkpoint's index time."""
-    if not (root / "abort").exists():
-        return ()
-    time = _checkpoint(root).index_timestamp
-    return tuple(sorted(name for name, header in headers.items() if header.end_timestamp > time))
-
-
 def install(plan: Installation, step: Step = lambda name: name) -> None:
     """
     Install the planned files; *step* is called before each step, and each leaves a complete set of files.
@@ -301,19 +280,22 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
     if plan.obstacles:
         raise RefusedError("; ".join(plan.obstacles))
     owner, beside = plan.owner, plan.beside
-    with acting_as(owner.user, owner.group), ExitStack() as stack:
+    with acting_as(owner.user, owner.group):
         sweep(beside)
         staging = beside.with_name(f"{beside.name}{ATTEMPT}{uuid4()}")
         step("make the directory")
         staging.mkdir(mode=0o700)
-        made = _opened(stack, staging)
-        for name, file in plan.new.items():
-            step(f"copy {name}")
-            _copy(file, _make_parents(staging, name, owner), owner)
-        if plan.is_exchange:
-            _exchange_for(plan, staging, made, step)
-        else:
-            _put_each(plan, staging, step)
+        made = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            for name, file in plan.new.items():
+                step(f"copy {name}")
+                _copy(file, _make_parents(staging, name, owner), owner)
+            if plan.is_exchange:
+                _exchange_for(plan, staging, made, step)
+            else:
+                _put_each(plan, staging, step)
+        finally:
+            os.close(made)
         flush_directory(beside.parent)
 
 
@@ -328,12 +310,12 @@ def _put_each(plan: Installation, staging: Path, step: Step) -> None:
         plan.aside.mkdir(mode=0o700, exist_ok=True)
     for name in plan.new:
         step(f"put {name}")
-        put_file(staging / name, plan.folder / name, plan.aside / name, plan.states.get(name))
+        _put_file(staging / name, plan.folder / name, plan.aside / name, plan.states.get(name))
         flush_directory(plan.folder)
     staging.rmdir()
 
 
-def put_file(made: Path, place: Path, aside: Path, expected: FileState | None) -> None:
+def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) -> None:
     """
     Give a file its name, and keep what had the name under *aside*; `RefusedError` where that is not the *expected* one.
 
@@ -379,9 +361,6 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
         flush_directory(directory)
     _give(made, plan.owner.group, plan.owner.directory_mode)
     os.fsync(made)
-    if plan.checkpoint is not None:
-        step("advance the checkpoint")
-        _replace_checkpoint(plan.checkpoint)
     step("name the directory")
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
     step("exchange")
@@ -390,43 +369,19 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
     _check_is(made, plan.folder)
     flush_directory(plan.folder.parent)
     step("tidy up")
-    changed = _changed_since_planned(plan)
-    if changed is not None:
-        _take_back(plan)
-        raise _changed(plan.folder / changed)
+    there = {str(path.relative_to(plan.aside)): state for path, state in file_states(plan.aside)}
+    changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
+    if changed:  # until the exchange: the old set goes back
+        if plan.aside.exists():
+            exchange(plan.aside, plan.folder)
+            shutil.rmtree(plan.aside)
+        else:
+            shutil.rmtree(plan.folder)
+        raise _changed(plan.folder / min(changed))
     if plan.aside.exists():
         for name in plan.kept:  # they are linked into the new set
             (plan.aside / name).unlink()
         remove_empty(plan.aside)
-
-
-def _take_back(plan: Installation) -> None:
-    """Restore the old set, which changed until the exchange."""
-    if plan.aside.exists():
-        exchange(plan.aside, plan.folder)
-        shutil.rmtree(plan.aside)
-    else:
-        shutil.rmtree(plan.folder)
-    if plan.checkpoint is not None:
-        place = plan.checkpoint.backup.with_name(_CHECKPOINT)
-        if plan.checkpoint.state is None:
-            place.unlink()
-        else:
-            plan.checkpoint.backup.replace(place)
-
-
-def _changed_since_planned(plan: Installation) -> str | None:
-    """Return a file of the old set that is not as it was when it was planned; None if all are."""
-    there = {str(path.relative_to(plan.aside)): state for path, state in file_states(plan.aside)}
-    names = there.keys() | plan.states.keys()
-    return min((name for name in names if there.get(name) != plan.states.get(name)), default=None)
-
-
-def _opened(stack: ExitStack, directory: Path) -> int:
-    """Open a directory that is not a link."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    stack.callback(os.close, descriptor)
-    return descriptor
 
 
 def _check_is(made: int, place: Path) -> None:
@@ -487,20 +442,6 @@ def _give(descriptor: int, group: int, mode: int) -> None:
     if os.fstat(descriptor).st_gid != group:
         os.fchown(descriptor, -1, group)
     os.fchmod(descriptor, mode)
-
-
-def _replace_checkpoint(checkpoint: NewCheckpoint) -> None:
-    place = checkpoint.backup.with_name(_CHECKPOINT)
-    attempt = place.with_name(f"{_CHECKPOINT}{ATTEMPT}{uuid4()}")
-    with attempt.open("xb") as file:
-        file.write(encode_checkpoint(checkpoint.values))
-        file.flush()
-        if place.exists():
-            status = place.lstat()
-            _give(file.fileno(), status.st_gid, status.st_mode & 0o7777)
-        os.fsync(file.fileno())
-    put_file(attempt, place, checkpoint.backup, checkpoint.state)
-    flush_directory(place.parent)
 
 
 def exchange(new: Path, old: Path) -> None:

@@ -7,11 +7,11 @@ otherwise stays and is named: a record of the log may have changed that no check
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,10 @@ from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.storage.local import read_file
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import has_lost_end
-from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_rows
+from jobs.store.queue_files import keeps_light_in_rocksdb, queues_of_rows
 from jobs.store.ranges import holes
 from jobs.store.store import Store, StoredFile
-from jobs.store.topics import Fate, TopicTable, newest_times
+from jobs.store.topics import Fate, newest_times
 from jobs.store.units import Units, units_of
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -37,28 +37,10 @@ from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.layout import Content
 from rmq_formats.store import name_of_offset
 
+if TYPE_CHECKING:
+    from jobs.rebuild.queue_run import RebuildQueuesRequest, Summary
+
 _FEW = 2  # units: more than one changed record explains
-
-
-@dataclass(slots=True)
-class LostQueues:
-    """The selected files; those that are not needed are deleted from the output."""
-
-    queues: list[BuiltQueue] = field(default_factory=list)  # with the files that are to be installed only
-    kept: list[str] = field(default_factory=list)
-    replaced: list[str] = field(default_factory=list)
-    undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
-    of_unknown_topics: list[str] = field(default_factory=list)  # lost files, unless the topic was deleted
-    notes: list[str] = field(default_factory=list)
-    equal: int = 0
-    has_lost_end: bool = False  # last units lead to records after the end of the log of a store that was closed
-
-    @property
-    def proof(self) -> str:
-        """The proof that the rebuilt files are right."""
-        if not self.equal:
-            return "not proven: no file of the store was rebuilt and equal"
-        return f"{self.equal} files of the store were rebuilt and are equal, byte for byte"
 
 
 def select_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and the user's decisions
@@ -67,20 +49,26 @@ def select_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and t
     joined: JoinResult,
     check: LogCheck,
     built: Sequence[BuiltQueue],
-    out: Path,
-    accepted: Container[str] = (),
-) -> LostQueues:
-    """Return which of the *built* files the store needs, and those *accepted*; delete the others."""
+    request: "RebuildQueuesRequest",
+    summary: "Summary",
+) -> list[BuiltQueue]:
+    """
+    Return which of the *built* files the store needs, and those that were accepted; delete the others.
+
+    The *summary* gets the paths of files that stay or are replaced, as they are in the output.
+    """
+    out = request.out
     topics = joined.topics
     has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     ahead = joined.ahead_of_log()
-    selected = LostQueues(has_lost_end=ahead is not None and has_lost_end(store, ahead, joined.log_end))
-    judge = _Judge(store, settings, joined, out, built, {start for start, _ in check.doubtful})
+    summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
+    judge = _Judge(store, settings, joined, out, built)
     verdicts = judge.verdicts
-    judge.judge_all(real)
-    suspects = judge.suspects()
+    judge.judge_all(real, {start for start, _ in check.doubtful})
     newest = newest_times((queue.name.topic, queue.newest_ms) for queue in built)
+    selected: list[BuiltQueue] = []
+    equal, unknown = 0, set[str]()
     for queue in built:
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
         fate = topics.fate(queue.name.topic, newest[queue.name.topic])
@@ -89,38 +77,38 @@ def select_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and t
             continue
         if fate is Fate.UNDECIDED and joined.queues:  # without any queue a broker makes all of them again
             verdicts.update({file.path: _UNKNOWN_TOPIC for file in queue.files})
-        if not judge.is_trusted(queue, suspects):
+        if not judge.is_trusted(queue):
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
         if not judge.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
-            decided = [path for path in verdicts if path_in_store(path) in accepted and verdicts[path] in _OPEN]
+            decided = [path for path in verdicts if path_in_store(path) in request.accepted and verdicts[path] in _OPEN]
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
         if needed and not judge.has_own_units(queue) and judge.lacks_extension(queue):
             needed = list(queue.files)  # units name addresses in the extension: both are of one make
-        paths = {file.path for file in needed}
-        selected.replaced += [path for path in paths if path in real]
-        of_queue = [file.path for file in queue.files if file.path not in paths]
-        selected.equal += sum(verdicts[path] == _EQUAL for path in of_queue)
-        selected.kept += [path for path in of_queue if verdicts[path] in {_EQUAL, _KEPT}]
-        selected.undecided += [path for path in of_queue if verdicts[path] == _UNDECIDED]
-        selected.of_unknown_topics += [path for path in of_queue if verdicts[path] == _UNKNOWN_TOPIC]
+        summary.replaced += {file.path for file in needed} & real.keys()
+        rest = [file.path for file in queue.files if file not in needed]
+        equal += sum(verdicts[path] == _EQUAL for path in rest)
+        summary.kept += sum(verdicts[path] in {_EQUAL, _KEPT} for path in rest)
+        summary.contradictions += [path for path in rest if verdicts[path] == _UNDECIDED]
+        lost = [path for path in rest if verdicts[path] == _UNKNOWN_TOPIC]
+        summary.of_unknown_topics += lost
+        unknown |= {queue.name.topic} if lost else set()
         _delete(out, (file for file in queue.files if file not in needed))
         if needed:
-            selected.queues.append(replace(queue, files=needed))
-    selected.replaced.sort()
-    selected.notes += _notes_of_unknown_topics(selected.of_unknown_topics, built, topics)
+            selected.append(replace(queue, files=needed))
+    summary.replaced.sort()
+    summary.proof = "not proven: no file of the store was rebuilt and equal"
+    if equal:
+        summary.proof = f"{equal} files of the store were rebuilt and are equal, byte for byte"
+    summary.notes += [
+        f"undecided: the topic {topic!r} was deleted, or its queues are lost: {topics.explain(topic)}; its queue "
+        "files are not made. Copy the broker's current config/topics.json into the store, or name each file with "
+        "`repair --accept`"
+        for topic in sorted(unknown)
+    ]
+    if summary.has_lost_end:
+        summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
     return selected
-
-
-def _notes_of_unknown_topics(paths: Sequence[str], built: Sequence[BuiltQueue], topics: TopicTable) -> Iterator[str]:
-    """Yield why files are not made that may be of deleted topics."""
-    names = sorted({queue.name.topic for queue in built for file in queue.files if file.path in set(paths)})
-    for topic in names:
-        yield (
-            f"undecided: the topic {topic!r} was deleted, or its queues are lost: {topics.explain(topic)}; its queue "
-            "files are not made. Copy the broker's current config/topics.json into the store, or name each file with "
-            "`repair --accept`"
-        )
 
 
 _UNKNOWN_TOPIC = "of an unknown topic"  # missing, unless the broker has deleted the topic
@@ -130,54 +118,67 @@ _NEEDED = frozenset({_MISSING, _WRONG})
 _OPEN = frozenset({_UNDECIDED, _UNKNOWN_TOPIC})
 
 
-class _Suspects(NamedTuple):
-    """Parts of the log that units contradict: records, and segments that no unit confirms."""
-
-    records: set[int]
-    segments: set[int]
-    has_strays: bool  # some queue lacks records, which may have another topic or queue now
-
-
-@dataclass(slots=True)
 class _Judge:
-    """Decides file by file, by these facts about the store."""
+    """Decides file by file."""
 
-    store: Store
-    settings: QueueSettings
-    joined: JoinResult
-    out: Path
-    built: Sequence[BuiltQueue]
-    doubtful: set[int]  # records that are not what a broker wrote
-    verdicts: dict[str, str] = field(default_factory=dict)  # by path in the output
-    _wrong: dict[str, list[range]] = field(init=False)  # units of files that the comparison with the log objects to
-    _made: set[str] = field(init=False)  # SHA-256 of the rebuilt files
-    _bases: NDArray[np.int64] = field(init=False)
-    _lost: list[tuple[int, int]] = field(init=False)  # from and to of what the log has lost
-    _strange: list[Units] = field(default_factory=list)  # of files that are of another queue
-    _witnessed: set[int] = field(default_factory=set)  # segments whose records units in their places lead to
+    def __init__(
+        self, store: Store, settings: QueueSettings, joined: JoinResult, out: Path, built: Sequence[BuiltQueue]
+    ) -> None:
+        self.verdicts: dict[str, str] = {}  # by path in the output
+        self._store, self._settings, self._joined, self._out, self._built = store, settings, joined, out, built
+        self._made = {file.sha256 for queue in built for file in queue.files}
+        self._bases = np.array([segment.base_offset for segment in store.segments], np.int64)
+        self._lost = [*joined.damaged, *((start, end) for _, start, end in holes(store.segments))]
+        self._strange: list[Units] = []  # of files that are of another queue
+        self._witnessed: set[int] = set()  # segments whose records units in their places lead to
+        # Parts of the log that units contradict: records, and segments that no unit confirms.
+        self._bad_records: set[int] = set()
+        self._bad_segments: set[int] = set()
+        self._has_strays = False  # some queue lacks records
+        self._wrong: dict[str, list[range]] = defaultdict(list)  # units that the comparison with the log objects to
+        for one in joined.differences:
+            is_of_none = one.kind is DifferenceKind.MISSING_FILE  # or of one whose length says it
+            is_last = one.position + one.times >= joined.ends[one.queue]
+            if is_of_none or one.kind in NOT_OF_QUEUES or (one.kind is DifferenceKind.BEHIND_LOG and is_last):
+                continue  # the log has lost what the last unit leads to
+            for path in self._files_of(one):
+                self._wrong[path].append(range(one.position, one.position + one.times))
 
-    def __post_init__(self) -> None:
-        self._wrong = _wrong_units(self.joined, self.settings)
-        self._made = {file.sha256 for queue in self.built for file in queue.files}
-        self._bases = np.array([segment.base_offset for segment in self.store.segments], np.int64)
-        self._lost = [*self.joined.damaged, *((start, end) for _, start, end in holes(self.store.segments))]
+    def _files_of(self, difference: Difference) -> Iterator[str]:
+        """Yield the files, by their paths in the output, that a difference is in."""
+        name = difference.queue
+        size, unit = self._settings.file_sizes[name.kind].value, name.kind.layout.size
+        first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
+        yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
 
-    def judge_all(self, real: Mapping[str, StoredFile]) -> None:
+    def judge_all(self, real: Mapping[str, StoredFile], doubtful: set[int]) -> None:
         """
-        Compare each file of the store with the one that was made.
+        Compare each file of the store with the one that was made, and note what units contradict in the log.
 
         A file that is foreign to the log is judged last, by all others: where units of theirs, in their places, lead to
-        the segments that it should lead to, the file is foreign, and not the segments.
+        the segments that it should lead to, the file is foreign, and not the segments. *doubtful* records are not what
+        a broker wrote.
         """
-        for queue in self.built:
+        for queue in self._built:
             self.verdicts |= {file.path: self._verdict(file, queue, real.get(file.path)) for file in queue.files}
-        for queue in self.built:
+        for queue in self._built:
             for file in (file for file in queue.files if self.verdicts[file.path] == _FOREIGN):
                 is_witnessed = self._segments_of(self._units(file, queue)) <= self._witnessed
                 self.verdicts[file.path] = _WRONG if is_witnessed else _UNDECIDED
+        wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG}
+        against = [
+            one for one in self._joined.differences
+            if one.kind not in NOT_OF_QUEUES and one.log_offset is not None and not wrong & {*self._files_of(one)}
+        ]  # fmt: skip
+        records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_of_a_record}
+        self._bad_records = records | doubtful | self._of_other_tags()
+        units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
+        segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
+        self._bad_segments = segments - self._witnessed
+        self._has_strays = any(map(self._lacks_records, self._built))
 
     def _units(self, file: BuiltFile, queue: BuiltQueue) -> Units:
-        return _units(read_file(self.out / file.path), queue.name)
+        return _units(read_file(self._out / file.path), queue.name)
 
     def _verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
         """Classify the store's own file by comparing it with the file that the log gives."""
@@ -186,9 +187,9 @@ class _Judge:
         # is left differs as a whole: the file may be another queue's, or records of the log may have changed.
         if real is None:
             return _MISSING
-        content = read_file(self.out / file.path)
+        content = read_file(self._out / file.path)
         is_as_long = real.size == len(content)
-        own = self.store.read(real, 0, min(real.size, len(content)))  # one may be longer by a terabyte of holes
+        own = self._store.read(real, 0, min(real.size, len(content)))  # one may be longer by a terabyte of holes
         made, stored = (_units(data, queue.name) for data in (content, own))
         has_units = not _is_extension(file)
         if has_units:
@@ -202,26 +203,19 @@ class _Judge:
         fault = file_fault(Content.of(own)._replace(size=real.size), Content.of(content))
         if fault is FileFault.BIT and has_units:
             return _UNDECIDED if self._is_of_a_record(file, queue, made, stored) else _WRONG
-        if is_as_long and not (has_units and self._differs_where_wrong(file, queue, made, stored)):
-            return _KEPT
+        if is_as_long:
+            # What the log objects to may be the record's fault: then both files have the same unit there, and the
+            # store's own may lack units all the same, of records that a killed broker had not dispatched.
+            first, is_other = _first_of(file, queue), made != stored
+            places = (slice(max(one.start - first, 0), one.stop - first) for one in self._wrong.get(file.path, ()))
+            if not has_units or not any(is_other[place].any() for place in places):
+                return _KEPT
         if fault is not None or (has_units and _lacks_records_that_are_back(queue, made, stored)):
             return _WRONG
         is_foreign = self._is_foreign(made, stored)
         if is_foreign and queue.name.kind is QueueKind.PLAIN:
             self._strange.append(stored)
         return _FOREIGN if is_foreign else _UNDECIDED
-
-    def _differs_where_wrong(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
-        """
-        Return whether a unit that the log objects to is another one in the made file.
-
-        What the log objects to may be the record's fault: then both files have the same unit there, and the store's own
-        may lack units all the same, of records that a killed broker had not dispatched.
-        """
-        first = _first_of(file, queue)
-        is_other = made != stored
-        places = (range(max(units.start - first, 0), units.stop - first) for units in self._wrong.get(file.path, ()))
-        return any(is_other[units.start : units.stop].any() for units in places)
 
     def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, stored: Units) -> bytes:
         """Give a made file the units of the store's own that lead into lost bytes of the log: these cannot be made."""
@@ -234,7 +228,7 @@ class _Judge:
         made[:size][is_lost] = stored[:size][is_lost]
         data = made.tobytes().ljust(len(content), b"\0")
         written = (int(np.flatnonzero(made["size"])[-1]) + 1) * made.itemsize
-        (self.out / file.path).write_bytes(data)
+        (self._out / file.path).write_bytes(data)
         digest = sha256(data[:written]).hexdigest()
         queue.files[queue.files.index(file)] = file._replace(written=written, sha256=digest)
         return data
@@ -250,40 +244,26 @@ class _Judge:
         written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
         return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
 
-    def suspects(self) -> _Suspects:
-        """Return the records that a unit contradicts which is in no file that is proven wrong."""
-        wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG}
-        against = [
-            one for one in self.joined.differences
-            if one.kind not in NOT_OF_QUEUES and one.log_offset is not None
-            and not wrong & set(_files_of(one, self.settings))
-        ]  # fmt: skip
-        records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_of_a_record}
-        records |= self.doubtful | self._of_other_tags()
-        units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
-        segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
-        return _Suspects(records, segments - self._witnessed, any(map(self._lacks_records, self.built)))
-
     def _of_other_tags(self) -> set[int]:
         """Return the records whose tags may have changed, as a unit in a file of another queue tells."""
         known = {tuple(unit[:2]): unit[2] for units in self._strange for unit in units.tolist()}
-        plain = [queue for queue in self.built if known and queue.name.kind is QueueKind.PLAIN]
+        plain = [queue for queue in self._built if known and queue.name.kind is QueueKind.PLAIN]
         found = set()
         for units in (self._units(file, queue) for queue in plain for file in _unit_files(queue)):
             there = units[np.isin(units["physical_offset"], [offset for offset, _ in known])]
             for offset, size, tags_code in there.tolist():
                 stored = known.get((offset, size), tags_code)
-                if stored != tags_code and may_be_other_tags(self.store, offset, stored):
+                if stored != tags_code and may_be_other_tags(self._store, offset, stored):
                     found.add(offset)
         return found
 
     def _lacks_records(self, queue: BuiltQueue) -> bool:
         """Return whether the log gives units a place that neither their queue offsets nor the store's own file does."""
-        own = (one for one in self.joined.differences if one.queue == queue.name)
+        own = (one for one in self._joined.differences if one.queue == queue.name)
         misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
         return queue.misplaced > misplaced
 
-    def is_trusted(self, queue: BuiltQueue, suspects: _Suspects) -> bool:
+    def is_trusted(self, queue: BuiltQueue) -> bool:
         """
         Return whether the queue that the log gives is the one that the broker had.
 
@@ -294,16 +274,16 @@ class _Judge:
         survives = any(verdicts[file.path] in {_EQUAL, _KEPT} for file in queue.files)
         if survives and not self.has_own_units(queue) and self.lacks_extension(queue):
             return False
-        if not survives and (queue.misplaced or queue.skipped or suspects.has_strays):
-            return False  # with a record that one of the others lacks
+        if not survives and (queue.misplaced or queue.skipped or self._has_strays):
+            return False  # with a record that one of the others lacks, which may have another topic or queue now
         if self._lacks_records(queue) and not any(verdicts[file.path] == _EQUAL for file in queue.files[-1:]):
             return False
         for file in _unit_files(queue):
             if verdicts[file.path] in _NEEDED:
                 units = self._units(file, queue)
-                if suspects.records.intersection(units["physical_offset"].tolist()):
+                if self._bad_records.intersection(units["physical_offset"].tolist()):
                     return False
-                if suspects.segments & self._segments_of(units):
+                if self._bad_segments & self._segments_of(units):
                     return False
         return True
 
@@ -312,16 +292,13 @@ class _Judge:
         (place,) = np.flatnonzero(made != stored)[:1].tolist() or (None,)
         if place is None or made["tags_code"][place] == stored["tags_code"][place]:
             return False
-        copy = self._copies().get(queue.name)
+        is_double = features_of(self._store).queues is QueueStorage.BOTH  # files are a second copy of queues in RocksDB
+        copies = {queue.name: queue for queue in queues_of_rows(self._store)} if is_double else {}
+        copy = copies.get(queue.name)
         position = _first_of(file, queue) + place
         if copy is not None and units_of(copy, position, position + 1)["tags_code"][0] == made["tags_code"][place]:
             return False
-        return may_be_other_tags(self.store, int(made["physical_offset"][place]), int(stored["tags_code"][place]))
-
-    def _copies(self) -> Mapping[QueueName, StoredQueue]:
-        """Return the queues in RocksDB, where files are a second copy of them."""
-        is_double = features_of(self.store).queues is QueueStorage.BOTH
-        return {queue.name: queue for queue in queues_of_rows(self.store)} if is_double else {}
+        return may_be_other_tags(self._store, int(made["physical_offset"][place]), int(stored["tags_code"][place]))
 
     def _is_foreign(self, made: Units, stored: Units) -> bool:
         """Return whether nothing in the store's own file is of its queue, while the log has units for the place."""
@@ -369,32 +346,6 @@ def path_in_output(path: str) -> str:
     return path.removeprefix(f"{QueueKind.PLAIN}/")
 
 
-def _wrong_units(joined: JoinResult, settings: QueueSettings) -> dict[str, list[range]]:
-    """Return the units that the comparison with the log objects to, by their files' paths in the output."""
-    found: dict[str, list[range]] = defaultdict(list)
-    for difference in joined.differences:
-        is_of_none = difference.kind is DifferenceKind.MISSING_FILE  # or of one whose length says it
-        if is_of_none or difference.kind in NOT_OF_QUEUES or _leads_beyond(difference, joined):
-            continue  # the log has lost what the unit leads to
-        for path in _files_of(difference, settings):
-            found[path].append(range(difference.position, difference.position + difference.times))
-    return found
-
-
-def _files_of(difference: Difference, settings: QueueSettings) -> Iterator[str]:
-    """Yield the files, by their paths in the output, that a difference is in."""
-    name = difference.queue
-    size, unit = settings.file_sizes[name.kind].value, name.kind.layout.size
-    first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
-    yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
-
-
-def _leads_beyond(difference: Difference, joined: JoinResult) -> bool:
-    """Return whether the difference is at the queue's end and points after the log's end."""
-    is_last = difference.position + difference.times >= joined.ends[difference.queue]
-    return difference.kind is DifferenceKind.BEHIND_LOG and is_last
-
-
 def _units(data: bytes, name: QueueName) -> Units:
     layout = UNITS[name.kind]
     return np.frombuffer(data, layout, len(data) // layout.itemsize)
@@ -417,11 +368,7 @@ def _delete(out: Path, files: Iterable[BuiltFile]) -> None:
     for file in files:
         path = out / file.path
         path.unlink(missing_ok=True)
-        for folder in _folders(path, out):
-            if any(folder.iterdir()):
+        for folder in path.parents:
+            if folder == out or any(folder.iterdir()):
                 break
             folder.rmdir()
-
-
-def _folders(path: Path, out: Path) -> Iterator[Path]:
-    yield from (folder for folder in path.parents if folder.is_relative_to(out) and folder != out)

@@ -54,7 +54,7 @@ from rmq_formats.rocksdb.queues import (
 )
 
 if TYPE_CHECKING:
-    from rocksdict import Options, Rdict
+    from rocksdict import Options
 
 _HANDED_OVER = ("CURRENT", "IDENTITY", "MANIFEST-")
 _TABLE = ".sst"
@@ -91,14 +91,6 @@ class QueueOfRows(NamedTuple):
         return QueuePrefix(self.name.topic, self.name.queue_id)
 
 
-class BuiltTables(NamedTuple):
-    """The tables of a group, in the order in which they were made."""
-
-    paths: list[str]
-    queues: list[QueueOfRows]
-    end: int  # of the last record that has a unit
-
-
 def table_options(*, with_filter: bool = True) -> "Options":
     """Return the options that tables are written with; a reader of whole tables needs no filter."""
     from rocksdict import BlockBasedOptions, DataBlockIndexType, DBCompressionType, Options
@@ -116,8 +108,14 @@ def table_options(*, with_filter: bool = True) -> "Options":
     return options
 
 
-def build_tables(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> BuiltTables:
-    """Write the tables of a group into the scratch directory; those of a failed attempt stay there, unused."""
+def _build_tables(
+    group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]
+) -> tuple[list[str], list[QueueOfRows], int]:
+    """
+    Write the tables of a group into the scratch directory; those of a failed attempt stay there, unused.
+
+    Return their paths, the queues, and where the last record ends that has a unit.
+    """
     folder = Path(local_path(recipe.scratch.location))
     queues: dict[QueueName, _Queue] = {}
     tables: list[str] = []
@@ -134,7 +132,7 @@ def build_tables(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile])
             waiting = 0
     if waiting:
         tables.append(_write_waiting(folder, queues))
-    return BuiltTables(tables, [queues[name].finish(name) for name in sorted(queues)], end)
+    return tables, [queues[name].finish(name) for name in sorted(queues)], end
 
 
 class _Queue:
@@ -199,27 +197,82 @@ class BuiltDatabase(NamedTuple):
     queues: list[QueueOfRows]
     carried: dict[QueueName, Place]  # ends of queues that the log has no unit of, as the store has them
 
+    def describe(self) -> dict[str, object]:
+        """Return the manifest's entry."""
+        return {
+            "files": [file._asdict() for file in self.files],
+            "queues": [
+                {
+                    "topic": queue.name.topic,
+                    "queue_id": queue.name.queue_id,
+                    "units": queue.units,
+                    "min": queue.first.queue_offset,
+                    "max": queue.last.queue_offset,
+                    "overwritten": queue.overwritten,
+                    "blanks": queue.blanks,
+                }
+                for queue in self.queues
+            ],
+            "carried": [
+                {"topic": name.topic, "queue_id": name.queue_id, "max": last.queue_offset}
+                for name, last in self.carried.items()
+            ],
+        }
+
+    def notes(self, recipe: QueueRecipe) -> Iterator[str]:
+        """Yield the differences from a healthy log, and their effect on a broker."""
+        batch = recipe.rules.batch_topics
+        for fact, counts, meaning in (
+            (
+                "queues that begin after queue offset 0",
+                {queue.name: int(queue.first.queue_offset > 0) for queue in self.queues},
+                "of deleted messages there are no rows",
+            ),
+            (
+                "records that state a queue offset that their queue had reached before",
+                {queue.name: queue.overwritten for queue in self.queues},
+                "the later one counts, as for a broker",
+            ),
+            (
+                "rows for records that the log has lost",
+                {queue.name: queue.blanks for queue in self.queues},
+                "they lead to no message, but without a row no consumer gets past a number",
+            ),
+            (
+                "queues without a message in the log any more",
+                dict.fromkeys(sorted(self.carried), 1),
+                "they go on after the last unit that the store has of them",
+            ),
+            (
+                "queues of batch topics (queue.type=BatchCQ)",
+                {queue.name: int(queue.name.topic in batch) for queue in self.queues},
+                "with queues in RocksDB no broker serves them further than their first batch",
+            ),
+        ):
+            yield from note_of(fact, counts, meaning)
+
 
 def build_database(
     workers: Workers, recipe: QueueRecipe, ranges: Sequence[UnitFile], store: Store, place: Path
 ) -> BuiltDatabase:
     """Write the database of a log's *ranges* to *place*, complete or not at all."""
-    task = partial(build_tables, recipe=recipe, ranges=ranges)
+    task = partial(_build_tables, recipe=recipe, ranges=ranges)
     groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing tables")
-    queues = sorted((queue for group in built for queue in group.queues), key=lambda queue: queue.name)
+    queues = sorted((queue for _, some, _ in built for queue in some), key=lambda queue: queue.name)
     carried = stored_ends(store, {queue.name for queue in queues})
     folder = Path(local_path(recipe.scratch.location)) / "database"
     with room_for(str(folder)), said_as_errors_of_files(str(place)):
-        _write(folder, built, queues, carried)
+        tables = [path for paths, *_ in built for path in paths]
+        _write(folder, tables, queues, _bounds(queues, carried, max((end for *_, end in built), default=0)))
     folder.rename(place)
     flush_directory(place.parent)
-    return BuiltDatabase(list(_files(place)), queues, carried)
+    sizes = [(path, path.stat().st_size) for path in sorted(place.iterdir())]
+    files = [BuiltFile(f"{place.name}/{path.name}", size, size, sha256_of(path)) for path, size in sizes]
+    return BuiltDatabase(files, queues, carried)
 
 
-def _write(
-    folder: Path, built: Sequence[BuiltTables], queues: Sequence[QueueOfRows], carried: Mapping[QueueName, Place]
-) -> None:
+def _write(folder: Path, tables: Sequence[str], queues: Sequence[QueueOfRows], ends: Mapping[bytes, bytes]) -> None:
     from rocksdict import BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, Rdict
 
     moved, whole = IngestExternalFileOptions(), CompactOptions()
@@ -229,12 +282,14 @@ def _write(
     database = Rdict(str(folder), _options(), {UNIT_FAMILY: _options(), BOUND_FAMILY: _options()})
     try:
         bounds = database.get_column_family(BOUND_FAMILY)
-        for path in (path for group in built for path in group.paths):
+        for path in tables:
             database.ingest_external_file([path], moved)
-        _delete_dead_rows(database, queues)
+        for queue in queues:
+            if 0 <= queue.last.queue_offset < queue.highest:  # of an earlier life: the next messages come there
+                after = encode_unit_key(queue.prefix, queue.last.queue_offset + 1)
+                database.delete_range(after, queue.prefix.encoded + ABOVE_ALL_NUMBERS)
         path = str(folder.parent / f"bounds{_TABLE}")
-        rows = _bounds(queues, carried, max((group.end for group in built), default=0))
-        write_table(path, [(rows, rows.values())])
+        write_table(path, [(ends, ends.values())])
         bounds.ingest_external_file([path], moved)
         database.flush()
         for family in (database, bounds):
@@ -260,90 +315,20 @@ def _options() -> "Options":
     return options
 
 
-def _delete_dead_rows(database: "Rdict", queues: Sequence[QueueOfRows]) -> None:
-    """Delete what an earlier life of a queue has above the last number of this one: the next messages come there."""
-    for queue in queues:
-        if 0 <= queue.last.queue_offset < queue.highest:
-            after = encode_unit_key(queue.prefix, queue.last.queue_offset + 1)
-            database.delete_range(after, queue.prefix.encoded + ABOVE_ALL_NUMBERS)
-
-
 def _bounds(
     queues: Sequence[QueueOfRows], carried: Mapping[QueueName, Place], dispatched_end: int
 ) -> dict[bytes, bytes]:
     """Return the rows of the first and last units in the order of their keys, with that of the log's end."""
     rows = {}
     for queue in queues:
-        rows[encode_bound_key(queue.prefix, is_max=False)] = _bound(queue.first)
-        rows[encode_bound_key(queue.prefix, is_max=True)] = _bound(queue.last)
+        rows[encode_bound_key(queue.prefix, is_max=False)] = queue.first
+        rows[encode_bound_key(queue.prefix, is_max=True)] = queue.last
     for name, last in carried.items():
-        rows[encode_bound_key(QueuePrefix(name.topic, name.queue_id), is_max=True)] = _bound(last)
+        rows[encode_bound_key(QueuePrefix(name.topic, name.queue_id), is_max=True)] = last
+    encoded = {key: encode_bound_value(place.physical_offset, place.queue_offset) for key, place in rows.items()}
     key, value = encode_checkpoint_row(dispatched_end)
-    rows[key] = value
-    return dict(sorted(rows.items()))
-
-
-def _bound(place: Place) -> bytes:
-    return encode_bound_value(place.physical_offset, place.queue_offset)
-
-
-def _files(place: Path) -> Iterator[BuiltFile]:
-    for path in sorted(place.iterdir()):
-        size = path.stat().st_size
-        yield BuiltFile(f"{place.name}/{path.name}", size, size, sha256_of(path))
-
-
-def describe_database(database: BuiltDatabase) -> dict[str, object]:
-    """Return the manifest's entry."""
-    return {
-        "files": [file._asdict() for file in database.files],
-        "queues": [
-            {
-                "topic": queue.name.topic,
-                "queue_id": queue.name.queue_id,
-                "units": queue.units,
-                "min": queue.first.queue_offset,
-                "max": queue.last.queue_offset,
-                "overwritten": queue.overwritten,
-                "blanks": queue.blanks,
-            }
-            for queue in database.queues
-        ],
-        "carried": [
-            {"topic": name.topic, "queue_id": name.queue_id, "max": last.queue_offset}
-            for name, last in database.carried.items()
-        ],
-    }
-
-
-def notes_of_database(database: BuiltDatabase, recipe: QueueRecipe) -> Iterator[str]:
-    """Yield the differences from a healthy log, and their effect on a broker."""
-    queues = database.queues
-    yield from note_of(
-        "queues that begin after queue offset 0",
-        {queue.name: queue.first.queue_offset > 0 for queue in queues},
-        "of deleted messages there are no rows",
-    )
-    yield from note_of(
-        "records that state a queue offset that their queue had reached before",
-        {queue.name: queue.overwritten for queue in queues},
-        "the later one counts, as for a broker",
-    )
-    yield from note_of(
-        "rows for records that the log has lost",
-        {queue.name: queue.blanks for queue in queues},
-        "they lead to no message, but without a row no consumer gets past a number",
-    )
-    yield from note_of(
-        "queues without a message in the log any more",
-        dict.fromkeys(sorted(database.carried), 1),
-        "they go on after the last unit that the store has of them",
-    )
-    yield from note_of(
-        "queues of batch topics (queue.type=BatchCQ)",
-        {queue.name: queue.name.topic in recipe.rules.batch_topics for queue in queues},
-        "with queues in RocksDB no broker serves them further than their first batch",
-    )
+    encoded[key] = value
+    return dict(sorted(encoded.items()))
 
 
 def stored_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, Place]:

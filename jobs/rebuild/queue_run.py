@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.result import Result
@@ -20,8 +19,8 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import CollectedLog, compare, log_end_of, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
 from jobs.products.queues.unit_files import collect_units, discard_units
-from jobs.rebuild.lost_queues import LostQueues, select_lost
-from jobs.rebuild.queue_database import QueueOfRows, build_database, describe_database, notes_of_database, stored_ends
+from jobs.rebuild.lost_queues import select_lost
+from jobs.rebuild.queue_database import QueueOfRows, build_database, stored_ends
 from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, named, note_of
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
@@ -71,7 +70,7 @@ class Summary(Judged):
     release: str
     release_origin: str
     file_size: int
-    from_offset: int
+    from_offset: int = 0
     records: int = 0
     units: int = 0
     queues: int = 0
@@ -93,15 +92,6 @@ class Summary(Judged):
     has_place: bool = True  # for these files in the store: its own queues are not in RocksDB
     installed: bool = False  # the files are in the store
 
-    def take(self, lost: LostQueues) -> None:
-        """Note the files that were compared with the store's own."""
-        self.lost_only, self.kept, self.replaced = True, len(lost.kept), lost.replaced
-        self.contradictions, self.proof, self.has_lost_end = lost.undecided, lost.proof, lost.has_lost_end
-        self.of_unknown_topics = lost.of_unknown_topics
-        self.notes += lost.notes
-        if lost.has_lost_end:
-            self.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
-
     @property
     def severity(self) -> Severity:
         """The worst severity that is left; only `verify` can say that a store is healthy."""
@@ -121,24 +111,23 @@ class Summary(Judged):
         return Result(self.severity, what, seconds, self.log_bytes, verdict)
 
 
-class _Made(NamedTuple):
-    """The queues that were made of a log."""
-
-    every: Sequence[BuiltQueue | QueueOfRows]
-    queues: Sequence[BuiltQueue | QueueOfRows]  # those that are handed over
-    files: int  # of these
-    manifest: Mapping[str, object]  # the part that tells of them
-
-
 def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     """Write the queues and the manifest into the output directory."""
     store, settings = load_settings(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
     is_database, features = request.to is Target.ROCKSDB, features_of(store)
-    folder = (features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else ""  # where a broker looks for it
     plain = settings.file_sizes[QueueKind.PLAIN]
-    lost: LostQueues | None = None
+    summary = Summary(
+        store.root, str(request.out), settings.release, settings.release_origin, plain.value,
+        lost_only=request.lost_only, log_bytes=store.log_size, to=request.to.value,
+        folder=(features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else "",  # where a broker looks for it
+        has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
+    )  # fmt: skip
+    if plain.origin == ASSUMED and not (is_database or request.seen.sizes):
+        summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.how})")
+    every: Sequence[BuiltQueue | QueueOfRows]
+    needed: Sequence[BuiltQueue | QueueOfRows]
     with scratch_for(request.scratch or str(out), {}) as scratch:
         recipe = QueueRecipe(
             replace(settings.rules, in_rocksdb=is_database),
@@ -149,52 +138,45 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         topics = topics_of(store, seen.queues) if seen is not None else None
         check = LogCheck()
         log = _read_log(request, workers, recipe, store, check if request.lost_only else None)
-        gaps = [(first, last) for _, first, last in holes(store.segments) if first >= log.start]
+        summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)
+        summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= log.start]
+        summary.damaged_bytes = sum(end - first for first, end in log.damaged)
         unit_files = [one.units for one in log.ranges]
         segments = tuple(segment.base_offset for segment in store.segments)
-        recipe = replace(recipe, lost=tuple(sorted([*gaps, *log.damaged])), segments=segments)
+        recipe = replace(recipe, lost=tuple(sorted([*summary.gaps, *log.damaged])), segments=segments)
         if is_database:
-            database = build_database(workers, recipe, unit_files, store, out / folder)
-            notes = [*notes_of_database(database, recipe)]
-            made = _Made(database.queues, database.queues, len(database.files), describe_database(database))
+            database = build_database(workers, recipe, unit_files, store, out / summary.folder)
+            every, needed, manifest = database.queues, database.queues, database.describe()
+            summary.files = len(database.files)
+            summary.notes += [*database.notes(recipe), *_notes_of_log(summary, every)]
         else:
-            built = build_queues(workers, recipe, unit_files)
-            _check(request.out, built)
-            notes = [*_notes(store, recipe, built)]
+            built = made = build_queues(workers, recipe, unit_files)
+            summary.notes += [*_notes(store, recipe, built), *_notes_of_log(summary, built)]
+            for path, expected in ((out / file.path, file.size) for queue in built for file in queue.files):
+                if (size := path.stat().st_size) != expected:  # of every file on this machine as well
+                    raise OSError(f"{path}: {size} bytes, {expected} were written")
             if seen is not None and topics is not None:
                 joined = compare(workers, store, settings.rules, seen, log, topics)
-                lost = select_lost(store, settings, joined, check, built, request.out, request.accepted)
-            needed = built if lost is None else lost.queues
-            files = sum(len(queue.files) for queue in needed)
-            made = _Made(built, needed, files, describe_files(needed))
-    if plain.origin == ASSUMED and not (is_database or request.seen.sizes):
-        notes.insert(0, f"queue files of {plain.value:,} bytes ({plain.how})")
-    damaged_bytes = sum(end - first for first, end in log.damaged)
-    summary = Summary(
-        store.root,
-        str(request.out),
-        settings.release,
-        settings.release_origin,
-        plain.value,
-        log.start,
-        sum(one.records for one in log.ranges),
-        sum(queue.units for queue in made.queues),
-        len(made.queues),
-        made.files,
-        damaged_bytes,
-        [*notes, *_notes_of_log(gaps, damaged_bytes, made.every)],
-        gaps,
-        sum(queue.blanks for queue in made.every),
-        log_bytes=store.log_size,
-        to=request.to.value,
-        folder=folder,
-        has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
+                made = select_lost(store, settings, joined, check, built, request, summary)
+            summary.files = sum(len(queue.files) for queue in made)
+            every, needed, manifest = built, made, describe_files(made)
+    summary.units, summary.queues = sum(queue.units for queue in needed), len(needed)
+    summary.blanks = sum(queue.blanks for queue in every)
+    if not request.lost_only:
+        summary.notes += _notes_of_topics(store, every)
+    manifest = {
+        **{name: getattr(summary, name) for name in ("store", "to", "release", "release_origin")},
+        "file_size": {kind.value: size for kind, size in recipe.file_sizes.items()},
+        "ext_file_size": recipe.ext_file_size,
+        "delay_levels": recipe.rules.delay_levels,
+        "batch_topics": sorted(recipe.rules.batch_topics),
+        **{name: getattr(summary, name) for name in _IN_MANIFEST},
+        **manifest,
+    }
+    LocalStorage().create(
+        str(out / MANIFEST), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
     )
-    if lost is None:
-        summary.notes += _notes_of_topics(store, made.every)
-    else:
-        summary.take(lost)
-    _write_manifest(request.out, recipe, made.manifest, summary)
+    flush_directory(out)
     return summary
 
 
@@ -282,27 +264,16 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     )
 
 
-def _notes_of_log(
-    gaps: Sequence[tuple[int, int]], damaged_bytes: int, queues: Sequence[BuiltQueue | QueueOfRows]
-) -> Iterator[str]:
+def _notes_of_log(summary: Summary, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
     """Yield the facts that an incomplete log could not tell."""
-    last = max((end for _, end in gaps), default=0)
+    last = max((end for _, end in summary.gaps), default=0)
     yield from note_of(
         "queues without a message after the last gap",
         {queue.name: queue.last_physical_offset < last for queue in queues},
         "where they ended is not known, and consumers may be ahead of them",
     )
-    if damaged_bytes:
-        yield f"damaged bytes of the log: {damaged_bytes:,}; units of the records lost there are missing"
-
-
-def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
-    """Check the size of every file on this machine as well."""
-    for queue in queues:
-        for file in queue.files:
-            size = (out / file.path).stat().st_size
-            if size != file.size:
-                raise OSError(f"{out / file.path}: {size} bytes, {file.size} were written")
+    if summary.damaged_bytes:
+        yield f"damaged bytes of the log: {summary.damaged_bytes:,}; units of the records lost there are missing"
 
 
 def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:
@@ -316,19 +287,3 @@ def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:
         "sha256_is_of": "the first `written` bytes of a file; zeros follow",
         "queues": [queue.describe() for queue in queues],
     }
-
-
-def _write_manifest(out: Path, recipe: QueueRecipe, made: Mapping[str, object], summary: Summary) -> None:
-    manifest = {
-        **{name: getattr(summary, name) for name in ("store", "to", "release", "release_origin")},
-        "file_size": {kind.value: size for kind, size in recipe.file_sizes.items()},
-        "ext_file_size": recipe.ext_file_size,
-        "delay_levels": recipe.rules.delay_levels,
-        "batch_topics": sorted(recipe.rules.batch_topics),
-        **{name: getattr(summary, name) for name in _IN_MANIFEST},
-        **made,
-    }
-    LocalStorage().create(
-        str(out / MANIFEST), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
-    )
-    flush_directory(out)

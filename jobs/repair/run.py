@@ -523,7 +523,7 @@ class _Repair:
         if self.queues is not None or self.blanks:
             plans += plan_queues(self.request.store, self.queues, self.blanks)
         if self.index is not None:
-            plans.append(plan_index(self.request.store, str(self.index), refuses_deletion=False))
+            plans += plan_index(self.request.store, str(self.index), refuses_deletion=False)
         return [plan for plan in plans if plan.new]
 
 

@@ -393,4 +393,4 @@ def _write_manifest(out: Path, summary: Summary, files: Sequence[Mapping[str, ob
     """Name every file: the last thing that a restore writes."""
     described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
     manifest = json.dumps({**described, "files": files}, indent=1, ensure_ascii=False)
-    LocalStorage().create(str(out / MANIFEST), manifest.encode("utf-8", "replace"))
+    create_or_compare(out / MANIFEST, manifest.encode("utf-8", "replace"))

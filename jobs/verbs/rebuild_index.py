@@ -1,6 +1,7 @@
 """`rebuild-index`: index files rebuilt from a store's log, and put in place if asked."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,9 +88,8 @@ def command(  # noqa: PLR0913 - one argument an option
         result = rebuild(request, run.workers)
         answer.begin(_lines(result))
         if how.wants_install and not result.contradictions:
-            result.installed = put_in_place(
-                lambda: [plan_index(root, out, advance_checkpoint=advance_checkpoint)], answer, held
-            )
+            plan = partial(plan_index, root, out, advance_checkpoint=advance_checkpoint)
+            result.installed = put_in_place(plan, answer, held)
     outcome = result.result(answer.seconds)
     if report is not None:
         write_report(report, report_of(result, outcome, installs=how.wants_install))

@@ -258,7 +258,8 @@ def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkp
     made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), OneByOne())
     assert not made.contradictions
     with hold_store(str(store), out):
-        install(plan_index(str(store), str(out), advance_checkpoint=advance_checkpoint))
+        for plan in plan_index(str(store), str(out), advance_checkpoint=advance_checkpoint):
+            install(plan)
     return made
 
 

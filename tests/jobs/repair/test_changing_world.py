@@ -86,7 +86,7 @@ class World:
         with hold_store(str(store), out) as held, held.explaining_errors():
             if self._verb == "index":
                 rebuild(RebuildIndexRequest(str(store), str(out), WANTED, lost_only=True), OneByOne())
-                plan = plan_index(str(store), str(out))
+                [plan] = plan_index(str(store), str(out))
             else:
                 conf = BrokerConf(consume_queue_size=WANTED.conf.consume_queue_size)
                 asked = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=True)
