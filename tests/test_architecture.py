@@ -1,9 +1,8 @@
-"""Which way imports go: formats know no jobs, scalar modules no compiled ones, light commands load nothing heavy."""
+"""Which way imports go, what light commands load, and that every swallowed error has its reason."""
 
 import ast
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -163,40 +162,43 @@ def test_rows_of_a_lake_are_read_in_one_place() -> None:
     assert (may, set()) == (readers, sets)
 
 
-# What a reader of a call cannot name; left are rows of SQL and of other engines.
-LEFT = {"dict[str, Any]": 4}
+BROAD = {"Exception", "BaseException", "OSError"}
 
 
-def annotations(package: str) -> Iterator[tuple[bool, ast.expr]]:
-    """Yield the annotations of public functions, methods and fields, and whether each is of a positional argument."""
-    for name in of(package):
-        tree = parsed(name)
-        classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-        for node in (*tree.body, *(member for found in classes for member in found.body)):
-            if isinstance(node, ast.AnnAssign):
-                yield False, node.annotation
-            elif isinstance(node, ast.FunctionDef) and (node.name == "__init__" or not node.name.startswith("_")):
-                arguments = node.args
-                yield from ((True, one.annotation) for one in arguments.args if one.annotation)
-                yield from ((False, one.annotation) for one in arguments.kwonlyargs if one.annotation)
-                yield from ((False, one) for one in [node.returns] if one)
+def swallowing(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the code of each `suppress` and of each broad `except` of a module."""
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        is_suppress = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "suppress"
+        is_broad = isinstance(node, ast.ExceptHandler) and (
+            node.type is None or any(isinstance(one, ast.Name) and one.id in BROAD for one in ast.walk(node.type))
+        )
+        # A handler that ends with `raise` says an error in other words; one that begins with `if …: raise` names in its
+        # condition which errors it expects.
+        is_raised_again = isinstance(node, ast.ExceptHandler) and (
+            isinstance(node.body[-1], ast.Raise)
+            or (isinstance(node.body[0], ast.If) and isinstance(node.body[0].body[-1], ast.Raise))
+        )
+        if (is_suppress or is_broad) and not is_raised_again:
+            assert isinstance(node, ast.Call | ast.ExceptHandler)
+            yield node.lineno, lines[node.lineno - 1].strip()
 
 
-def unnamed(is_positional: bool, annotation: ast.expr) -> Iterator[str]:
-    """Yield each kind of thing in an annotation that a reader of the call cannot name."""
-    if is_positional and ast.unparse(annotation) in {"bool", "bool | None"}:
-        yield "positional booleans"
-    for part in ast.walk(annotation):
-        if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Tuple):
-            if ast.unparse(part) in {"dict[str, Any]", "Mapping[str, Any]"}:
-                yield "dict[str, Any]"
-            elif ast.unparse(part.value) == "tuple" and len(part.slice.elts) > 2:
-                yield "tuples of three or more"
+def is_explained(lines: list[str], number: int) -> bool:
+    """Return whether the line, or one directly above it, has a comment that is more than an exemption of a linter."""
+    same = lines[number - 1].partition("#")[2].strip()
+    above = lines[number - 2].strip() if number > 1 else ""
+    reason = same.partition(" - ")[2] if same.startswith("noqa") else same
+    return bool(reason) or above.startswith("#")
 
 
-def test_public_signatures_name_what_they_take_and_give() -> None:
-    found = Counter(
-        kind for package in ("jobs", "rmq_formats") for one in annotations(package) for kind in unnamed(*one)
-    )
+def test_every_swallowed_error_has_its_reason_on_the_spot() -> None:
+    """The reason names the error that is expected there, and who reports the others."""
+    texts = {name: path.read_text(encoding="utf-8") for name, path in modules().items()}
 
-    assert {kind: count for kind, count in found.items() if count > LEFT.get(kind, 0)} == {}
+    assert [] == [
+        f"{name}:{number}: {code}"
+        for name, text in texts.items()
+        for number, code in swallowing(text)
+        if not is_explained(text.splitlines(), number)
+    ]

@@ -75,23 +75,6 @@ def test_every_layout_has_its_table() -> None:
             assert documented_table(name) == _cells(layout_table(layout).splitlines()), name
 
 
-def test_the_bytes_of_a_table_add_up() -> None:
-    for name, layout in LAYOUTS.items():
-        if not VARIANTS.search(name):
-            _, _, *rows = documented_table(name)
-
-            assert sum(int(row[1]) for row in rows) == layout.struct.size, name
-            ends = [sum(int(row[1]) for row in rows[:number]) for number in range(len(rows))]
-            assert [int(row[0]) for row in rows] == ends, name
-
-
-def test_no_table_is_about_a_layout_that_is_gone() -> None:
-    named = set(re.findall(r"<!-- (rmq_formats\S+) -->", FORMATS))
-
-    assert named <= LAYOUTS.keys()
-    assert LAYOUTS.keys() - named == {name for name in LAYOUTS if VARIANTS.search(name)}
-
-
 def test_every_switch_stands_in_the_table_of_releases() -> None:
     rows = re.findall(r"^\| (\w+) \| (.+?) \| (.+) \|$", FORMATS.partition("| Behaviour |")[2], re.MULTILINE)
 

@@ -1,12 +1,16 @@
-"""Every command that the documentation shows is run, in the order of its page, and prints what the page shows."""
+"""Every command that the documentation shows is run and prints what its page shows, as do scripts for schedulers."""
 
 import importlib.util
 import subprocess
+import sys
+from configparser import ConfigParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
+from jobs.console.exit_codes import ExitCode
 from tests.documentation import PAGES, ROOT, TRANSLATIONS, Shown, commands, fences
 from tests.support.commands import Run
 from tests.support.scenes import OURS, World, bare, name_of, prints_what_is_shown, scenes, world_of
@@ -68,3 +72,47 @@ def test_commands_are_written_at_a_prompt() -> None:
     ]
 
     assert [] == hidden
+
+
+_FENCES = fences(ROOT / "docs" / "ingest.md")
+_COMMAND = "/opt/rocketmq-lake/spark-submit.sh"
+_UNITS = {text.splitlines()[0].rpartition("/")[2]: text for language, text in _FENCES if language == "ini"}
+_QUIET = {ExitCode.CLEAN, ExitCode.HELD, ExitCode.INTERRUPTED}
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_cron_mails_and_a_pod_fails_where_somebody_should_look(tmp_path: Path, code: ExitCode) -> None:
+    """The page's own scripts, with a launcher that says a line on each stream and ends with each code."""
+    launcher, wrapper = tmp_path / "spark-submit.sh", tmp_path / "ingest-from-cron"
+    launcher.write_text(f"#!/bin/sh\necho data\necho trouble >&2\nexit {int(code)}\n")
+    texts = {language: text.replace(_COMMAND, str(launcher)) for language, text in _FENCES}
+    wrapper.write_text(texts["sh"])
+    for program in (launcher, wrapper):
+        program.chmod(0o755)
+    (pod,) = yaml.safe_load(texts["yaml"])["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+
+    mailed = subprocess.run([wrapper], capture_output=True, text=True, check=False)
+    ended = subprocess.run([*pod["command"], *pod["args"]], capture_output=True, check=False)
+
+    told = (0, "") if code in _QUIET else (int(code), f"data\ntrouble\nexit code {int(code)}\n")
+    assert (*told, "") == (mailed.returncode, mailed.stdout, mailed.stderr)
+    assert told[0] == ended.returncode
+
+
+def test_systemd_takes_for_a_success_what_nobody_has_to_look_at() -> None:
+    unit = ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
+    unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
+    unit.read_string(_UNITS["rocketmq-lake.service"])
+
+    taken = {ExitCode(int(code)) for code in unit["Service"]["SuccessExitStatus"].split()}
+    assert _QUIET - {ExitCode.CLEAN} == taken
+
+
+@pytest.mark.parametrize("verb", sorted(path.stem for path in (ROOT / "jobs" / "verbs").glob("[a-z]*.py")))
+def test_the_file_of_a_verb_says_that_it_is_no_program(verb: str) -> None:
+    script = ROOT / "jobs" / "verbs" / f"{verb}.py"
+
+    ended = subprocess.run([sys.executable, script, "STORE"], capture_output=True, text=True, check=False)
+
+    assert 1 == ended.returncode
+    assert ["rmq-lake: a verb's file is no program: spark-submit jobs/main.py VERB …"] == ended.stderr.splitlines()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -22,7 +23,6 @@ from tests.golden import StoreOf
 from tests.picture import Terminal
 from tests.support.commands import Run, copy_of, overwrite, without_spark
 from tests.support.lakes import ingest_store
-from tests.support.schemas import schemas
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 COMMANDS = [
@@ -95,19 +95,22 @@ def _prepared(text: str, words: Callable[[str], list[str]]) -> list[str]:
     return words(text)
 
 
+def _strict(schema: Any, *, is_whole: bool = False) -> Any:  # noqa: ANN401 - JSON
+    """Return a schema whose objects take no name that it does not have; what is open says so itself."""
+    if isinstance(schema, list):
+        return [_strict(one, is_whole=is_whole) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _strict(value, is_whole=is_whole and key == "anyOf") for key, value in schema.items()}
+    return found | ({"unevaluatedProperties": False} if "required" in schema and not is_whole else {})
+
+
 def _check(verb: str, *documents: object) -> None:
-    judge = Draft202012Validator(json.loads((SCHEMAS / f"{verb}.json").read_text(encoding="utf-8")))
+    schema = json.loads((SCHEMAS / f"{verb}.json").read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(schema)
+    judge = Draft202012Validator(_strict(schema, is_whole=True) | {"unevaluatedProperties": verb == "dump"})
     for document in documents:
         judge.validate(document)
-
-
-def test_the_published_schemas_are_those_of_the_code() -> None:
-    made = dict(schemas())
-
-    assert {path.stem for path in SCHEMAS.iterdir()} == set(made)
-    assert [json.loads((SCHEMAS / f"{verb}.json").read_text()) for verb in made] == list(made.values())
-    for schema in made.values():
-        Draft202012Validator.check_schema(schema)
 
 
 def test_the_rows_of_queries_and_dumps_are_as_their_schemas_say(golden: StoreOf, run: Run) -> None:

@@ -1,23 +1,65 @@
-"""
-The container image: what its Dockerfile says, checked by a linter, by what the repository has, and by doing it.
-
-No builder is needed: the instructions are carried out here, in a new directory, by a stranger.
-"""
+"""What is installed is what was locked, the container image works, and every benchmark runs."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
+from subprocess import run
 
 import pytest
 
-from jobs.launch.java import OLDEST
+from benchmarks.__main__ import PROGRAMS, command
 from tests.documentation import ROOT
 from tests.golden import unpack
+from tests.sampling import some_often
 from tests.support.released import environment_of_a_stranger, fill_cache, pip_cache, without_network
+
+_ENTRY = re.compile(
+    r"^([\w.-]+)==(\S+)(?: ; ([^\\\n]+?))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE
+)
+
+
+def locked(name: str) -> dict[str, set[str]]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    found: dict[str, set[str]] = {}
+    for package, version, _, _ in _ENTRY.findall(text):
+        found.setdefault(package, set()).add(version)
+    return found
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_every_package_of_a_lock_has_one_version_and_its_hashes(name: str) -> None:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    named = {line.partition("==")[0] for line in lines if re.match(r"^[\w.-]+\S*==", line)}
+
+    assert named == set(locked(name))
+    assert named
+
+
+def test_developers_have_what_users_have() -> None:
+    developers = locked("requirements-dev.lock")
+
+    assert {
+        name: versions for name, versions in locked("requirements.lock").items() if developers.get(name) != versions
+    } == {}
+
+
+def test_every_dependency_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for lock, wanted in (
+        ("requirements.lock", project["project"]["dependencies"]),
+        ("requirements.lock", project["project"]["optional-dependencies"]["spark"]),
+        ("requirements-dev.lock", project["dependency-groups"]["dev"]),
+    ):
+        versions = locked(lock)
+        for requirement in wanted:
+            name, exact = re.fullmatch(r"([\w-]+)(?:==([\d.]+)|[<>].*)?", requirement).groups()  # type: ignore[union-attr]
+            assert name in versions, requirement
+            assert exact is None or versions[name] == {exact}
+
 
 _HOME = "/opt/rocketmq-lake"  # in the image
 
@@ -27,38 +69,6 @@ def instructions() -> list[tuple[str, str]]:
     text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = filter(None, text.replace("\\\n", " ").splitlines())
     return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in lines]
-
-
-def test_the_image_is_made_of_what_the_repository_has() -> None:
-    found = instructions()
-    allowed = {"FROM", "RUN", "USER", "WORKDIR", "ENV", "COPY", "ENTRYPOINT", "CMD"}
-    wanted = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
-
-    assert {name for name, _ in found} <= allowed
-    (base,) = [value for name, value in found if name == "FROM"]
-    python = re.fullmatch(r"python:(3\.\d+)-slim-\w+", base)
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert python
-    assert f"Programming Language :: Python :: {python[1]}" in declared["classifiers"]
-    assert ["10001"] == [value for name, value in found if name == "USER"]
-    for value in (value for name, value in found if name == "COPY"):
-        *sources, _ = [word for word in value.split() if not word.startswith("--")]
-        assert [source for source in sources if (ROOT / source).exists()] == sources
-        assert {f"!{source.rstrip('/')}" for source in sources} <= wanted
-    (packages,) = [value for name, value in found if name == "RUN" and "apt-get" in value]
-    assert re.findall(r"openjdk-(\d+)-jre-headless", packages) == [str(OLDEST)]
-    assert "--no-install-recommends" in packages
-    assert "rm -rf /var/lib/apt/lists/*" in packages
-
-
-def test_what_the_image_runs_while_it_is_made_runs_here() -> None:
-    commands = [json.loads(value) for name, value in instructions() if name == "RUN" and value.startswith("[")]
-    (fetch,) = [command for command in commands if "-c" in command]
-
-    compile_once = [".venv/bin/python", "-m", "rmq_formats.warm_up"]
-    assert [["./spark-submit.sh", "--version"], fetch, compile_once] == commands
-    program = fetch[-1].replace("'delta', 's3'", "'delta',")
-    assert 0 == subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode
 
 
 @pytest.mark.released
@@ -102,3 +112,13 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         shutil.copy(source, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", some_often(PROGRAMS, "ingest", "verify", "query-lake"))
+def test_a_benchmark_runs_and_states_how_it_was_made(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = run(command(name, "tiny"), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert {"machine", "command", "commit"} < json.loads(done.stdout).keys()
