@@ -9,11 +9,10 @@ import click
 
 from jobs.command.options import ParsedType
 from jobs.console.log import say
-from jobs.lake.iceberg_target import NAMESPACE, NoSuchCatalogError, Target, target_of
 from rmq_formats.errors import FormatError
 
 if TYPE_CHECKING:
-    from jobs.lake.iceberg import Registrar, Registration
+    from jobs.lake.iceberg import Registrar, Registration, Target
     from jobs.lake.lake import Lake
 
 _NAME = re.compile(r"[\w-]+(\.\w+)*")
@@ -21,13 +20,12 @@ _PAUSE_S = 60.0  # after a failure, while a store is followed
 _LAST_S = 60.0  # for a registration that is at work when everything else is done
 
 
-def _target(text: str) -> Target:
+def _target(text: str) -> "Target":
     if not _NAME.fullmatch(text):
         raise ValueError(f"{text!r}: the name of a catalog, and of a namespace after a dot")
-    try:
-        return target_of(text)
-    except NoSuchCatalogError as error:
-        raise ValueError(str(error)) from error
+    from jobs.lake.iceberg import target_of
+
+    return target_of(text)
 
 
 iceberg_option = click.option(
@@ -35,14 +33,14 @@ iceberg_option = click.option(
     type=ParsedType("catalog", _target),
     metavar="CATALOG[.NAMESPACE]",
     help="After each commit, also register the lake's tables in this Iceberg catalog, without copying files. CATALOG "
-    f"is a name in pyiceberg's configuration; NAMESPACE is {NAMESPACE} by default.",
+    "is a name in pyiceberg's configuration; NAMESPACE is rocketmq by default.",
 )
 
 
 class Registrations:
     """Registers a lake in a catalog, if there is one to do it in; a failure waits until everything else is done."""
 
-    def __init__(self, target: Target | None) -> None:
+    def __init__(self, target: "Target | None") -> None:
         """Without a *target* nothing is done."""
         self._target = target
         self._registrar: Registrar | None = None

@@ -8,9 +8,9 @@ from jobs.console import process
 from jobs.console.log import say
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake.commit import committed_transaction, lost_files
+from jobs.lake.findings import OPEN, OpenDamage
 from jobs.lake.integrity import committed_by, newest_runs
 from jobs.lake.lake import Lake
-from jobs.lake.open_damage import OPEN, OpenDamage
 from jobs.lake.runs import (
     COMMAND,
     TABLES_BEFORE,

@@ -17,8 +17,8 @@ from time import monotonic
 from typing import Any
 
 from jobs.ingest.request import IngestRequest, Summary
+from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
-from jobs.lake.open_damage import OpenDamage
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise

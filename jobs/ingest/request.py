@@ -9,7 +9,7 @@ from uuid import uuid4
 from jobs.console.amounts import counted, size_text
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
-from jobs.lake.open_damage import GapRow, OpenDamage
+from jobs.lake.findings import GapRow, OpenDamage
 from jobs.products.registry import NAMES, Product
 from jobs.store.request import StoreRequest
 from jobs.store.selection import Selection

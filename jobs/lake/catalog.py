@@ -9,10 +9,9 @@ from deltalake import DeltaTable
 
 from jobs.console.exit_codes import RequestError
 from jobs.lake.commit import open_table
-from jobs.lake.lake import Lake
-from jobs.lake.spark_writer import sql_text
+from jobs.lake.lake import Lake, views
 from jobs.lake.tables import DEAD_LETTERS, TABLES, Table
-from jobs.lake.views import views
+from jobs.lake.writers import sql_text
 from jobs.storage.locations import S3_SCHEMES, is_local
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from jobs.lake.snapshot_files import StoredFile, files, select
 from jobs.lake.snapshots import Row, open_delta, snapshot_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
 from jobs.lake.tables import Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, DeltalakeWriter, Rewrite, Writer
+from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
 from jobs.storage import answered
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
@@ -67,15 +67,6 @@ def has_many_commits(snapshot: DeltaTable) -> bool:
 
 class TransactionTakenError(Exception):
     """Another process has committed this transaction."""
-
-
-def writer_of(snapshot: DeltaTable) -> Writer:
-    """Return the writer of a table; whether there is one is for `refuse_features` to say."""
-    if not needs_spark(snapshot):
-        return DeltalakeWriter()
-    from jobs.lake.spark_writer import SparkWriter  # few lakes need it
-
-    return SparkWriter()
 
 
 def open_table(lake: Lake, name: str) -> DeltaTable | None:

@@ -4,10 +4,21 @@ Many small files become a few large ones: the same rows, by the same Parquet wri
 A run every few minutes leaves a small file a table and run. Files are merged a store at a time, in the order of the
 log, so that the minimum and maximum of offsets and times keep telling files apart. Delta's log says of such a commit
 that it changes no data. What it replaced stays on disk for readers of older versions, until the vacuum.
+
+Index entries are gathered by their hash instead, so that a lookup opens few files however many index files there were.
+Each file of a run has hashes of the whole range. The range is halved again and again like a binary tree; a file belongs
+to the smallest *node* that holds all of its hashes, in steps of three halves. Where a node has many files, their rows
+move to files of the nodes below it: each holds an eighth of the range or less. So a row is rewritten once for each step
+down, log8(files) times in all, and a lookup opens fewer than CROWDED files a step. New files stay in the root node
+until there are enough of them to move rows down.
+
+Measured against `optimize` of deltalake, with 96 files of 20,000 entries of two stores and four rounds: a lookup opens
+4.0 files here, 22.8 after `z_order` (which rewrote three times the bytes) and 32 after `compact`.
 """
 
 import errno
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -30,10 +41,10 @@ from jobs.lake.commit import (
 from jobs.lake.delta_log import has_vectors, is_vector_file
 from jobs.lake.features import needs_spark, refuse_features
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
+from jobs.lake.snapshot_files import StoredFile, batches, files, row_groups, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import RUNS, Table
-from jobs.lake.writers import Rewrite, Saved
+from jobs.lake.writers import Rewrite, Saved, merge_by_spark
 from jobs.storage.locations import is_local, local_path
 
 SMALL = 32 << 20  # bytes: a file below may be merged
@@ -44,6 +55,15 @@ _GROUP_ROWS = 1 << 18
 _SORTED_ROWS = 2 << 20  # in memory: a file of more is sorted piece by piece
 _CLUSTERED = "clustered-"
 _ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
+_MERGED_GROUP = 64 << 20  # bytes of rows of a row group
+CROWDED = 4  # files of one node from which on they are merged
+_TOGETHER = 8  # files of a node that are read together
+_MOST_ROWS = 2 << 20  # of a file of a node, which is sorted in memory
+_STEP = 3  # halvings
+_BITS = 31  # hashes are not negative
+
+Node = range  # of hashes
+_TOP = Node(1 << _BITS)
 
 Merge = Callable[[Sequence["Group"]], list[Action | None]]
 Plan = Callable[[Table, Sequence[StoredFile]], list["Group"]]
@@ -56,7 +76,7 @@ class Group(NamedTuple):
     table: Table
     files: tuple[StoredFile, ...]
     name: str
-    within: tuple[int, int] | None = None  # of the column that the table is sorted by: other rows go elsewhere
+    within: Node | None = None  # of the column that the table is sorted by: other rows go elsewhere
 
 
 def compact(
@@ -77,7 +97,10 @@ def compact(
     snapshot = open_table(lake, table.name)
     if snapshot is not None and needs_spark(snapshot):
         refuse_features(lake, snapshot, table)
-        return _merged_by_spark(lake, snapshot, table, many)
+        if sum(file.size < SMALL and not is_clustered(file) for file in files(lake, snapshot, table)) >= many:
+            with suppress(CommitFailedError):  # another process has merged: the next upkeep looks again
+                return merge_by_spark(snapshot, table.name, small=SMALL, large=LARGE)
+        return Saved(table.name)
 
     def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
         small = _mergeable(lake, table, stored)
@@ -116,21 +139,73 @@ def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
     return Saved(table.name, len(removed), len(written), before, after)
 
 
-def _merged_by_spark(lake: Lake, snapshot: DeltaTable, table: Table, many: int) -> Saved:
-    """Have Delta merge files where there are *many* small ones; another process that merges meanwhile is enough."""
-    if sum(file.size < SMALL and not is_clustered(file) for file in files(lake, snapshot, table)) < many:
-        return Saved(table.name)
-    from jobs.lake.spark_writer import SparkWriter  # few lakes need it
-
-    with suppress(CommitFailedError):  # another process has merged: the next upkeep looks again
-        return SparkWriter().merge(snapshot, table.name, small=SMALL, large=LARGE)
-    return Saved(table.name)
-
-
 def _is_current(lake: Lake, table: Table, groups: Iterable[Group]) -> bool:
     """Return whether the newest version of a table still has the files that are being merged."""
     snapshot = open_table(lake, table.name)
     return snapshot is not None and {file.path for group in groups for file in group.files} <= paths(snapshot)
+
+
+def cluster(lake: Lake, table: Table, merge: Merge) -> Saved:
+    """Move rows down until no node is crowded; each round is a commit of its own, right if it is the last."""
+    if table.sorted_by is None:
+        raise ValueError(f"{table.name} is in the order of the log")
+    column = table.sorted_by
+    snapshot = open_table(lake, table.name)
+    if snapshot is None or needs_spark(snapshot):  # Delta clusters such a table itself, or its owner wants none
+        return Saved(table.name)
+
+    def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
+        found = []
+        for node, some in _crowded(stored, column):
+            groups = [group for file in some for group in row_groups(lake, table, file, column, _TOP)]
+            # Merged with others, in the order of the log, a file of a narrow range would be wide: it has a name for it.
+            found += [
+                Group(lake, rows, tuple(some), f"{_CLUSTERED}{uuid4()}.parquet", part) for part in _parts(node, groups)
+            ]
+        return found
+
+    saved = Saved(table.name)
+    while (done := rewritten(lake, table, plan, merge)).merged:
+        saved = saved.and_then(done)
+    return saved
+
+
+def _crowded(stored: Sequence[StoredFile], column: str) -> Iterator[tuple[Node, list[StoredFile]]]:
+    """Yield nodes with many files of one store, some of the files at a time."""
+    of_node: dict[tuple[str, Node], list[StoredFile]] = defaultdict(list)
+    for file in sorted(stored, key=lambda one: one.path):
+        store = file.low("store_id", "")
+        if file.rows and store and store == file.high("store_id", ""):
+            of_node[store, _node(file, column)].append(file)
+    for (_, node), there in of_node.items():
+        for start in range(0, len(there) if len(there) >= CROWDED else 0, _TOGETHER):
+            some = there[start : start + _TOGETHER]
+            if len(some) > 1:
+                yield node, some
+
+
+def _node(file: StoredFile, column: str) -> Node:
+    """Return the node of a file; a run's own file belongs to the topmost one, however few hashes it has."""
+    low, high = file.low(column, 0), file.high(column, _TOP[-1])
+    if not is_clustered(file) or not 0 <= low <= high < _TOP.stop:
+        return _TOP
+    # The leading bits that both limits share lead down the tree as far as one node has both: _STEP bits a step.
+    steps = (_BITS - (low ^ high).bit_length()) // _STEP
+    width = len(_TOP) >> _STEP * steps
+    return Node(low // width * width, (low // width + 1) * width)
+
+
+def _parts(node: Node, groups: Sequence[tuple[int, Node]]) -> Iterator[Node]:
+    """Yield the nodes, this one or some below it, whose rows a task can sort in memory."""
+    inside = [(rows, held) for rows, held in groups if held.start < node.stop and held.stop > node.start]
+    # The hashes of a row group are taken to be spread evenly.
+    rows = sum(count * (min(held.stop, node.stop) - max(held.start, node.start)) / len(held) for count, held in inside)
+    width = len(node) >> _STEP
+    if rows <= _MOST_ROWS or not width:
+        yield node
+        return
+    for low in node[::width]:
+        yield from _parts(Node(low, low + width), inside)
 
 
 def estimate(lake: Lake, table: Table) -> Saved:
@@ -157,11 +232,6 @@ def _of_run(small: Iterable[StoredFile], store_id: str, many: int) -> list[list[
     if count < many and weight < SMALL:
         return []
     return list(_groups(file for file in mine if file.size <= largest))
-
-
-def clustered_name() -> str:
-    """Return a name for a file of a narrow range: merged with others, in the order of the log, it would be wide."""
-    return f"{_CLUSTERED}{uuid4()}.parquet"
 
 
 def is_clustered(file: StoredFile) -> bool:
@@ -211,24 +281,19 @@ def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
             yield group
 
 
-class MergedFile(TableFile):
-    """A file of many small ones, in large row groups."""
-
-    group_size = 64 << 20
-
-
 def merge_group(group: Group) -> Action | None:
     """Write one file with the rows of several; None when another engine has deleted all of them."""
 
     def write(table: Table) -> Action | None:
         rows = _sorted(group, table) if table.sorted_by else _rows(group, table)
-        return MergedFile(group.lake, table, group.name, {}).fill(rows)
+        return TableFile(group.lake, table, group.name, {}, _MERGED_GROUP).fill(rows)
 
     return written_again(group.table, write)
 
 
 def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
-    within = {} if group.within is None or table.sorted_by is None else {table.sorted_by: group.within}
+    node = group.within
+    within = {} if node is None or table.sorted_by is None else {table.sorted_by: (node.start, node.stop - 1)}
     for file in group.files:
         try:
             yield from batches(group.lake, table, file, within)

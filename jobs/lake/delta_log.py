@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
 from jobs.lake.lake import Lake
 
@@ -33,7 +32,7 @@ Descriptors = dict[tuple[str, str], Descriptor]  # by path of the file and ident
 
 def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
     """Return the vector of each file of a snapshot that has one, as Delta's log describes it."""
-    log = _folder(snapshot)
+    log = log_folder(snapshot)
     names = [info.name for info in lake.list_files(log)]
     found: Descriptors = {}
     start = 0
@@ -50,7 +49,7 @@ def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
 
 def newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction, LogAction], bool]) -> int | None:
     """Return the newest version of a table whose protocol and metadata are *wanted*; None without one in its log."""
-    log = _folder(snapshot)
+    log = log_folder(snapshot)
     names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))
     found: int | None = None
     newest: dict[str, LogAction] = {}
@@ -66,7 +65,8 @@ def newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction
     return found
 
 
-def _folder(snapshot: DeltaTable) -> str:
+def log_folder(snapshot: DeltaTable) -> str:
+    """Return the path below the lake of a table's log."""
     return f"{snapshot.table_uri.rstrip('/').rpartition('/')[2]}/_delta_log"
 
 
@@ -134,16 +134,6 @@ def _replay(actions: Iterable[LogAction], found: Descriptors) -> None:
                 else:
                     found.pop(key, None)
     found.update(added)
-
-
-def write_commit(lake: Lake, snapshot: DeltaTable, actions: Iterable[LogAction]) -> None:
-    """Write the commit after *snapshot*; `CommitFailedError` when another one came first."""
-    version = snapshot.version() + 1
-    data = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
-    try:
-        lake.create(f"{_folder(snapshot)}/{version:020d}.json", data)
-    except FileExistsError as error:
-        raise CommitFailedError(f"version {version} was committed by another process") from error
 
 
 FEATURE = "deletionVectors"

@@ -11,6 +11,7 @@ Metadata lies below the lake in `_iceberg`, not in the folder of a table: Delta'
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -19,10 +20,10 @@ from deltalake import DeltaTable
 from jobs.lake.catalog import comment_of, name_of
 from jobs.lake.commit import open_table
 from jobs.lake.features import UnsupportedTableError
-from jobs.lake.iceberg_target import Target
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.tables import TABLES, Table
+from jobs.launch.java import SetupError
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, scheme_of
 from jobs.storage.s3 import S3Settings, delta_location, endpoint_url
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 METADATA = "_iceberg"  # below the lake
+_NAMESPACE = "rocketmq"  # the default
 _OWNER = "rmq-lake.delta-table"  # property of a table: where the Delta table is that it shows
 _TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"  # of a snapshot: the version that it shows
 _ATTEMPTS = 20  # of other registrations that may come between
@@ -44,6 +46,36 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
+
+
+class Target(NamedTuple):
+    """A catalog, and the namespace that a lake's tables have there."""
+
+    catalog: str
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"{self.catalog}.{self.namespace}"
+
+
+def target_of(text: str) -> Target:
+    """Return the target of CATALOG or CATALOG.NAMESPACE; `ValueError` when it is not configured."""
+    catalog, _, namespace = text.partition(".")
+    if find_spec("pyiceberg") is None:
+        raise SetupError("--iceberg needs pyiceberg: pip install 'rocketmq-lake[iceberg]'")
+    try:
+        from pyiceberg.utils.config import Config
+
+        known = Config().get_known_catalogs()
+    except Exception as error:  # of a YAML file that users write
+        reason = " ".join(str(error).split())
+        raise ValueError(f"pyiceberg cannot read its configuration, .pyiceberg.yaml: {reason}") from error
+    if catalog not in known:
+        raise ValueError(
+            f"pyiceberg knows no catalog {catalog!r}: name it in ~/.pyiceberg.yaml, or set "
+            f"PYICEBERG_CATALOG__{catalog.upper()}__URI"
+        )
+    return Target(catalog, namespace or _NAMESPACE)
 
 
 class Registration(NamedTuple):

@@ -1,10 +1,11 @@
-"""A lake: where its tables are, the settings to reach them, and the files below it."""
+"""A lake: where its tables are, the settings to reach them, the files below it, and the views over its tables."""
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from jobs.storage import arrow_file, storage_of
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
 _LARGEST = 1 << 30  # the manifest of a run that reads 100,000 ranges has a tenth of it
+_VIEWS = {  # and the tables that each one reads
+    "dead_letters": ("messages",),
+    "not_consumed": ("messages", "consumer_offsets"),
+    "timers_pending": ("messages",),
+    "transactions": ("messages",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +70,20 @@ class Lake:
             return storage_of(self.location, self.options).list_files(self.locate(folder))
         except FileNotFoundError:
             return []
+
+
+class View(NamedTuple):
+    """A query with a name, and the tables that it reads."""
+
+    name: str
+    tables: tuple[str, ...]
+    row: str  # one row of it, in words
+    sql: str
+
+
+def views() -> Iterator[View]:
+    """Yield every view by name; its first line says what a row is."""
+    folder = files(__package__) / "views"
+    for name, tables in _VIEWS.items():
+        first, _, sql = (folder / f"{name}.sql").read_text(encoding="utf-8").partition("\n")
+        yield View(name, tables, first.removeprefix("-- "), sql)

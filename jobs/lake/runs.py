@@ -34,11 +34,10 @@ from jobs.lake.commit import (
     refuse_lost_files,
     rows,
     rows_in,
-    writer_of,
 )
 from jobs.lake.features import needs_spark
+from jobs.lake.findings import GapRow
 from jobs.lake.lake import Lake
-from jobs.lake.open_damage import GapRow
 from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
@@ -327,8 +326,8 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
         raise HeldByOtherError(_who_prepared(lake, manifest.store_id, manifest.run))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
-    snapshots = {table: open_table(lake, table) for table in manifest.tables}
-    writers = {name: writer_of(one).name for name, one in snapshots.items() if one is not None and needs_spark(one)}
+    snapshots = {name: open_table(lake, name) for name in manifest.tables}
+    writers = {name: "spark" for name, one in snapshots.items() if one is not None and needs_spark(one)}
     noted = replace(manifest, state={**manifest.state, WRITERS: writers}) if writers else manifest
     try:
         _append_prepared(lake, noted, _Once((manifest.store_id, manifest.run)))

@@ -108,24 +108,15 @@ def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-class RowGroup(NamedTuple):
-    """How many rows a row group has, and the limits of a column in it."""
-
-    rows: int
-    low: int
-    high: int
-
-
-def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown: tuple[int, int]) -> list[RowGroup]:
-    """Return the row groups of a file with the limits of *column*; *unknown* where the file does not say."""
+def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown: range) -> list[tuple[int, range]]:
+    """Return the number of rows of each row group, and its values of *column*: *unknown* where it does not say."""
     with lake.arrow_file(f"{table.name}/{file.path}") as source:
         metadata = pq.read_metadata(source)
     found = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         limits = _limits(group, {column}).get(column)
-        low, high = unknown if limits is None else (limits.min, limits.max)
-        found.append(RowGroup(group.num_rows, low, high))
+        found.append((group.num_rows, unknown if limits is None else range(limits.min, limits.max + 1)))
     return found
 
 

@@ -78,10 +78,15 @@ class FileNaming(NamedTuple):
 class TableFile:
     """One Parquet file of a table; without rows no file is made."""
 
-    group_size = SMALL_GROUP  # bytes that batches are put together to, before they become a row group
+    def __init__(
+        self, lake: Lake, table: Table, name: str, constants: Mapping[str, object], group_size: int = SMALL_GROUP
+    ) -> None:
+        """
+        Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack.
 
-    def __init__(self, lake: Lake, table: Table, name: str, constants: Mapping[str, object]) -> None:
-        """Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack."""
+        Batches are put together to *group_size* bytes before they become a row group.
+        """
+        self._group_size = group_size
         self._lake = lake
         self._path = f"{table.name}/{name}"
         self._location = lake.locate(table.name, name)
@@ -102,7 +107,7 @@ class TableFile:
         whole = pa.RecordBatch.from_arrays([self._column(batch, field) for field in self._schema], schema=self._schema)
         self._held.append(whole)
         self._held_size += whole.nbytes
-        if self._held_size >= self.group_size:
+        if self._held_size >= self._group_size:
             self._write_held()
 
     def fill(self, batches: Iterable[pa.RecordBatch]) -> Action | None:

@@ -12,7 +12,6 @@ from math import ceil
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from jobs.lake.clustering import cluster
 from jobs.lake.commit import (
     A_DAY,
     CONFIGURATION,
@@ -22,9 +21,8 @@ from jobs.lake.commit import (
     minutes,
     open_table,
     own_table,
-    writer_of,
 )
-from jobs.lake.compaction import MANY, SMALL, Group, compact, estimate, merge_group, vacuum, vacuum_own
+from jobs.lake.compaction import MANY, SMALL, Group, cluster, compact, estimate, merge_group, vacuum, vacuum_own
 from jobs.lake.features import needs_spark
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
@@ -32,7 +30,7 @@ from jobs.lake.runs import Manifest, commit_prepared, forget, known_stores, unfi
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, Saved
+from jobs.lake.writers import CHECKPOINT_INTERVAL, Saved, writer_of
 from jobs.storage.locations import normalise
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError

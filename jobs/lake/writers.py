@@ -1,27 +1,39 @@
 """
-The writers of Delta's log: their interface, the content of a commit, and the writer by `deltalake`.
+The writers of Delta's log: their interface, the content of a commit, and the two implementations.
 
-`deltalake` writes to most tables, Spark's own Delta to those with features that only Spark writes
-(`jobs.lake.spark_writer`). The table decides: its protocol names the features that every writer must know.
-Both write the same commit, and it follows the very snapshot that was asked for the transactions of the table.
+`deltalake` writes to most tables, Spark's own Delta to those with features that only Spark writes. The table decides:
+its protocol names the features that every writer must know. Both write the same commit, and it follows the very
+snapshot that was asked for the transactions of the table.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from json import dumps, loads
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from jobs.lake.delta_log import LogAction, Vector, write_commit
+from jobs.console.log import say
+from jobs.lake.delta_log import LogAction, Vector, log_folder
+from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile
 from jobs.lake.table_file import Action
 from jobs.lake.tables import Table
-from jobs.storage.locations import is_local
+from jobs.launch.engine import has_session
+from jobs.storage.locations import S3_SCHEMES, is_local, local_path, scheme_of
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject, JVMView
 
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
 NO_VECTORS = "files with deletion vectors can be replaced on local file systems alone"
+_NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
+_CONFLICTS = "io.delta.exceptions."  # the package of what Delta raises when another commit came first
+_LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
 
 
 class Rewrite(NamedTuple):
@@ -87,10 +99,6 @@ class Saved(NamedTuple):
 class Writer(Protocol):
     """Writes to the log of a table; raises `CommitFailedError` where another commit came first."""
 
-    @property
-    def name(self) -> str:
-        """The writer's name in a run's manifest."""
-
     def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
         """Write a commit that follows *snapshot*, or after *attempts* commits of others at the most."""
 
@@ -101,13 +109,13 @@ class Writer(Protocol):
         """Give a table properties."""
 
 
-_NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
+def writer_of(snapshot: DeltaTable) -> Writer:
+    """Return the writer of a table; whether there is one is for `refuse_features` to say."""
+    return SparkWriter() if needs_spark(snapshot) else DeltalakeWriter()
 
 
 class DeltalakeWriter:
     """The package `deltalake`, which needs no JVM."""
-
-    name = "deltalake"  # in a run's manifest
 
     def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
         """Write a commit; one that removes files with vectors by hand."""
@@ -147,7 +155,6 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         raise OSError(f"{snapshot.table_uri}: {NO_VECTORS}")
     now = int(time.time() * 1000)
     operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
-    described = {path: {"deletionVector": dict(vector.descriptor)} for path, vector in new.change.vectors.items()}
     removed: dict[str, Any] = {
         "deletionTimestamp": now,
         "dataChange": new.data_change,
@@ -157,9 +164,146 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
     actions: list[LogAction] = [
         {"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}},
         *new.additions(),
-        *(
-            {"remove": {"path": file.path, "size": file.size, **removed, **described.get(file.path, {})}}
-            for file in new.change.removed
-        ),
     ]
-    write_commit(lake, snapshot, actions)
+    for file in new.change.removed:
+        vector = {} if file.vector is None else {"deletionVector": dict(file.vector.descriptor)}
+        actions.append({"remove": {"path": file.path, "size": file.size, **removed, **vector}})
+    version = snapshot.version() + 1
+    data = "".join(dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+    try:
+        lake.create(f"{log_folder(snapshot)}/{version:020d}.json", data)
+    except FileExistsError as error:
+        raise CommitFailedError(f"version {version} was committed by another process") from error
+
+
+class SparkWriter:
+    """
+    Spark's Delta, for tables with features that `deltalake` does not write.
+
+    Our Parquet files become part of the table by the transaction that Delta's own commands use: it assigns row ids and
+    times of commits, keeps what clusters the table, and refuses what the protocol forbids. Spark computes nothing but
+    the snapshot of the log.
+    """
+
+    def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
+        """Write a commit; after commits that came between, nothing: who asks looks at the newer snapshot first."""
+        del attempts
+        location = _location(snapshot)
+        jvm, session = connected(location)
+        delta = jvm.org.apache.spark.sql.delta
+        with _conflicts_as_ours():
+            transaction = delta.DeltaLog.forTable(session, location).startTransaction()
+            if transaction.snapshot().version() != snapshot.version():
+                raise CommitFailedError(f"{lake.locate(new.table.name)}: another process has committed")
+            for app, _ in new.transactions:  # read, so that a commit of the same application is a conflict
+                transaction.txnVersion(app)
+            actions = [delta.actions.Action.fromJson(dumps(action)) for action in new.additions()]
+            actions += _removals(transaction, new)
+            tags = {"delta.rowTracking.preserved": str(not new.change.removed).lower(), **new.metadata}
+            operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+            transaction.commit(_seq(jvm, actions), operation, _map(jvm, tags))
+
+    def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
+        """Give a table more columns."""
+        from pyspark.sql.types import StructType
+
+        columns = StructType.fromJson(loads(Schema(list(new)).to_json()))
+        described = ", ".join(
+            f"`{column.name}` {column.dataType.simpleString()} COMMENT {sql_text(column.metadata.get('comment', ''))}"
+            for column in columns
+        )
+        _run_sql(snapshot, f"ALTER TABLE {{table}} ADD COLUMNS ({described})")
+
+    def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
+        """Give a table properties."""
+        described = ", ".join(f"{sql_text(name)} = {sql_text(value)}" for name, value in properties.items())
+        _run_sql(snapshot, f"ALTER TABLE {{table}} SET TBLPROPERTIES ({described})")
+
+
+def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) -> Saved:
+    """Have Delta merge files below *small* bytes into some of *large* ones; it keeps row ids and clusters."""
+    settings = connected(_location(snapshot))[1].conf()
+    before = {name: settings.getOption(name) for name in (_LEAST, _MOST)}  # unknown until Delta's classes are there
+    settings.set(_LEAST, str(small))
+    settings.set(_MOST, str(large))
+    try:
+        (line,) = _run_sql(snapshot, "OPTIMIZE {table}")
+    finally:
+        for name, value in before.items():
+            if value.isDefined():
+                settings.set(name, value.get())
+            else:
+                settings.unset(name)
+    metrics = loads(line)["metrics"]
+    gone, new = metrics["filesRemoved"], metrics["filesAdded"]
+    return Saved(table, gone["totalFiles"], new["totalFiles"], gone["totalSize"], new["totalSize"])
+
+
+def connected(table: str) -> "tuple[JVMView, JavaObject]":
+    """Return the JVM and the session of this process, which is started for a table where there is none."""
+    if not has_session():
+        say(f"rmq-lake: {table}: another engine has given it features that only Spark's Delta writes: Spark starts")
+    from jobs.launch.session import spark_session
+
+    spark = spark_session("rmq-lake", s3=scheme_of(table) in S3_SCHEMES)
+    return spark._jvm, spark._jsparkSession  # noqa: SLF001 - Delta's transactions have no Python side
+
+
+def _run_sql(snapshot: DeltaTable, statement: str) -> list[str]:
+    location = _location(snapshot)
+    with _conflicts_as_ours():
+        rows = connected(location)[1].sql(statement.replace("{table}", f"delta.`{location}`")).collectAsList()
+    return [row.json() for row in rows]
+
+
+def _location(snapshot: DeltaTable) -> str:
+    """Return the location of a table, in a form that no default file system of Spark's turns into another place."""
+    return f"file:{local_path(snapshot.table_uri.rstrip('/'))}"
+
+
+def _removals(transaction: "JavaObject", new: Commit) -> Iterator["JavaObject"]:
+    """Yield the removal of each file as Delta's own snapshot has it, with its vector and its row ids."""
+    paths = [file.path for file in new.change.removed]
+    if not paths:
+        return
+    stored = transaction.snapshot().allFiles().filter(f"path IN ({', '.join(map(sql_text, paths))})").collectAsList()
+    if len(stored) != len(paths):
+        raise CommitFailedError(f"{new.table.name}: files to be replaced are gone")
+    now = transaction.clock().getTimeMillis()
+    yield from (file.removeWithTimestamp(now, new.data_change) for file in stored)
+
+
+@contextmanager
+def _conflicts_as_ours() -> Iterator[None]:
+    """Raise `CommitFailedError` for Delta's own conflicts, and `OSError` for its other errors."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        name = str(error.java_exception.getClass().getName())
+        reason = str(error.java_exception.getMessage()).partition("\n")[0]
+        if name.startswith(_CONFLICTS):
+            raise CommitFailedError(reason) from error
+        raise OSError(f"Spark's Delta cannot commit: {name}: {reason}") from error
+
+
+def sql_text(value: str) -> str:
+    """Return a text as the SQL of Spark, Hive and Athena writes it."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _seq(jvm: "JVMView", values: Iterable[Any]) -> "JavaObject":
+    found = jvm.java.util.ArrayList()
+    for value in values:
+        found.add(value)
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+
+def _map(jvm: "JVMView", values: Mapping[str, str]) -> "JavaObject":
+    found = jvm.java.util.HashMap()
+    for name, value in values.items():
+        found.put(name, value)
+    converted = jvm.scala.jdk.javaapi.CollectionConverters.asScala(found)
+    return jvm.scala.collection.immutable.Map.__getattr__("from")(converted)

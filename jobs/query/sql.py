@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from jobs.console.process import LEFT_BEHIND
-from jobs.lake.lake import Lake
-from jobs.lake.views import views
+from jobs.lake.lake import Lake, views
 from jobs.query.lake_tables import LISTED, MESSAGES, LakeTables
 from jobs.storage.locations import normalise
 from rmq_formats.arrow import plain_type

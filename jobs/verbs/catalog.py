@@ -13,12 +13,12 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import printable_lines
 from jobs.console.result import Result
 from jobs.console.severity import Severity
-from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise
 from rmq_formats.errors import NotAStore
 
 if TYPE_CHECKING:
+    from jobs.lake.iceberg import Target
     from jobs.lake.lake import Lake
 
 _KINDS = ("spark", "unity", "glue", "hive")
@@ -44,7 +44,7 @@ def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
 )  # fmt: skip
 @iceberg_option
 @answer_options
-def command(*, lake: str, kind: str, schema: str, iceberg: Target | None, answer: Answer) -> ExitCode:
+def command(*, lake: str, kind: str, schema: str, iceberg: "Target | None", answer: Answer) -> ExitCode:
     """
     Print SQL statements that register every table of LAKE in a catalog.
 
@@ -71,7 +71,7 @@ def command(*, lake: str, kind: str, schema: str, iceberg: Target | None, answer
     return ExitCode.CLEAN
 
 
-def _register(lake: "Lake", target: Target, answer: Answer) -> ExitCode:
+def _register(lake: "Lake", target: "Target", answer: Answer) -> ExitCode:
     """Register a lake in an Iceberg catalog, and say what that added and removed there."""
     registrations = Registrations(target)
     done = registrations.register(lake)

@@ -28,7 +28,6 @@ from jobs.console.log import say
 from jobs.console.progress import announce_once
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
-from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine, lacking_spark
 from jobs.products.registry import NAMES
@@ -37,6 +36,7 @@ from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
 
 if TYPE_CHECKING:
+    from jobs.lake.iceberg import Target
     from jobs.lake.lake import Lake
     from jobs.store.workers import Workers
 
@@ -156,7 +156,7 @@ def command(  # noqa: PLR0913 - one argument an option
     follow: bool,
     every: float | None,
     until: float | None,
-    iceberg: Target | None,
+    iceberg: "Target | None",
     max_rate: int | None,
     engine: str,
     metrics: Path | None,

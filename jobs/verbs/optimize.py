@@ -12,11 +12,11 @@ from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity
-from jobs.lake.iceberg_target import Target
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise
 
 if TYPE_CHECKING:
+    from jobs.lake.iceberg import Target
     from jobs.lake.writers import Saved
 
 
@@ -40,7 +40,7 @@ def command(  # noqa: PLR0913 - a command's options
     lake: str,
     dry_run: bool,
     heal: bool,
-    iceberg: Target | None,
+    iceberg: "Target | None",
     engine: str,
     answer: Answer,
 ) -> ExitCode:
@@ -73,7 +73,7 @@ def command(  # noqa: PLR0913 - a command's options
 
 def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
     """Put lost transactions back, or say which ones would be."""
-    from jobs.lake.healing import lost_transactions, put_back
+    from jobs.lake.integrity import lost_transactions, put_back
     from jobs.lake.lake import Lake
 
     where = Lake(normalise(lake), file_system_options())

@@ -9,8 +9,7 @@ from pyiceberg.catalog import load_catalog
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.iceberg import Registrar
-from jobs.lake.iceberg_target import Target
+from jobs.lake.iceberg import Registrar, Target
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from tests.jobs.lake.test_iceberg import configure, rows

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import duckdb
 import pyarrow as pa
 
-from jobs.lake import spark_writer, upkeep
+from jobs.lake import upkeep, writers
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
 from jobs.products.index.settings import Wanted
@@ -225,7 +225,7 @@ _WAYS: Mapping[str, tuple[Callable[[Path], object], Callable[[Path], int]]] = {
 def _prepare_with_feature(prepare: Callable[[Path], object], feature: str, root: Path) -> None:
     def turn_on() -> None:
         for statement in FEATURES[feature]:
-            jvm_of_tests("").session.sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
+            jvm_of_tests("")[1].sql(re.sub(r"\{(\w+)\}", rf"delta.`{root}/lake/\1`", statement))
 
     prepare(root)
     in_fork(turn_on)
@@ -254,7 +254,7 @@ def commits(
             stride,
             command=command,
             finished=partial(_wrong_commit, command),
-            effects=(*EFFECTS, (spark_writer, "_removals"), (spark_writer, "_seq")),
+            effects=(*EFFECTS, (writers, "_removals"), (writers, "_seq")),
             within_s=0.02,
         )
         reached += result["reached"]

@@ -29,17 +29,16 @@ from unittest.mock import DEFAULT, Mock, patch
 
 import deltalake
 from deltalake.exceptions import TableNotFoundError
-from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView
 
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake import commit, features, runs, spark_writer, superseded, upkeep
+from jobs.lake import commit, features, runs, superseded, upkeep, writers
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, known_stores
-from jobs.lake.spark_writer import Connection
 from jobs.lake.table_file import Action
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize
@@ -314,18 +313,18 @@ def rewritten_store(root: Path, ingests: Callable[[Path], object] = run_in_fork)
 def spark_of_tests() -> Iterator[None]:
     """Have this process and its forks commit by the JVM of the tests."""
     with (
-        patch.multiple(spark_writer, connected=jvm_of_tests, has_session=lambda: True),
+        patch.multiple(writers, connected=jvm_of_tests, has_session=lambda: True),
         patch.object(features, "has_session", lambda: True),
     ):
         yield
 
 
 @cache
-def jvm_of_tests(_: str) -> Connection:
+def jvm_of_tests(_: str) -> tuple[JVMView, JavaObject]:
     """Connect this process to the JVM whose port and secret are in the environment: it survives whoever is killed."""
     port, secret = os.environ[GATEWAY].split(":")
     jvm = JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=secret, auto_convert=True)).jvm
-    return Connection(jvm, jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get())
+    return (jvm, jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get())
 
 
 def tiered_store(root: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobs.lake.catalog import comment_of, sql_type
+from jobs.lake.lake import views
 from jobs.lake.tables import MESSAGES, TABLES, Table
-from jobs.lake.views import views
 from jobs.typed.tables import typed_table
 
 _START = "## Columns\n"

@@ -13,7 +13,7 @@ from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import MANY
-from jobs.lake.open_damage import OpenDamage
+from jobs.lake.findings import OpenDamage
 from jobs.lake.runs import Manifest
 from jobs.report.metrics import write_metrics
 from jobs.store.workers import OneByOne

@@ -14,9 +14,8 @@ from deltalake import DeltaTable
 from jobs.command.cli import main
 from jobs.console.exit_codes import ExitCode
 from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
-from jobs.lake.lake import Lake
+from jobs.lake.lake import Lake, views
 from jobs.lake.tables import MESSAGES, TABLES
-from jobs.lake.views import views
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store
 

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.lake import clustering
-from jobs.lake.clustering import MANY, cluster
-from jobs.lake.compaction import Group, merge_group
+from jobs.lake import compaction
+from jobs.lake.compaction import CROWDED, Group, cluster, merge_group
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import Action
@@ -54,10 +53,10 @@ def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, se
     for run in range(60):
         _add_file(table, random, random.choice(["a", "b"]), run)
         if run in {20, 40}:
-            with patch.object(clustering, "_MOST_ROWS", 500):
+            with patch.object(compaction, "_MOST_ROWS", 500):
                 cluster(lake, INDEX_ENTRIES, _merge)
     before = _rows(table)
-    with patch.object(clustering, "_MOST_ROWS", 500):
+    with patch.object(compaction, "_MOST_ROWS", 500):
         cluster(lake, INDEX_ENTRIES, _merge)
         there = files(lake, DeltaTable(table), INDEX_ENTRIES)
         assert cluster(lake, INDEX_ENTRIES, _merge).merged == 0
@@ -66,12 +65,12 @@ def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, se
     for store, first in product(("a", "b"), there):  # most files overlap where one of them begins
         key_hash = first.low("key_hash", 0)
         opened = [file for file in there if file.may_have("store_id", store) and file.may_have("key_hash", key_hash)]
-        assert len(opened) < MANY * 5  # steps that 30 files a store go down
+        assert len(opened) < CROWDED * 5  # steps that 30 files a store go down
 
 
 def test_a_round_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     lake, table = Lake(str(tmp_path)), tmp_path / INDEX_ENTRIES.name
-    for run in range(MANY):
+    for run in range(CROWDED):
         _add_file(table, Random(run), "a", run)
     before, version = _rows(table), DeltaTable(table).version()
 

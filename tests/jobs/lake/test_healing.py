@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.lake.healing import lost_transactions, put_back
+from jobs.lake.integrity import lost_transactions, put_back
 from jobs.lake.lake import Lake
 from tests.support.broker import Broker, some_records
 from tests.support.commands import state_of

@@ -25,8 +25,7 @@ from pyspark.sql import SparkSession
 from jobs.command import iceberg as option
 from jobs.console.exit_codes import ExitCode
 from jobs.lake import commit, iceberg
-from jobs.lake.iceberg import Registrar, RegistrationError
-from jobs.lake.iceberg_target import Target
+from jobs.lake.iceberg import Registrar, RegistrationError, Target
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 from jobs.store.workers import OneByOne
@@ -303,7 +302,7 @@ def test_a_catalog_that_nobody_configured_is_refused_before_anything(name: str, 
 
 def test_without_the_extra_one_line_says_how_to_install_it(grown: Grown, register: Run) -> None:
     grown.grow()
-    with patch("jobs.lake.iceberg_target.find_spec", lambda _: None):
+    with patch("jobs.lake.iceberg.find_spec", lambda _: None):
         outcome = register()
 
     assert ExitCode.FAILED == outcome.code

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from jobs.lake.views import views
+from jobs.lake.lake import views
 from tests.golden import StoreOf, release_of
 from tests.support.lakes import ingest_store
 
