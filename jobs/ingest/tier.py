@@ -20,13 +20,20 @@ from jobs.ingest.commit import NextRun
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake import integrity
 from jobs.lake.bodies import with_inflated
-from jobs.lake.identity import AmbiguousBrokerError, Likeness
+from jobs.lake.identity import (
+    AmbiguousBrokerError,
+    Likeness,
+    QueueName,
+    QueueState,
+    described,
+    identify_tier,
+    queue_states,
+)
 from jobs.lake.lake import Lake
 from jobs.lake.lock import check_shared, held
 from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import PRODUCED, QUARANTINE, TIERED, WRITTEN_BY_RUNS
-from jobs.lake.tier_identity import QueueName, QueueState, described, identify_tier, queue_states
 from jobs.products.exclusion import without_excluded
 from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release
 from jobs.products.product import Gap, Output

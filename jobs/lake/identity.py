@@ -4,35 +4,44 @@ Whose store is this? A store is known by its log's own bytes, never by a path or
 The lake keeps fingerprints: hashes of records at known offsets. A store that has the same bytes at these offsets is the
 same one, be it a copy, a slave or a moved disk. One that has other bytes at all of them is another one, under any name.
 Where fingerprints do not decide, the rows of the lake are fingerprints too.
+
+A tier holds a log for each queue, and is known by the bytes of these. A topic that is deleted and created again begins
+a new log at the same place: it has other bytes where the earlier one had some.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from enum import Enum, unique
 from functools import cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 import pyarrow.dataset as ds
 
 from jobs.console.exit_codes import RequestError
-from jobs.lake.commit import rows
+from jobs.lake.commit import chosen, read_snapshot
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, known_logs, known_stores, register
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import Range
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
+from jobs.store.tier import TierQueue
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import is_unreadable
 
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
-
+_SAMPLED_QUEUES = 64  # of a new tier
+_STATE = "tier"  # in a manifest's state
+_IDENTITY = (  # no two messages of a store have these in common
+    "physical_offset", "total_size", "body_crc", "queue_id", "queue_offset", "born_timestamp", "store_timestamp",
+)  # fmt: skip
 
 _FirstRecord: TypeAlias = tuple[Fingerprint, MessageRecord]
+QueueName: TypeAlias = tuple[str, int]  # topic and number
 
 
 class AmbiguousBrokerError(RequestError):
@@ -96,22 +105,34 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
     Without *register_new* a new store is returned without an id. A label that another log has already is refused
     unless the user gave it.
     """
-    for _ in range(_ATTEMPTS):
-        registered = known_stores(lake)
+
+    def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
         stores = [known for known in registered if known.tier is None]
         firsts = cache(lambda: list(_first_records(store)))  # read on demand
         found = _find(lake, stores, store, firsts, broker or DEFAULT_BROKER)
         if found is not None or not firsts():
             return found
-        fingerprints = tuple(fingerprint for fingerprint, _ in firsts())
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
+        return KnownStore("", broker or DEFAULT_BROKER, tuple(fingerprint for fingerprint, _ in firsts()))
+
+    return _registered(lake, known_or_new, register_new=register_new)
+
+
+def _registered(
+    lake: Lake, known_or_new: Callable[[Sequence[KnownStore]], KnownStore | None], *, register_new: bool
+) -> KnownStore | None:
+    """Return the store that is found among those of the lake; one without an id is new, and is registered."""
+    for _ in range(_ATTEMPTS):
+        registered = known_stores(lake)
+        found = known_or_new(registered)
+        if found is None or found.store_id:
+            return found
         refuse_tables_without_runs(lake)
-        new = KnownStore("", broker or DEFAULT_BROKER, fingerprints)
-        try:
-            return register(lake, new, len(registered)) if register_new else new
-        except HeldByOtherError:
-            continue  # another store came first, or this one by another process: look again
+        if not register_new:
+            return found
+        with suppress(HeldByOtherError):  # another store came first, or this one by another process: look again
+            return register(lake, found, len(registered))
     raise HeldByOtherError("other stores are being registered all the time")
 
 
@@ -124,7 +145,7 @@ def _find(
     lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: Callable[[], list[_FirstRecord]], broker: str
 ) -> KnownStore | None:
     """Return the store that has the same bytes; else the one that this label means, if all its bytes have expired."""
-    by_label = sorted(reversed(stores), key=lambda known: known.broker != broker)  # noqa: C414 - the newest first
+    by_label = _newest_of_label_first(stores, broker)
     undecided: dict[Likeness, list[KnownStore]] = {likeness: [] for likeness in Likeness}
     for known in by_label:
         likeness = compare(known, store).likeness
@@ -147,25 +168,17 @@ def _find(
     return next(expired, None)
 
 
+def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[KnownStore]:
+    return sorted(reversed(stores), key=lambda known: known.broker != broker)  # noqa: C414 - equal ones keep this order
+
+
 def _owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
     """Return the ids of the stores that have a row for one of the records."""
     where = ds.field("physical_offset").isin([record.physical_offset for _, record in firsts])
-    found = rows(lake, MESSAGES.name, _IdentityRow, where)
-    wanted = {tuple(getattr(record, name) for name in _IdentityRow._fields[1:]) for _, record in firsts}
-    return {row.store_id for row in found if row[1:] in wanted}
-
-
-class _IdentityRow(NamedTuple):
-    """A store, and what no two of its messages have in common."""
-
-    store_id: str
-    physical_offset: int
-    total_size: int
-    body_crc: int
-    queue_id: int
-    queue_offset: int
-    born_timestamp: int
-    store_timestamp: int
+    columns = ["store_id", *_IDENTITY]
+    found = read_snapshot(lake, MESSAGES.name, lambda snapshot: chosen(lake, snapshot, columns, where).to_pylist())
+    wanted = {tuple(getattr(record, name) for name in _IDENTITY) for _, record in firsts}
+    return {row["store_id"] for row in found or () if tuple(row[name] for name in _IDENTITY) in wanted}
 
 
 def _first_records(store: Store) -> Iterator[_FirstRecord]:
@@ -183,3 +196,98 @@ def _first_records(store: Store) -> Iterator[_FirstRecord]:
                 raw = bytes(group.buffer[at : at + size])
                 offset = group.base_offset + at
                 yield Fingerprint.of(offset, raw), decode_record(raw, 0, offset)
+
+
+class QueueState(NamedTuple):
+    """How far the lake has the log of a queue of a tier, and by which bytes the log is known."""
+
+    topic: str
+    queue_id: int
+    generation: int
+    to_offset: int  # where the next run goes on
+    store_timestamp: int | None  # of the last record before that
+    first: Fingerprint | None
+    newest: Fingerprint | None
+
+    @classmethod
+    def of_json(cls, values: Sequence[Any]) -> Self:
+        """Read the stored form."""
+        *numbers, first, newest = values
+        return cls(*numbers, *(Fingerprint(*one) if one else None for one in (first, newest)))
+
+    @property
+    def name(self) -> QueueName:
+        """Topic and number of the queue."""
+        return self.topic, self.queue_id
+
+    def likeness(self, log: Store) -> Likeness:
+        """Compare the known bytes with the log that is there now."""
+        for one in (self.newest, self.first):
+            verdict = holds(one, log) if one is not None else None
+            if verdict is not None:
+                return Likeness.SAME if verdict else Likeness.OTHER
+        # What expires is the beginning: a log never gets bytes before those that it had.
+        is_older = self.first is not None and log.start_offset < self.first.offset
+        return Likeness.OTHER if is_older else Likeness.UNKNOWN
+
+
+def queue_states(known: KnownStore) -> dict[QueueName, QueueState]:
+    """Return how far the lake has each queue of a tier."""
+    stored = cast("Sequence[Sequence[Any]]", known.newest.state.get(_STATE, ()) if known.newest else ())
+    return {state.name: state for state in map(QueueState.of_json, stored)}
+
+
+def described(states: Iterable[QueueState]) -> dict[str, object]:
+    """Return the form of *states* that a manifest keeps."""
+    return {_STATE: sorted(states)}
+
+
+def identify_tier(
+    lake: Lake, queues: Sequence[TierQueue], broker: str, *, register_new: bool = True
+) -> KnownStore | None:
+    """
+    Return the known tier that these queues are, or a newly registered one; None when no record is in it.
+
+    It is the tier that has the same bytes; else the newest one of this label, where no bytes say otherwise.
+    """
+
+    def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
+        undecided = []
+        for known in _newest_of_label_first([one for one in registered if one.tier is not None], broker):
+            likeness = _likeness(known, queues)
+            if likeness is Likeness.SAME:
+                return known
+            if likeness is Likeness.UNKNOWN and known.broker == broker:
+                undecided.append(known)
+        if undecided:
+            return undecided[0]
+        firsts = _first_states(queues)
+        return KnownStore("", broker, (), tier=firsts) if firsts else None
+
+    return _registered(lake, known_or_new, register_new=register_new)
+
+
+def _likeness(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
+    """Compare until one queue has the same bytes: topics that were created again have others."""
+    states = queue_states(known) or {state.name: state for state in map(QueueState.of_json, known.tier or ())}
+    verdict = Likeness.UNKNOWN
+    for queue in queues:
+        state = states.get((queue.topic, queue.queue_id))
+        likeness = state.likeness(queue.store) if state else Likeness.UNKNOWN
+        if likeness is Likeness.SAME:
+            return likeness
+        verdict = Likeness.OTHER if likeness is Likeness.OTHER else verdict
+    return verdict
+
+
+def _first_states(queues: Sequence[TierQueue]) -> list[QueueState]:
+    """Return the first record of some queues, as states that have nothing."""
+    found = []
+    for queue in queues[:: max(len(queues) // _SAMPLED_QUEUES, 1)]:
+        for range_ in plan_ranges(queue.store, 0, WHOLE_SEGMENTS)[:1]:
+            reader = RangeReader(range_)
+            with closing(reader.pieces()) as pieces:
+                next(pieces, None)
+            firsts = reader.seen.fingerprints[:1]
+            found += [QueueState(queue.topic, queue.queue_id, 0, 0, None, first, None) for first in firsts]
+    return found
