@@ -12,7 +12,7 @@ from jobs.query.store_source import StoreSource
 from jobs.query.transactions import open_halves
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
-from jobs.store.timers import timer_state
+from jobs.store.waiting import timer_state
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.flags import TransactionType

@@ -25,7 +25,7 @@ from jobs.console.progress import forget_made_once
 from jobs.console.result import Result
 from jobs.console.secrets import masked
 from jobs.console.severity import Severity
-from jobs.store.known import ASSUMED, DETECTED
+from jobs.store.release import ASSUMED, DETECTED
 
 TYPED = "rmq-lake.typed"  # in a context's meta: the words after the program
 _WORDS = {severity.value.upper(): severity for severity in Severity}

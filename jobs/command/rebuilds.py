@@ -20,7 +20,7 @@ from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
     from jobs.rebuild.install import Installation
-    from jobs.store.held_store import HeldStore
+    from jobs.store.beside_broker import HeldStore
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -71,7 +71,7 @@ def held_for_install(place: StorePlace, out: str, how: RebuildForm) -> "Abstract
 
 @contextmanager
 def _held(place: StorePlace, out: str) -> Iterator["HeldStore"]:
-    from jobs.store.held_store import RefusedError, hold_store
+    from jobs.store.beside_broker import RefusedError, hold_store
 
     with (
         shown_as_usage(RefusedError, before="not installed: "),
@@ -84,7 +84,7 @@ def _held(place: StorePlace, out: str) -> Iterator["HeldStore"]:
 def put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, held: "HeldStore | None") -> bool:
     """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
     from jobs.rebuild.install import install
-    from jobs.store.held_store import RefusedError
+    from jobs.store.beside_broker import RefusedError
 
     with shown_as_usage(RefusedError, before="not installed: "):
         plans = plan()

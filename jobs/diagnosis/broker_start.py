@@ -13,15 +13,21 @@ from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.store.epochs import queue_evidence
-from jobs.store.features import QueueStorage, features_of
-from jobs.store.index_files import header_of
 from jobs.store.log_ends import last_units
-from jobs.store.queue_files import QueueFile, StoredQueue, file_sizes, first_unwritten, queues_of_files, undecided_sizes
+from jobs.store.queue_files import (
+    QueueFile,
+    QueueStorage,
+    StoredQueue,
+    features_of,
+    file_sizes,
+    first_unwritten,
+    queues_of_files,
+    undecided_sizes,
+)
 from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_sizes
-from jobs.store.record_places import record_places, segment_bytes
+from jobs.store.record_places import record_places, segment_bytes, walk
 from jobs.store.release import Writers
-from jobs.store.segment_walk import walk
-from jobs.store.store import Segment, Store, StoredFile, checkpoint_of
+from jobs.store.store import Segment, Store, StoredFile, checkpoint_of, header_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES,

@@ -33,9 +33,8 @@ from jobs.restore.segment import SegmentWork
 from jobs.store.beside_broker import broker_process
 from jobs.store.log_ends import LostStart, lost_start
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
-from jobs.store.request import StoreRequest
 from jobs.store.selection import TopicChoices
-from jobs.store.store import Store
+from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
 
 _OTHERS = (

@@ -22,9 +22,9 @@ from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Sour
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import LATER, NothingToRestoreError, plan_log
 from jobs.storage.locations import normalise
-from jobs.store.known import ASSUMED
 from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, holes, plan_ranges
+from jobs.store.release import ASSUMED
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.release import NEWEST, Release

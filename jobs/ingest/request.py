@@ -11,8 +11,8 @@ from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
 from jobs.lake.findings import GapRow, OpenDamage
 from jobs.products.registry import NAMES, Product
-from jobs.store.request import StoreRequest
 from jobs.store.selection import Selection
+from jobs.store.store import StoreRequest
 from rmq_formats.broker_conf import BrokerConf
 
 if TYPE_CHECKING:

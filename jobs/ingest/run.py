@@ -47,9 +47,8 @@ from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.locations import normalise
 from jobs.storage.space import room_for
 from jobs.store.beside_broker import check_room
-from jobs.store.chain import Outcome, read_chained, watermark
+from jobs.store.chain import CutBackError, Outcome, confirm_deleted, confirm_uncut, read_chained, watermark
 from jobs.store.ranges import Newest, Range, Settling, describe, holes, newest_segment, plan_ranges
-from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.topics import known_topics

@@ -43,7 +43,7 @@ from jobs.store.chain import Outcome, run_range, watermark
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, Settling, describe, holes, plan_ranges
 from jobs.store.release import given_rules
 from jobs.store.selection import Selection, TopicsError
-from jobs.store.tier import TierQueue
+from jobs.store.store import TierQueue
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records

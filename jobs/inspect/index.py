@@ -8,10 +8,9 @@ from operator import attrgetter
 
 from jobs.inspect.problems import Problems
 from jobs.storage.model import Reader
-from jobs.store.index_files import geometry_of_index
 from jobs.store.record_places import find_record
 from jobs.store.release import Marks
-from jobs.store.store import Store
+from jobs.store.store import Store, geometry_of_index
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import slot_count_mark, tag_entry_mark
 from rmq_formats.indexfile.layout import (

@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from jobs.diagnosis.misnamed_segments import right_name, wrong_name_text
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.store.epochs import queue_evidence
+from jobs.store.log_ends import right_name, wrong_name_text
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
-from jobs.store.record_places import left_over_bytes, records_from
-from jobs.store.segment_walk import COMPILED_BEHIND, WalkedPiece, walk
+from jobs.store.record_places import COMPILED_BEHIND, WalkedPiece, left_over_bytes, records_from, walk
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord

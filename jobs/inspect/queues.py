@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from jobs.inspect.problems import Problems
-from jobs.store.features import features_of
-from jobs.store.queue_files import KINDS, StoredQueue, file_sizes, queues_of_files, stored_queues
+from jobs.store.queue_files import KINDS, StoredQueue, features_of, file_sizes, queues_of_files, stored_queues
 from jobs.store.store import Store
 from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 
 from jobs.inspect.problems import Problems
 from jobs.store.beside_broker import broker_process
-from jobs.store.config_files import CONFIG_FOLDER, TOPICS_FILE
+from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
-from jobs.store.rocksdb_state import rocksdb_state
 from jobs.store.store import REPLACED, Store
-from jobs.store.timers import timer_state
 from jobs.store.topics import TopicTable, topic_table
+from jobs.store.waiting import rocksdb_state, timer_state
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
 from rmq_formats.store import (

@@ -12,9 +12,8 @@ from jobs.inspect.inspection import StoreReport
 from jobs.inspect.log import SegmentReport
 from jobs.inspect.problems import Problem
 from jobs.inspect.queues import QueuesReport
-from jobs.store.known import DETECTED
-from jobs.store.release import span_of
-from jobs.store.rocksdb_state import MOST_COUNTED
+from jobs.store.release import DETECTED, span_of
+from jobs.store.waiting import MOST_COUNTED
 from rmq_formats.store import FileKind
 
 _SHOWN = 6  # lines of a list, before its middle is left out

@@ -26,8 +26,7 @@ from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.record_places import Fingerprint
-from jobs.store.store import Store
-from jobs.store.tier import TierQueue
+from jobs.store.store import Store, TierQueue
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import is_unreadable

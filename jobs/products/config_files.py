@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from jobs.lake.tables import CONFIG_FILES
 from jobs.products.product import Finished, Output, Run, Started, State, nothing_to_collect
-from jobs.store.config_files import ConfigFile, config_files
+from jobs.store.broker_config import ConfigFile, config_files
 
 FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
 

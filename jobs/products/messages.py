@@ -21,9 +21,8 @@ from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QU
 from jobs.products.exclusion import without_excluded
 from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
-from jobs.store.chain import Outcome
+from jobs.store.chain import Outcome, confirm_gone
 from jobs.store.ranges import Range
-from jobs.store.retention import confirm_gone
 from jobs.store.selection import Selection, TopicsError
 from rmq_formats.commitlog.columns import message_batch, record_crcs
 from rmq_formats.commitlog.scan import IO_ERROR, Records

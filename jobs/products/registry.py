@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from jobs.products.broker_state import has_changed
-from jobs.store.config_files import config_files
+from jobs.store.broker_config import config_files
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from rmq_formats.store import FileKind

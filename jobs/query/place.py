@@ -19,8 +19,7 @@ _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
 if TYPE_CHECKING:
     from jobs.query.store_reader import StoreReader
-    from jobs.store.known import Known
-    from jobs.store.release import Writers
+    from jobs.store.release import Known, Writers
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.static_topics import StaticQueue
 from jobs.store.broker_config import BrokerConfig
 from jobs.store.broker_config import Progress as ReaderProgress
-from jobs.store.known import ASSUMED, Known
-from jobs.store.release import Writers
+from jobs.store.release import ASSUMED, Known, Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import Unit
 from rmq_formats.errors import FormatError, UnsupportedFormat

@@ -11,8 +11,7 @@ from jobs.query.mqadmin.text import second_text
 from jobs.query.store_keys import StoreKeys
 from jobs.query.store_queues import StoreQueues, batch_position
 from jobs.store.broker_config import BrokerConfig, Progress, broker_config
-from jobs.store.features import QueueStorage, features_of
-from jobs.store.queue_files import StoredQueue
+from jobs.store.queue_files import QueueStorage, StoredQueue, features_of
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, ExpectedUnit, QueueKind, Unit, expected_units
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys

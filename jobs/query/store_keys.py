@@ -14,8 +14,7 @@ from typing import NamedTuple
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, entries_under, says
 from jobs.query.source import EXPLAINED_BY, Occurrence
 from jobs.query.store_log import Span, StoreView, few_records, holding
-from jobs.store.rocksdb import Database
-from jobs.store.rocksdb_keys import rows_under
+from jobs.store.rocksdb import Database, rows_under
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.hashing import index_key_hash, java_text
 from rmq_formats.indexfile.keys import KeyKind, index_keys

@@ -12,16 +12,13 @@ from typing import Self
 from jobs.query.static_topics import MAPPING_FILE, StaticQueue, static_queues
 from jobs.storage.locations import join
 from jobs.storage.model import Reader
-from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
+from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import Leftovers, read_epochs
-from jobs.store.features import features_of
-from jobs.store.index_files import geometry_of_index, reading
-from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_files, stored_queues
+from jobs.store.queue_files import StoredQueue, features_of, keeps_light_in_rocksdb, queues_of_files, stored_queues
 from jobs.store.ranges import newest_segment
 from jobs.store.record_places import record_places
-from jobs.store.rocksdb import Database, open_database
-from jobs.store.rocksdb_keys import has_rows
-from jobs.store.store import Segment, Store
+from jobs.store.rocksdb import Database, has_rows, open_database
+from jobs.store.store import Segment, Store, geometry_of_index, reading
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record

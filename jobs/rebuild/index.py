@@ -40,13 +40,12 @@ from jobs.storage.local import LocalStorage
 from jobs.storage.locations import join, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
+from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeovers
-from jobs.store.features import has_default_sizes
-from jobs.store.known import ASSUMED, AssumedError
+from jobs.store.queue_files import has_default_sizes
 from jobs.store.ranges import plan_ranges
-from jobs.store.request import StoreRequest
-from jobs.store.retention import ListedLog
-from jobs.store.store import Store
+from jobs.store.release import ASSUMED, AssumedError
+from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry
 from rmq_formats.layout import Content

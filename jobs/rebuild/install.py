@@ -29,7 +29,7 @@ from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
 from jobs.storage.local import flush_directory, read_file
 from jobs.storage.locations import is_local, local_path
-from jobs.store.held_store import ATTEMPT, FileState, RefusedError, acting_as, acting_as_before, file_states, user_of
+from jobs.store.beside_broker import ATTEMPT, FileState, RefusedError, acting_as, acting_as_before, file_states, user_of
 from jobs.store.store import REPLACED
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header

@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.diagnosis.file_faults import FileFault, file_fault
+from jobs.diagnosis.file_faults import FileFault, file_fault, may_be_other_tags
 from jobs.diagnosis.log_check import LogCheck
-from jobs.diagnosis.records import may_be_other_tags
 from jobs.products.queues.differences import BAD_PLACES, NOT_OF_QUEUES, Difference, DifferenceKind
 from jobs.products.queues.join import JoinResult
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.storage.local import read_file
-from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import has_lost_end
-from jobs.store.queue_files import keeps_light_in_rocksdb, queues_of_rows
+from jobs.store.queue_files import QueueStorage, features_of, keeps_light_in_rocksdb, queues_of_rows
 from jobs.store.ranges import holes
 from jobs.store.store import Store, StoredFile
 from jobs.store.topics import Fate, newest_times

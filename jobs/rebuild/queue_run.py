@@ -25,13 +25,12 @@ from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, n
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
-from jobs.store.features import QueueStorage, features_of
-from jobs.store.known import ASSUMED
+from jobs.store.chain import ListedLog, read_from, read_what_stays
 from jobs.store.queue_ends import look
+from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.ranges import holes, plan_ranges
-from jobs.store.request import StoreRequest
-from jobs.store.retention import ListedLog, read_from, read_what_stays
-from jobs.store.store import Store
+from jobs.store.release import ASSUMED
+from jobs.store.store import Store, StoreRequest
 from jobs.store.topics import Fate, newest_times, topic_table
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf

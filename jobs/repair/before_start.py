@@ -16,8 +16,7 @@ from jobs.diagnosis.broker_start import BadPlace, gathered, obstacles
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import broker_config
-from jobs.store.features import QueueStorage, features_of
-from jobs.store.queue_files import StoredQueue, queues_of_files
+from jobs.store.queue_files import QueueStorage, StoredQueue, features_of, queues_of_files
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.run import Verdict

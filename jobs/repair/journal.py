@@ -17,7 +17,7 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import RequestError
 from jobs.rebuild.install import Installation, exchange, remove_empty, suppress_not_empty, sweep
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
-from jobs.store.held_store import acting_as, user_of
+from jobs.store.beside_broker import acting_as, user_of
 
 JOURNAL = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"

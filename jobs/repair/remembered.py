@@ -19,8 +19,8 @@ from jobs.diagnosis.log_check import RangeCheck, check_range
 from jobs.products.index.key_row import collect_range
 from jobs.products.queues.unit_files import collect_units
 from jobs.storage.locations import local_path
+from jobs.store.beside_broker import FileState, file_states
 from jobs.store.chain import Outcome, run_collected, run_range
-from jobs.store.held_store import FileState, file_states
 from jobs.store.range_reader import Seen
 from jobs.store.ranges import Range
 from jobs.store.workers import Workers

@@ -60,13 +60,18 @@ from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
-from jobs.store.beside_broker import broker_process
-from jobs.store.features import has_default_sizes
-from jobs.store.held_store import HeldStore, RefusedError, acting_as, hold_store, user_of
-from jobs.store.index_files import geometry_of_index, header_of
-from jobs.store.known import ASSUMED, GIVEN, AssumedError, UndecidedError
-from jobs.store.request import StoreRequest
-from jobs.store.store import Store, checkpoint_file, checkpoint_of, list_store
+from jobs.store.beside_broker import HeldStore, RefusedError, acting_as, broker_process, hold_store, user_of
+from jobs.store.queue_files import has_default_sizes
+from jobs.store.release import ASSUMED, GIVEN, AssumedError, UndecidedError
+from jobs.store.store import (
+    Store,
+    StoreRequest,
+    checkpoint_file,
+    checkpoint_of,
+    geometry_of_index,
+    header_of,
+    list_store,
+)
 from jobs.store.workers import Workers
 from jobs.verify.index import CHECKPOINT_TIME, REPEATED
 from jobs.verify.log import CHECKPOINT_AHEAD, SHORT_CHECKPOINT, doubted_end, lost_end

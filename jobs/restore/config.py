@@ -12,8 +12,8 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import CONFIG_FILES
 from jobs.restore.plan import DELETED, source_of
 from jobs.storage.local import LocalStorage, read_file
-from jobs.store.config_files import CONFIG_FOLDER
-from jobs.store.held_store import FileState
+from jobs.store.beside_broker import FileState
+from jobs.store.broker_config import CONFIG_FOLDER
 
 _run = attrgetter("run")
 _PROGRESS = ("Offset.json", "OrderInfo.json")  # ends of the names of files of consumers' positions

@@ -13,7 +13,7 @@ from jobs.lake.tables import INDEX_FILES
 from jobs.products.index.file_names import detect_zone
 from jobs.products.index.settings import Wanted
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
-from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind

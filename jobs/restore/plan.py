@@ -28,7 +28,7 @@ from jobs.lake.tables import (
 )
 from jobs.products.log_pieces import FILE, UNKNOWN
 from jobs.restore.coverage import missing
-from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
 

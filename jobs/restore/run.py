@@ -32,7 +32,7 @@ from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp,
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, read_file, sha256_of
 from jobs.storage.space import room_for
-from jobs.store.held_store import FileState, file_states
+from jobs.store.beside_broker import FileState, file_states
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 

@@ -26,7 +26,7 @@ from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.restore.plan import Plan, PlannedSegment
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
-from jobs.store.held_store import FileState
+from jobs.store.beside_broker import FileState
 from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
 from rmq_formats.commitlog.columns import record_crcs
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK

@@ -19,9 +19,9 @@ from jobs.source.log import Place, Way, check_chain, check_place, data_loss, los
 from jobs.source.options import FAILFAST, LATEST, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import Start, start_of
+from jobs.store.chain import begun_again
 from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import newest_segment
-from jobs.store.retention import begun_again
 from jobs.store.store import Store, list_store
 from rmq_formats.hashing import MAX_LONG
 

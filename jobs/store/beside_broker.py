@@ -5,15 +5,24 @@ A broker that runs holds a lock on the file `lock` in its store. That the file e
 nothing.
 """
 
+import errno
 import fcntl
 import os
 import shutil
 import struct
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple, Self
 
+from jobs.console.amounts import counted
+from jobs.console.exit_codes import RequestError
 from jobs.storage.local import Care, step_back
 from jobs.storage.locations import is_local, local_path
+from jobs.store.store import REPLACED
+from rmq_formats.store import INDEX_FOLDER
 
 LOCK_FILE = "lock"
 FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
@@ -66,3 +75,200 @@ def check_room(store: str, target: str, expected_bytes: int) -> None:
 
 def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
+
+
+ATTEMPT = ".attempt-"  # in the name of an unfinished folder or file of an installation
+_SHOWN = 4
+
+
+class RefusedError(RequestError):
+    """The reason why nothing was put into the store."""
+
+
+class FileState(NamedTuple):
+    """What tells a file from another one that has its name later."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> "FileState | None":
+        """Return the state of the file at *path*, through a link; None if there is none."""
+        try:
+            return cls.from_status(path.stat())
+        except FileNotFoundError:
+            return None
+
+    @classmethod
+    def from_status(cls, status: os.stat_result) -> Self:
+        """Take the fields from a status."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class HeldStore:
+    """A store whose broker cannot start, and the state of each of its files when the lock was taken."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        """Note the state of every file below *folders*."""
+        self._folders = folders
+        self._states = self._list()
+        self.installed: set[str] = set()  # paths of files that this command has put into the store, or taken out
+
+    @contextmanager
+    def explaining_errors(self) -> Iterator[Self]:
+        """Raise `RefusedError` in place of any other error if a file has changed, which explains that error."""
+        try:
+            yield self
+        except RefusedError:
+            raise
+        except Exception as error:
+            self.refuse_changes(error)
+            raise
+
+    def refuse_changes(self, cause: Exception | None = None) -> None:
+        """Raise `RefusedError` if any file but those that were installed changed since the lock was taken."""
+        before, now = self._states, self._list()
+        changed = [path for path in before.keys() | now.keys() if before.get(path) != now.get(path)]
+        names = sorted({*changed} - self.installed)
+        if names:
+            shown = ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
+            raise RefusedError(
+                f"{counted(len(names), 'file')} of the store changed while this command ran: {shown}. Find out which "
+                "process writes to the store, stop it, and run this command again"
+            ) from cause
+
+    def _list(self) -> Mapping[str, FileState]:
+        """Return the state of each file, by the path that it has without links to directories."""
+        resolve = cache(Path.resolve)
+        states = (state for folder in self._folders for state in file_states(folder))
+        return {str(resolve(path.parent) / path.name): state for path, state in states}
+
+
+def file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
+    """
+    Yield every regular file below *folder* with its state, but those that installations have set aside or begun.
+
+    Links to directories are followed, each directory once.
+    """
+    seen: set[tuple[int, int]] = set()
+    pending = [folder]
+    while pending:
+        place = pending.pop()
+        try:
+            status = place.stat()
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        except FileNotFoundError:  # deleted since it was listed
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for entry in entries:
+            if REPLACED in entry.name or ATTEMPT in entry.name:
+                continue
+            path = place / entry.name
+            if entry.is_dir():
+                pending.append(path)
+            elif entry.is_file() and (state := FileState.of(path)) is not None:
+                yield path, state
+
+
+@contextmanager
+def hold_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator[HeldStore]:
+    """
+    Hold the broker's own lock; `RefusedError` where another process holds it.
+
+    *out* is where the command writes meanwhile, *commitlog* the directories of a log that is not below the store's
+    root. A store without a lock file (a copy, or a broker before 4.2.0) is only compared: a broker that starts on it
+    makes the file, which is a change.
+    """
+    if not is_local(store):
+        raise RefusedError(f"{store}: files are put only into stores on this machine")
+    root = Path(local_path(store))
+    folders = [root, *(Path(local_path(folder)) for folder in commitlog)]
+    if any(out.resolve().is_relative_to(folder.resolve()) for folder in folders):
+        raise RefusedError(f"{out}: this directory is inside the store; give one outside it")
+    owner = user_of(root)
+    descriptor = None
+    try:
+        with acting_as(*owner):
+            if (root / LOCK_FILE).exists():
+                descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                _lock(descriptor, store)
+            held = HeldStore(folders)
+        yield held
+    finally:
+        if descriptor is not None:
+            _change_lock(descriptor, fcntl.F_UNLCK)  # forked workers may still have the descriptor
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, store: str) -> None:
+    try:
+        _change_lock(descriptor, fcntl.F_WRLCK)
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EAGAIN}:
+            raise
+        reason = f"the broker runs (it holds {LOCK_FILE}), or another command puts files into the store; stop it first"
+        raise RefusedError(f"{store}: {reason}") from error
+
+
+def _change_lock(descriptor: int, kind: int) -> None:
+    """
+    Set a lock that belongs to the open file, not to this process.
+
+    A lock of the process (`lockf`) would be released as soon as any code closes any other descriptor of the file, and
+    looking for a running broker opens and closes it. Brokers respect either kind. Systems without it have no such look.
+    """
+    if hasattr(fcntl, "F_OFD_SETLK"):
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
+    else:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+
+
+@contextmanager
+def acting_as(user: int, group: int) -> Iterator[None]:
+    """Temporarily switch effective user and group (root only; otherwise do nothing)."""
+    if os.geteuid() != 0 or user == 0:
+        yield
+        return
+    groups, before = os.getgroups(), os.getegid()
+    os.setgroups([group])
+    os.setegid(group)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before)
+        os.setgroups(groups)
+
+
+@contextmanager
+def acting_as_before() -> Iterator[None]:
+    """Within `acting_as`, act as root once more: for our own files outside the store."""
+    user, group = os.geteuid(), os.getegid()
+    if user == os.getuid():
+        yield
+        return
+    os.seteuid(os.getuid())
+    os.setegid(os.getgid())
+    try:
+        yield
+    finally:
+        os.setegid(group)
+        os.seteuid(user)
+
+
+def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
+    """Return the user and the group of a directory of the store, or of the store where there is none."""
+    whole = root.stat()
+    directory = root / name
+    part = directory.stat() if directory.is_dir() else whole
+    if whole.st_uid not in {0, part.st_uid}:
+        raise RefusedError(
+            f"the store belongs to user {whole.st_uid}, its {name} directory to user {part.st_uid}: make them one "
+            "user's"
+        )
+    return part.st_uid, part.st_gid

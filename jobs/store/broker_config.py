@@ -3,31 +3,226 @@ A broker's topics, groups, and their progress: from JSON files, or from RocksDB.
 
 After a switch to RocksDB the JSON files are still there. A broker then takes the file only where it counts more changes
 than the database does, and so do we.
+
+In RocksDB, storeType=defaultRocksDB has a folder for each table, or one folder with a column family for each; a row is
+a name and JSON. configManagerVersion=v2 has one family for all tables, and how far consumers are as numbers.
 """
 
 import re
+import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum, unique
+from contextlib import suppress
+from enum import Enum, StrEnum, unique
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE, config_files, objects
-from jobs.store.rocksdb_config import OFFSETS, ConfigTable, RocksConfig, rocksdb_config
+from jobs.storage.locations import join
+from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
-from rmq_formats.config_json import decode_config
+from rmq_formats.config_json import change_counter, change_time, decode_config
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
-from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.errors import CorruptData, FormatError, is_lost
+from rmq_formats.store import FileKind
 
-_GROUPS_FILE = "subscriptionGroup.json"
-_GROUP_TABLE = "subscriptionGroupTable"
+CONFIG_FOLDER = "config"
+BACKUP = ".bak"
+TOPICS_FILE = "topics.json"
 CONSUMERS_FILE = "consumerOffset.json"
 _LIGHT_FILE = "lmqConsumerOffset.json"
-_LIGHT_TABLE = "lmqOffsetTable"
 _DELAY_FILE = "delayOffset.json"
+TOPIC_TABLE = "topicConfigTable"
+_OFFSETS = "offsetTable"  # in the JSON of a group's progress: queue id → offset
+_LIGHT_TABLE = "lmqOffsetTable"
 _NUMBER = re.compile("-?[0-9]{1,20}")  # of a queue; a longer one is invalid
+_KEPT = (".json", "transactionMetrics")  # as names end; what else is in the folder belongs to files of other folders
+_LARGEST = 64 << 20  # a table of 250,000 topics; a larger file, sparse or not, is not read
 
+_SINGLE = "config/metadata"  # useSingleRocksDBForAllConfigs
+_V2_FOLDER, _V2_FAMILY = "config/rdb", "default"
+_V2_KEY = b"\x01\x00%c\x02"  # version 1, i16 table, data; then i16 length and name, for progress more
+_V2_VERSION_KEY = b"\x01\x00%c\x01data_version"
+_V2_VERSION = struct.Struct(">qqq")  # state, time in ms, counter
+_V2_JSON = b"\x01"  # before the value's JSON
+_V2_SEPARATOR = b"\x01"  # between the parts of a key of progress
+_V2_QUEUE_ID, _V2_OFFSET = struct.Struct(">i"), struct.Struct(">q")  # the last part of such a key, and its value
+VERSION_FAMILY, VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
+
+_Row = tuple[str, Mapping[str, object]]
 _Table = Mapping[str, Mapping[str, object]]
+
+
+@unique
+class ConfigTable(Enum):
+    """A table: its JSON file and its name there, its own folder and its family in RocksDB, its number in version 2."""
+
+    TOPICS = TOPICS_FILE, TOPIC_TABLE, "config/topics", "topic", 3
+    GROUPS = (
+        *("subscriptionGroup.json", "subscriptionGroupTable", "config/subscriptionGroups"),
+        *("subscriptionGroup", 4),
+    )
+    CONSUMER_OFFSETS = CONSUMERS_FILE, _OFFSETS, "config/consumerOffsets", "consumerOffset", 1
+    PULL_OFFSETS = "", _OFFSETS, "", "", 2
+
+    def __init__(self, file: str, table: str, folder: str, family: str, number: int) -> None:
+        """Name the parts of the value."""
+        self.file, self.table, self.folder, self.family, self.number = file, table, folder, family, number
+
+
+class RocksConfig(NamedTuple):
+    """A table in RocksDB."""
+
+    folder: str
+    rows: _Table  # of progress: `topic@group` → queue id → offset
+    counter: int  # of changes; 0 where the database does not count them
+    changed_ms: int | None  # when the table was last changed; None where the database does not say
+
+    def counts_beside(self, config: dict[str, object] | None) -> bool:
+        """Return whether a broker takes the table from here although there is also a JSON file."""
+        return config is None or self.counter >= change_counter(config)
+
+
+def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
+    """Return the rows in RocksDB; None without such a database, `FormatError` if it cannot be read."""
+    folders = {file.about.path.rpartition("/")[0] for file in store.other_files if file.about.path.endswith("/CURRENT")}
+    if table.folder in folders:
+        folder, family, version = table.folder, "default", VERSION_FAMILY
+    elif table.family and _SINGLE in folders:
+        folder, family, version = _SINGLE, table.family, f"{table.family}Version"
+    elif _V2_FOLDER in folders:
+        with open_database(join(store.root, _V2_FOLDER), store.storage) as database:
+            rows = (_v2_progress if table.table == _OFFSETS else _v2_json)(database, table)
+            return RocksConfig(_V2_FOLDER, dict(rows), 0, _v2_change_time(database, table))
+    else:
+        return None
+    with open_database(join(store.root, folder), store.storage) as database:
+        versions = [decode_config(value) for key, value in database.items(version) if key == VERSION_KEY]
+        config = {"dataVersion": versions[0] if versions else None}
+        values: _Table = {
+            _text(key): decode_config(value) for key, value in database.items(family) if key != VERSION_KEY
+        }
+        if table.table == _OFFSETS:
+            values = dict(objects({name: value.get(_OFFSETS) for name, value in values.items()}))
+        return RocksConfig(folder, values, change_counter(config), change_time(config))
+
+
+def is_of_rocksdb_queues(store: Store) -> bool:
+    """Return whether topics are in a database that a broker makes with storeType=defaultRocksDB alone."""
+    return any(store.other_file(f"{folder}/CURRENT") for folder in (ConfigTable.TOPICS.folder, _SINGLE))
+
+
+def _v2_json(database: Database, table: ConfigTable) -> Iterator[_Row]:
+    for key, value in _v2_rows(database, table):
+        if value.startswith(_V2_JSON):
+            name, _ = _v2_name(key)
+            yield _text(name), decode_config(value[len(_V2_JSON) :])
+
+
+def _v2_progress(database: Database, table: ConfigTable) -> Iterator[_Row]:
+    """Yield each group's progress in a topic: the key has i16 and group, i16 and topic, i32 queue; the value i64."""
+    tables: dict[str, dict[str, object]] = {}
+    for key, value in _v2_rows(database, table):
+        group, rest = _v2_name(key)
+        topic, rest = _v2_name(rest[len(_V2_SEPARATOR) :])
+        try:
+            (queue_id,), (offset,) = _V2_QUEUE_ID.unpack(rest[len(_V2_SEPARATOR) :]), _V2_OFFSET.unpack(value)
+        except struct.error as error:
+            reason = f"{(_V2_KEY % table.number + key).hex()} is not a key of a consumer's progress"
+            raise CorruptData(reason) from error
+        tables.setdefault(f"{_text(topic)}@{_text(group)}", {})[str(queue_id)] = offset
+    yield from tables.items()
+
+
+def _v2_change_time(database: Database, table: ConfigTable) -> int | None:
+    """Return when a table was last changed: its row of `data_version` has i64 state, i64 time, i64 counter."""
+    for key, value in database.items(_V2_FAMILY):
+        if key == _V2_VERSION_KEY % table.number and len(value) == _V2_VERSION.size:
+            return int(_V2_VERSION.unpack(value)[1])
+    return None
+
+
+def _v2_rows(database: Database, table: ConfigTable) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows of a table, their keys without what all of them begin with."""
+    prefix = _V2_KEY % table.number
+    for key, value in database.items(_V2_FAMILY):
+        if key.startswith(prefix):
+            yield key[len(prefix) :], value
+
+
+def _v2_name(key: bytes) -> tuple[bytes, bytes]:
+    """Return the name that a part of a key begins with, i16 and its bytes, and the rest of the key."""
+    end = 2 + int.from_bytes(key[:2], "big")
+    return key[2:end], key[end:]
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+def read_config(store: Store, name: str) -> dict[str, object] | None:
+    """Return the content of the store's `config/<name>`, or of RocksDB in its place; None if neither can be read."""
+    config = read_json(store, name)
+    if name != TOPICS_FILE:
+        return config
+    with suppress(FormatError):  # a database that cannot be read has no topics
+        table = rocksdb_config(store, ConfigTable.TOPICS)
+        if table is not None and table.rows and table.counts_beside(config):
+            return {TOPIC_TABLE: dict(table.rows)}
+    return config
+
+
+def read_json(store: Store, name: str) -> dict[str, object] | None:
+    """Return the content of the store's `config/<name>`; None if it is not there or cannot be read."""
+    file = store.other_file(f"{CONFIG_FOLDER}/{name}")
+    if file is None or file.size > _LARGEST:
+        return None
+    try:
+        return decode_config(store.read(file, 0, _LARGEST))
+    except FormatError:  # no JSON: the broker cannot load it either
+        return None
+    except OSError as error:
+        if not is_lost(error):
+            raise
+        return None
+
+
+def objects(table: object) -> Iterator[_Row]:
+    """Yield the entries of a table that are objects, by name; nothing if it is not a table."""
+    yield from ((name, value) for name, value in _items(table) if isinstance(value, dict))
+
+
+def _items(table: object) -> Iterable[tuple[str, object]]:
+    return table.items() if isinstance(table, dict) else ()
+
+
+class ConfigFile(NamedTuple):
+    """A configuration file as a broker would load it now."""
+
+    name: str
+    modified_ms: int
+    data: bytes
+
+
+def config_files(store: Store) -> Iterator[ConfigFile]:
+    """
+    Yield the configuration files of a broker that keeps them as JSON, by name.
+
+    Of a file that is missing or empty a broker loads the backup: one that is at work may be writing the file again.
+    """
+    kinds = {FileKind.CONFIG, FileKind.CONFIG_BACKUP}
+    there = {file.about.path: file for file in store.other_files if file.about.kind in kinds}
+    for path in sorted({path.removesuffix(BACKUP) for path in there}):
+        name = path.removeprefix(f"{CONFIG_FOLDER}/")
+        if not name.endswith(_KEPT):
+            continue
+        for file in (there.get(path), there.get(path + BACKUP)):
+            data = b""
+            if file is not None and file.size <= _LARGEST:
+                with suppress(FileNotFoundError):  # the broker replaces it at this moment
+                    data = store.read(file, 0, _LARGEST)
+            if file is not None and data:
+                yield ConfigFile(name, file.modified_ms, data)
+                break
 
 
 @unique
@@ -52,11 +247,6 @@ class Progress(NamedTuple):
 
 QueueOffsets: TypeAlias = "array[int]"
 """Queue ids, each followed by the next offset there: there may be a million, each of which would be two objects."""
-
-
-def packed(by_queue: Mapping[int, int]) -> QueueOffsets:
-    """Return offsets by queues as numbers, by queue ids."""
-    return array("q", chain.from_iterable(sorted(by_queue.items())))
 
 
 def unpacked(offsets: QueueOffsets) -> Iterator[tuple[int, int]]:
@@ -92,9 +282,8 @@ class BrokerConfig(NamedTuple):
 def broker_config(store: Store) -> BrokerConfig:
     """Return a store's configuration; tables that cannot be read are named, and left out."""
     parts = _Parts(store)
-    topics, _ = parts.table(ConfigTable.TOPICS, TOPICS_FILE, TOPIC_TABLE)
-    groups, _ = parts.table(ConfigTable.GROUPS, _GROUPS_FILE, _GROUP_TABLE)
-    readers = (*parts.consumers(), *parts.light(), *parts.pulls(), *parts.delays())
+    topics, groups = (parts.table(table)[0] for table in (ConfigTable.TOPICS, ConfigTable.GROUPS))
+    readers = tuple(parts.readers())
     return BrokerConfig(topics, groups, readers, parts.unread)
 
 
@@ -106,42 +295,31 @@ class _Parts:
         self._files = {file.name: file.data for file in config_files(store)}
         self.unread: str | None = None
 
-    def table(self, table: ConfigTable, file: str, name: str) -> tuple[_Table, str]:
-        config, stored = self._json(file), self._database(table)
-        if stored is not None and stored.counts_beside(config):
+    def table(self, table: ConfigTable) -> tuple[_Table, str]:
+        """Return a table and the place that it was read from."""
+        config, stored = self._json(table.file), self._database(table)
+        if stored is not None and stored.counts_beside(config or None):
             return stored.rows, stored.folder
-        return dict(objects((config or {}).get(name))), f"{CONFIG_FOLDER}/{file}"
+        return dict(objects(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
 
-    def consumers(self) -> Iterator[Reader]:
-        rows, place = self.table(ConfigTable.CONSUMER_OFFSETS, CONSUMERS_FILE, OFFSETS)
-        yield from self._of_groups(ReaderKind.CONSUMER, _by_queue(rows, place), place)
-
-    def light(self) -> Iterator[Reader]:
-        """Yield how far consumers of light queues are, which have one queue each."""
-        config, place = self._json(_LIGHT_FILE) or {}, f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
-        yield from self._of_groups(ReaderKind.CONSUMER, objects(config.get(OFFSETS)), place)
-        table = config.get(_LIGHT_TABLE)
-        of_one_queue = table.items() if isinstance(table, dict) else ()
-        yield from self._of_groups(ReaderKind.CONSUMER, ((name, {"0": offset}) for name, offset in of_one_queue), place)
-
-    def pulls(self) -> Iterator[Reader]:
-        """Yield how far consumers have pulled, which only configManagerVersion=v2 keeps."""
-        stored = self._database(ConfigTable.PULL_OFFSETS)
-        if stored is not None:
-            yield from self._of_groups(ReaderKind.PULL, _by_queue(stored.rows, stored.folder), stored.folder)
-
-    def delays(self) -> Iterator[Reader]:
-        """Yield how far each level of delayed messages is delivered."""
-        table, place = (self._json(_DELAY_FILE) or {}).get(OFFSETS), f"{CONFIG_FOLDER}/{_DELAY_FILE}"
-        levels = table.items() if isinstance(table, dict) else ()
+    def readers(self) -> Iterator[Reader]:
+        """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
+        yield from self._of_groups(ReaderKind.CONSUMER, *self.table(ConfigTable.CONSUMER_OFFSETS))
+        light, place = self._json(_LIGHT_FILE), f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
+        yield from self._of_groups(ReaderKind.CONSUMER, dict(objects(light.get(_OFFSETS))), place)
+        of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
+        yield from self._of_groups(ReaderKind.CONSUMER, of_one_queue, place)
+        pulls = self._database(ConfigTable.PULL_OFFSETS)  # which only configManagerVersion=v2 keeps
+        if pulls is not None:
+            yield from self._of_groups(ReaderKind.PULL, pulls.rows, pulls.folder)
+        place = f"{CONFIG_FOLDER}/{_DELAY_FILE}"
+        levels = _items(self._json(_DELAY_FILE).get(_OFFSETS))
         queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
         checked = self._checked(((one, offset) for one, offset in queues if one >= 0), f"{place}: {SCHEDULE_TOPIC}")
         yield Reader(ReaderKind.DELAY, None, SCHEDULE_TOPIC, checked, place)
 
-    def _of_groups(
-        self, kind: ReaderKind, tables: Iterator[tuple[str, Mapping[str, object]]], place: str
-    ) -> Iterator[Reader]:
-        for name, offsets in tables:
+    def _of_groups(self, kind: ReaderKind, table: _Table, place: str) -> Iterator[Reader]:
+        for name, offsets in table.items():
             topic, _, group = name.partition("@")
             queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))
             yield Reader(kind, group, topic, self._checked(queues, f"{place}: {name}"), place)
@@ -154,17 +332,15 @@ class _Parts:
                 checked[queue_id] = offset
             elif isinstance(offset, int | float):
                 self._note(f"{reader} queue {queue_id} has the offset {offset}, which no broker stores")
-        return packed(checked)
+        return array("q", chain.from_iterable(sorted(checked.items())))
 
-    def _json(self, name: str) -> dict[str, object] | None:
-        data = self._files.get(name)
-        if data is None:
-            return None
+    def _json(self, name: str) -> dict[str, object]:
+        """Return the content of a file; nothing of one that is not there or cannot be read."""
         try:
-            return decode_config(data)
+            return decode_config(self._files[name]) if name in self._files else {}
         except CorruptData as error:
             self._note(f"{CONFIG_FOLDER}/{name}: {error}")
-            return None
+            return {}
 
     def _database(self, table: ConfigTable) -> RocksConfig | None:
         try:
@@ -179,12 +355,3 @@ class _Parts:
 
 def _fits(number: int, bits: int) -> bool:
     return -1 << bits - 1 <= number < 1 << bits - 1
-
-
-def _by_queue(rows: _Table, place: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield queue id → offset of each `topic@group`: RocksDB has one level more than the file."""
-    if place.endswith(".json"):
-        yield from rows.items()
-    else:
-        for name, row in rows.items():
-            yield from objects({name: row.get(OFFSETS)})

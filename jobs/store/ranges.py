@@ -20,13 +20,12 @@ from typing import NamedTuple, Self
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
 from jobs.store.epochs import queue_evidence
-from jobs.store.store import Segment, Store
+from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.segment import LeadsTo, nothing_leads_to
 from rmq_formats.errors import is_unreadable
 from rmq_formats.store import name_of_offset
 
-DEFAULT_RANGE_SIZE = 256 << 20
 WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none has to find its first record
 _BEGINNING = 256
 _CLOCKS_DIFFER_MS = 60_000  # between a broker and this machine, at the most

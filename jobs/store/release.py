@@ -12,13 +12,13 @@ something that matters, the newest one is assumed, and called an assumption.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from jobs.console.exit_codes import RequestError
 from jobs.storage.locations import is_local, local_path
-from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
 from jobs.store.record_places import records_from
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
@@ -44,6 +44,8 @@ from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules_of
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
+GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
+Value = TypeVar("Value")
 RELEASE = "release"  # in `detail` of a row of `runs`: by whose rules the end of the log was read
 _BLOCK = 1 << 18  # of a segment, read in one piece
 _DAMAGE_SKIPPED = 4 << 20  # at most, before the next record of a segment is not looked for any more
@@ -55,6 +57,34 @@ _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
 _MOST_REMEMBERED = 1024  # segments
 _Identity: TypeAlias = tuple[Segment, int, int, int, int, int]
 _remembered: dict[_Identity | None, tuple[Mark, ...]] = {}  # what sealed segments give away
+
+
+class UndecidedError(RequestError):
+    """Something that changes bytes is not known and must be given."""
+
+
+class AssumedError(UndecidedError):
+    """Nothing shows a number of the broker's, and RocketMQ's default is not enough to make a broker's files by."""
+
+    def __init__(self, missing: str, defaults: tuple[str, ...]) -> None:
+        """*defaults*: the options that give the default."""
+        options = " and ".join(defaults[::2])
+        super().__init__(f"nothing shows {missing}: give {options}, --broker-conf, or a lake that has seen them")
+        self.defaults = defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Generic[Value]):
+    """A value, how it is known, and why."""
+
+    value: Value
+    origin: str  # GIVEN, DETECTED or ASSUMED
+    reason: str
+
+    @property
+    def how(self) -> str:
+        """How the value is known, for people."""
+        return self.origin if self.reason == self.origin else f"{self.origin}: {self.reason}"
 
 
 class Effort(NamedTuple):

@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Storage
 from rmq_formats.errors import CorruptData, UnsupportedFormat
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.rocksdb.index import FAMILY, IndexRow, decode_index_row, following_hour, hour_of, key_prefix
 from rmq_formats.store import is_rocksdb_name
 
 if TYPE_CHECKING:
     from rocksdict import Options, Rdict, RdictIter
+
 
 INSTALL = "pip install 'rocketmq-lake[rocksdb]'"
 _ATTEMPTS = 3
@@ -206,3 +209,27 @@ def _sentence(error: Exception, copy: Path | None = None) -> str:
     """Return the first line of an error of RocksDB, without the folder that we made."""
     text = str(error) or type(error).__name__
     return " ".join(text.replace(f"{copy}/", "").split("  The file ")[0].split())
+
+
+def has_rows(database: Database) -> bool:
+    """Return whether a database holds a row of an index: every newer store has the database."""
+    return any(hour_of(key) is not None for key, _ in database.items(FAMILY))
+
+
+def rows_under(database: Database, topic: str, kind: KeyKind, key: str) -> Iterator[IndexRow]:
+    """
+    Yield the rows under a key in the order in which the broker finds them: by hour, unique key and offset.
+
+    Rows of other keys that begin with this one and `@` are among them. Two looks an hour, however many rows it has.
+    """
+    prefix = key_prefix(topic, kind, key)
+    start: bytes | None = b""
+    while start is not None:
+        hour = next((hour_of(found) for found, _ in database.items(FAMILY, start)), None)
+        if hour is None:  # progress is stored after all hours up to the year 250,000
+            return
+        for found, value in database.items(FAMILY, hour + prefix):
+            if not found.startswith(hour + prefix):
+                break
+            yield decode_index_row(found, value)
+        start = following_hour(hour)

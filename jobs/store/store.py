@@ -7,9 +7,10 @@ We list ourselves: Spark's listing drops legal topics such as `_a` and `.x`, and
 import errno
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -20,6 +21,9 @@ from jobs.storage.locations import join, normalise
 from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import FormatError, NotAStore
+from rmq_formats.indexfile.geometry import StatedGeometry, stated_geometry
+from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
+from rmq_formats.layout import Content, Read
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     TIER_KINDS,
@@ -28,9 +32,11 @@ from rmq_formats.store import (
     StoreFile,
     classify,
     decode_checkpoint,
+    first_offset,
     offset_of_name,
 )
 
+DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
 REPLACED = ".replaced-"  # in the name of a folder or file that an installation has set aside
 _LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 _LARGEST_CONF = 1 << 20
@@ -250,3 +256,113 @@ def segments_of(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
+
+
+_INDEX_FOLDER = "/rmq_sys_INDEX/0/INDEX"  # below a broker's place: it looks like a queue of a topic
+
+
+class TierQueue(NamedTuple):
+    """One queue of a tier."""
+
+    place: str  # folder of its broker in the tier: a cluster's, then a broker's
+    topic: str
+    queue_id: int
+    store: Store  # its log and its units
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker that copies to it."""
+        return self.place.rpartition("/")[2]
+
+
+class Tier(NamedTuple):
+    """Everything that brokers have copied to one place."""
+
+    root: str
+    queues: list[TierQueue]
+    index_files: dict[str, tuple[Segment, ...]]  # the index files of each broker, by its place
+    storage: AnyStorage
+
+
+def list_tier(root: str, options: Mapping[str, str], care: Care | None = None) -> Tier:
+    """Return the tier at *root*, of all brokers that have one there."""
+    storage = AnyStorage(dict(options), care)
+    root = normalise(root)
+    logs: dict[str, list[StoredFile]] = {}
+    units: dict[str, list[StoredFile]] = {}
+    index: dict[str, list[StoredFile]] = {}
+    for file in files_below(root, storage):
+        folder, _, name = file.about.path.rpartition("/")
+        place, _, _ = folder.rpartition("/")
+        about = file.about._replace(base_offset=first_offset(name))
+        if file.about.kind is FileKind.TIERED_LOG:
+            logs.setdefault(place, []).append(file._replace(about=about))
+        elif file.about.kind is FileKind.TIERED_QUEUE:
+            units.setdefault(place, []).append(file._replace(about=about._replace(kind=FileKind.CONSUME_QUEUE)))
+        elif about.base_offset is not None and folder.endswith(_INDEX_FOLDER):
+            index.setdefault(folder.removesuffix(_INDEX_FOLDER), []).append(file._replace(about=about))
+    places = sorted({*logs, *units})
+    return Tier(
+        root,
+        [_queue(root, place, storage, logs.get(place, []), units.get(place, [])) for place in places],
+        {place: segments_of(files) for place, files in index.items()},
+        storage,
+    )
+
+
+def _queue(root: str, place: str, storage: AnyStorage, log: list[StoredFile], units: list[StoredFile]) -> TierQueue:
+    folder, _, number = place.rpartition("/")
+    folder, _, topic = folder.rpartition("/")
+    queue_id = int(number) if number.isascii() and number.isdecimal() else -1
+    named = [file._replace(about=file.about._replace(topic=topic, queue_id=queue_id)) for file in units]
+    return TierQueue(folder, topic, queue_id, Store(root, segments_of(log), tuple(named), storage=storage))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRequest:
+    """A store that a user named."""
+
+    store: str
+    _: KW_ONLY
+    commitlog: Sequence[str] = ()  # where the log lies, if not below the store's root
+    range_size: int = DEFAULT_RANGE_SIZE
+    care: Care | None = None  # how to read the store
+    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
+
+    def listed(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
+        """List the store; so many *readers* side by side share the rate of reading."""
+        return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(readers))
+
+    def tier(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Tier:
+        """List the tier, if the store is one."""
+        return list_tier(self.store, options or {}, self._care_of(readers))
+
+    def _care_of(self, readers: int) -> Care | None:
+        return self.care.shared_by(readers) if self.care else None
+
+
+def geometry_of_index(
+    store: Store, hash_slots: int | None = None, index_num: int | None = None
+) -> StatedGeometry | None:
+    """Return the geometry that a store's index files state, opening no more of them than are needed for it."""
+    with ExitStack() as stack:
+
+        @cache
+        def opened(location: str) -> Reader:
+            return stack.enter_context(store.storage.open(location))
+
+        files = [Content(file.size, reading(opened, file.location)) for file in store.index_files]
+        return stated_geometry(files, hash_slots, index_num)
+
+
+def header_of(file: StoredFile, store: Store) -> IndexHeader | None:
+    """Return the header of an index file; None of one that is too short for a header."""
+    try:
+        return decode_header(store.read(file, 0, HEADER.size))
+    except FormatError:
+        return None
+
+
+def reading(opened: Callable[[str], Reader], location: str) -> Read:
+    """Return the function that reads a file, which is opened when it is first called."""
+    return lambda position, length: opened(location).read(position, length)

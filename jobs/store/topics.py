@@ -11,9 +11,17 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, unique
 from typing import NamedTuple
 
-from jobs.store.broker_config import broker_config
-from jobs.store.config_files import BACKUP, CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE, read_config, read_json
-from jobs.store.rocksdb_config import ConfigTable, rocksdb_config
+from jobs.store.broker_config import (
+    BACKUP,
+    CONFIG_FOLDER,
+    TOPIC_TABLE,
+    TOPICS_FILE,
+    ConfigTable,
+    broker_config,
+    read_config,
+    read_json,
+    rocksdb_config,
+)
 from jobs.store.store import Store
 from rmq_formats.config_json import change_time
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC

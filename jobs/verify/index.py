@@ -28,12 +28,10 @@ from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process
-from jobs.store.index_files import header_of
-from jobs.store.known import UndecidedError
-from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
-from jobs.store.release import eras_of, given_rules
-from jobs.store.retention import ListedLog
-from jobs.store.store import Store, checkpoint_of, list_again
+from jobs.store.chain import ListedLog
+from jobs.store.ranges import plan_ranges
+from jobs.store.release import UndecidedError, eras_of, given_rules
+from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of, header_of, list_again
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index

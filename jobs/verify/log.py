@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from jobs.console.amounts import counted
 from jobs.diagnosis.broker_start import doubtful_length
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
-from jobs.diagnosis.misnamed_segments import right_name, wrong_name_text
 from jobs.lake.findings import (
     DAMAGED_RANGE,
     GAP,
@@ -24,7 +23,7 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.store.beside_broker import broker_process
-from jobs.store.log_ends import has_lost_end, lost_start, newest_known
+from jobs.store.log_ends import has_lost_end, lost_start, newest_known, right_name, wrong_name_text
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import Hole, cut_short, holes
 from jobs.store.store import Segment, Store, checkpoint_file, checkpoint_of

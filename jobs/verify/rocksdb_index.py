@@ -19,9 +19,9 @@ from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.queues.settings import known_releases
 from jobs.storage.locations import join
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.features import features_of
+from jobs.store.chain import ListedLog
+from jobs.store.queue_files import features_of
 from jobs.store.ranges import plan_ranges
-from jobs.store.retention import ListedLog
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers

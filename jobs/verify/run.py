@@ -19,12 +19,10 @@ from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import broker_process, check_room
+from jobs.store.chain import begun_again
 from jobs.store.epochs import promotion_of
-from jobs.store.known import UndecidedError
-from jobs.store.release import Writers, given_rules
-from jobs.store.request import StoreRequest
-from jobs.store.retention import begun_again
-from jobs.store.store import IsTierError, Store
+from jobs.store.release import UndecidedError, Writers, given_rules
+from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.workers import Workers
 from jobs.verify.causes import attribute, set_apart
 from jobs.verify.compaction import add_compaction
@@ -32,8 +30,8 @@ from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
 from jobs.verify.log import doubted_by_broker, log_findings
 from jobs.verify.queues import QueueFindings, compare_queues
+from jobs.verify.rocksdb_queues import add_what_waits
 from jobs.verify.tier import verify_tier
-from jobs.verify.waiting import add_what_waits
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.release import Release

@@ -20,8 +20,7 @@ from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.chain import read_chained
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import Range, plan_ranges
-from jobs.store.store import Store
-from jobs.store.tier import Tier, TierQueue
+from jobs.store.store import Store, Tier, TierQueue
 from jobs.store.units import Units, units_of
 from jobs.store.workers import OneByOne, Workers
 from jobs.verify.causes import LostRanges

@@ -20,8 +20,7 @@ from jobs.console.amounts import counted
 from jobs.lake.findings import INDEX, MISSING_INDEX_ENTRIES, Finding
 from jobs.products.index.explanation import Verdict
 from jobs.storage import AnyStorage
-from jobs.store.store import Segment
-from jobs.store.tier import Tier
+from jobs.store.store import Segment, Tier
 from jobs.store.workers import Workers
 from jobs.verify.causes import LostRange, LostRanges
 from jobs.verify.findings import PartReport

@@ -14,7 +14,7 @@ from jobs.lake.findings import Finding
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.rebuild.install import install, plan_index
-from jobs.store.held_store import hold_store
+from jobs.store.beside_broker import hold_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf

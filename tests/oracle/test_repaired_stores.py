@@ -12,7 +12,7 @@ import pytest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
-from jobs.store.known import UndecidedError
+from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf

@@ -18,7 +18,7 @@ from jobs.console.severity import Severity
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
-from jobs.store.features import QueueStorage, features_of
+from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
-from jobs.store.known import UndecidedError
+from jobs.store.release import UndecidedError
 from rmq_formats.errors import NotAStore
 from tests.golden import release_of
 from tests.support.fault_draws import Campaign, Draw, Planted, Violation, drawn, guarded, planted

@@ -32,7 +32,7 @@ from jobs.lake.findings import DAMAGED_RANGE
 from jobs.products.queues.differences import DifferenceKind
 from jobs.query.source import silent
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
-from jobs.store.known import UndecidedError
+from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf

@@ -24,7 +24,7 @@ from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index, queue_run
-from jobs.store.known import UndecidedError
+from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.log import UNCHECKED_FIELDS
 from jobs.verify.run import VerifyRequest, verify

@@ -13,7 +13,7 @@ from jobs.lake.lake import Lake
 from jobs.rebuild.install import Installation, install
 from jobs.repair import run as story
 from jobs.repair.run import RepairRequest, repair
-from jobs.store.held_store import FileState, file_states, hold_store
+from jobs.store.beside_broker import FileState, file_states, hold_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.faults import WANTED

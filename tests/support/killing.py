@@ -43,7 +43,7 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize
 from jobs.storage.local import LocalStorage
-from jobs.store.retention import CutBackError
+from jobs.store.chain import CutBackError
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC, decode_traces

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from jobs.lake.lake import Lake
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair
-from jobs.store.known import UndecidedError
+from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.index.file_builder import RealFile, slots_in_use
-from jobs.store.known import DETECTED, Known
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import segment_bytes
-from jobs.store.release import Writers
+from jobs.store.release import DETECTED, Known, Writers
 from jobs.store.store import Store
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.scan import Records

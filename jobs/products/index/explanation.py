@@ -21,9 +21,8 @@ from jobs.products.index.plan import IndexPlan
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import C, LogCollector
+from jobs.store.chain import C, ListedLog, LogCollector
 from jobs.store.epochs import takeovers
-from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.compare import Part

@@ -23,9 +23,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import C, LogCollector
+from jobs.store.chain import C, ListedLog, LogCollector, read_from, read_what_stays
 from jobs.store.ranges import Range, holes
-from jobs.store.retention import ListedLog, read_from, read_what_stays
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind

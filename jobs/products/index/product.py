@@ -25,9 +25,8 @@ from jobs.products.index.survivors import asked_offsets, real_files, refusal
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
 from jobs.storage.locations import is_local, local_path
 from jobs.store.chain import Outcome
-from jobs.store.known import ASSUMED, Known, UndecidedError
 from jobs.store.ranges import Range
-from jobs.store.release import Writers
+from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, Rule, rules_of
 

@@ -12,10 +12,18 @@ from jobs.console.amounts import counted
 from jobs.products.index.eras import SWITCHES, rules_of_files
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.file_names import WESTERNMOST, detect_zone
-from jobs.store.index_files import geometry_of_index
-from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
-from jobs.store.release import Writers, eras_of, known_writers, writers_of
-from jobs.store.store import Store
+from jobs.store.release import (
+    ASSUMED,
+    DETECTED,
+    GIVEN,
+    Known,
+    UndecidedError,
+    Writers,
+    eras_of,
+    known_writers,
+    writers_of,
+)
+from jobs.store.store import Store, geometry_of_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.detection import Era
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry

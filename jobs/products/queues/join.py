@@ -40,13 +40,21 @@ from jobs.products.queues.unit_files import (
 )
 from jobs.products.queues.unmatched import Bounds, Remainder, UnmatchedClasses, settle, unresolved
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import C, LogCollector, Outcome, read_chained, watermark
+from jobs.store.chain import (
+    C,
+    ListedLog,
+    LogCollector,
+    Outcome,
+    confirm_deleted,
+    deleted_ranges,
+    read_chained,
+    watermark,
+)
 from jobs.store.log_ends import FARTHEST
 from jobs.store.queue_ends import Look, look
 from jobs.store.queue_files import StoredQueue
-from jobs.store.ranges import DEFAULT_RANGE_SIZE, holes, plan_ranges
-from jobs.store.retention import ListedLog, confirm_deleted, deleted_ranges
-from jobs.store.store import Store
+from jobs.store.ranges import holes, plan_ranges
+from jobs.store.store import DEFAULT_RANGE_SIZE, Store
 from jobs.store.topics import Fate, TopicTable, topic_table
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import QueueName, QueueRules

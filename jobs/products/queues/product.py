@@ -23,12 +23,11 @@ from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import Outcome
-from jobs.store.features import QueueStorage, features_of
+from jobs.store.chain import Outcome, deleted_ranges
 from jobs.store.log_ends import lost_ends
 from jobs.store.queue_ends import Look, look
+from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.ranges import Range
-from jobs.store.retention import deleted_ranges
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.topics import Fate, TopicTable

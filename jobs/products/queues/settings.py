@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, objects, read_config
-from jobs.store.known import ASSUMED, DETECTED, GIVEN, AssumedError, Known, UndecidedError
+from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, objects, read_config
 from jobs.store.queue_files import file_sizes, undecided_sizes
-from jobs.store.release import Writers, known_writers
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, AssumedError, Known, UndecidedError, Writers, known_writers
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE, file_size_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.console.exit_codes import ExitCode
-from jobs.diagnosis.store_times import FAR, StoreTimes, stray_times
+from jobs.diagnosis.log_check import FAR, StoreTimes, stray_times
 from rmq_formats.commitlog.scan import Records
 from tests.golden import StoreOf, golden_stores
 from tests.support.clocks import placed_records, set_store_times

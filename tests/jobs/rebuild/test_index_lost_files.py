@@ -15,10 +15,9 @@ from jobs.products.index.settings import Settings
 from jobs.products.index.survivors import Placing, asked_offsets, real_files
 from jobs.rebuild.index import lost_files
 from jobs.storage.scratch import scratch_beside
-from jobs.store.known import Known
+from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
-from jobs.store.release import Writers, given_rules
-from jobs.store.retention import ListedLog
+from jobs.store.release import Known, Writers, given_rules
 from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry

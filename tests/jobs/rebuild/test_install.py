@@ -16,8 +16,7 @@ from jobs.products.index.settings import Wanted
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import Installation, install, plan_index, plan_queues
-from jobs.store.beside_broker import broker_process
-from jobs.store.held_store import RefusedError, hold_store
+from jobs.store.beside_broker import RefusedError, broker_process, hold_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf

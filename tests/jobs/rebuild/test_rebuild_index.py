@@ -21,7 +21,7 @@ from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_rebuild_index import report_of
-from jobs.store.known import UndecidedError
+from jobs.store.release import UndecidedError
 from jobs.store.workers import InProcessWorkers, OneByOne
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.layout import IndexHeader, decode_header
@@ -256,7 +256,7 @@ def test_spark_s_tasks_make_the_same_files_of_a_log_that_is_cut(
 def test_one_process_makes_the_same_files_on_all_cores(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores: int
 ) -> None:
-    monkeypatch.setattr("jobs.store.retention._NARROW", 512)
+    monkeypatch.setattr("jobs.store.chain._NARROW", 512)
     monkeypatch.setattr("jobs.products.index.key_row.KEYS_AT_ONCE", 3)
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
     rebuild(request, InProcessWorkers(width=cores))

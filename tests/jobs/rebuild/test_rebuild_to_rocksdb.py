@@ -15,8 +15,7 @@ from jobs.rebuild import queue_database
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, Summary, rebuild
 from jobs.rebuild.queues import Target
 from jobs.storage import AnyStorage
-from jobs.store.features import rocksdb_queue_folder
-from jobs.store.queue_files import stored_queues
+from jobs.store.queue_files import rocksdb_queue_folder, stored_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.store import list_store
 from jobs.store.units import units_of

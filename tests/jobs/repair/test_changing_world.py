@@ -23,7 +23,7 @@ from jobs.repair.journal import NotRepairableError
 from jobs.repair.run import repair, undo
 from jobs.restore.config import NotResumableError
 from jobs.restore.run import RestoreRequest, restore
-from jobs.store.held_store import RefusedError, hold_store
+from jobs.store.beside_broker import RefusedError, hold_store
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError

@@ -18,7 +18,7 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
-from jobs.store.held_store import RefusedError
+from jobs.store.beside_broker import RefusedError
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.store.broker_config import BrokerConfig, Progress, ReaderKind, broker_config
-from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
+from jobs.store.broker_config import (
+    TOPIC_TABLE,
+    TOPICS_FILE,
+    BrokerConfig,
+    Progress,
+    ReaderKind,
+    broker_config,
+    read_config,
+)
 from jobs.store.store import list_store, read_broker_conf
 from tests.golden import StoreOf
 from tests.golden.features import FEATURES, FeatureStore, unpack_feature

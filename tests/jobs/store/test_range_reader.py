@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jobs.console.exit_codes import ExitCode
 from jobs.storage.local import LocalReader
-from jobs.store import segment_walk as walking
+from jobs.store import record_places as walking
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.scan import Records

@@ -10,9 +10,8 @@ import pytest
 
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
-from jobs.store.features import Features, QueueStorage, features_of
 from jobs.store.queue_ends import look
-from jobs.store.queue_files import stored_queues
+from jobs.store.queue_files import Features, QueueStorage, features_of, stored_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import list_store

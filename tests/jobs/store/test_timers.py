@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.store.store import list_store
-from jobs.store.timers import TimerState, timer_state, waiting_units
+from jobs.store.waiting import TimerState, timer_state, waiting_units
 from rmq_formats.errors import CorruptData
 from rmq_formats.timer_files import PROGRESS, SLOT, UNIT, Slot, TimerUnit
 from tests.golden import StoreOf

@@ -14,8 +14,7 @@ from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
-from jobs.verify.queue_tails import OUT_OF_SEQUENCE
-from jobs.verify.queues import compare_queues
+from jobs.verify.queues import OUT_OF_SEQUENCE, compare_queues
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
