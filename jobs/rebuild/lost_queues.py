@@ -18,8 +18,13 @@ from numpy.typing import NDArray
 
 from jobs.diagnosis.file_faults import FileFault, file_fault, may_be_other_tags
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.queues.differences import BAD_PLACES, NOT_OF_QUEUES, Difference, DifferenceKind
-from jobs.products.queues.join import JoinResult
+from jobs.products.queues.differences import (
+    BAD_PLACES,
+    NOT_OF_QUEUES,
+    Difference,
+    DifferenceKind,
+    JoinResult,
+)
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.storage.local import read_file

@@ -27,7 +27,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from jobs.products.queues.unit_files import UnitFile, has_units, read_units
+from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.rebuild.queues import BuiltFile, QueueRecipe, note_of
 from jobs.storage.local import flush_directory, flush_file, sha256_of
 from jobs.storage.locations import local_path
@@ -109,7 +109,7 @@ def table_options(*, with_filter: bool = True) -> "Options":
 
 
 def _build_tables(
-    group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]
+    group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]
 ) -> tuple[list[str], list[QueueOfRows], int]:
     """
     Write the tables of a group into the scratch directory; those of a failed attempt stay there, unused.
@@ -253,7 +253,7 @@ class BuiltDatabase(NamedTuple):
 
 
 def build_database(
-    workers: Workers, recipe: QueueRecipe, ranges: Sequence[UnitFile], store: Store, place: Path
+    workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits], store: Store, place: Path
 ) -> BuiltDatabase:
     """Write the database of a log's *ranges* to *place*, complete or not at all."""
     task = partial(_build_tables, recipe=recipe, ranges=ranges)

@@ -140,16 +140,15 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)
         summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= log.start]
         summary.damaged_bytes = sum(end - first for first, end in log.damaged)
-        unit_files = [one.units for one in log.ranges]
         segments = tuple(segment.base_offset for segment in store.segments)
         recipe = replace(recipe, lost=tuple(sorted([*summary.gaps, *log.damaged])), segments=segments)
         if is_database:
-            database = build_database(workers, recipe, unit_files, store, out / summary.folder)
+            database = build_database(workers, recipe, log.ranges, store, out / summary.folder)
             every, needed, manifest = database.queues, database.queues, database.describe()
             summary.files = len(database.files)
             summary.notes += [*database.notes(recipe), *_notes_of_log(summary, every)]
         else:
-            built = made = build_queues(workers, recipe, unit_files)
+            built = made = build_queues(workers, recipe, log.ranges)
             summary.notes += [*_notes(store, recipe, built), *_notes_of_log(summary, built)]
             for path, expected in ((out / file.path, file.size) for queue in built for file in queue.files):
                 if (size := path.stat().st_size) != expected:  # of every file on this machine as well

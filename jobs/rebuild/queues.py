@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from jobs.products.queues.unit_files import UnitFile, has_units, read_units
+from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.storage.local import flush_directory, write_all
 from jobs.storage.locations import local_path
 from jobs.storage.scratch import Scratch
@@ -97,7 +97,7 @@ class BuiltQueue:
         }
 
 
-def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
+def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits]) -> list[BuiltQueue]:
     """Write the queues of all groups, one task a group; return them by name."""
     task = partial(build_group, recipe=recipe, ranges=ranges)
     groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
@@ -105,7 +105,7 @@ def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[UnitFil
     return sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
 
 
-def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
+def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]) -> list[BuiltQueue]:
     """
     Write the queues of a group, each whole or not at all; a second attempt gives the same files.
 
@@ -126,7 +126,7 @@ def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) 
         rmtree(attempt, ignore_errors=True)
 
 
-def _together(scratch: Scratch, group: int, ranges: Sequence[UnitFile]) -> Iterator[dict[QueueName, list[Units]]]:
+def _together(scratch: Scratch, group: int, ranges: Sequence[RangeUnits]) -> Iterator[dict[QueueName, list[Units]]]:
     """Yield the units of a group's queues, of many ranges together: each yield is one write to each queue."""
     held: dict[QueueName, list[Units]] = {}
     count = 0

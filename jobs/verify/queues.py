@@ -25,8 +25,8 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind
-from jobs.products.queues.join import JoinResult, join
+from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind, JoinResult
+from jobs.products.queues.join import join
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import CONSUMERS_FILE, TOPICS_FILE, Progress, ReaderKind, broker_config, read_config
 from jobs.store.chain import confirm_deleted, read_chained, watermark

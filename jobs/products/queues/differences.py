@@ -1,80 +1,76 @@
-"""Differences between queues and log, queue by queue: found by the join, reported by `verify`."""
+"""The result of joining queues with their log: figures, and the differences, queue by queue."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Flag, StrEnum, auto, unique
-from typing import Self
+from dataclasses import dataclass, field, replace
+from enum import StrEnum, unique
+from typing import NamedTuple
 
-from jobs.store.topics import Fate
+from jobs.lake.table_file import Action
+from jobs.store.log_ends import FARTHEST
+from jobs.store.queue_files import StoredQueue
+from jobs.store.topics import Fate, TopicTable
 from rmq_formats.consumequeue.unit import QueueName
-
-
-class Trait(Flag):
-    """Properties that classes of differences share."""
-
-    BAD_PLACE = auto()  # the place holds no unit of the record that should have it
-    NO_FAULT = auto()  # of a queue or its file: the record is lost in the log, or its topic was deleted
-    NO_UNIT = auto()  # a record has none
-    OVERWRITTEN = auto()  # a unit leads to a record, and is not what that record demands
-    # A unit leads to a record that says otherwise; where few units say so, one changed bit of the record explains it.
-    AGAINST_RECORD = auto()
-    NONE = 0
-
-
-_LOST = Trait.BAD_PLACE | Trait.NO_FAULT
-_OTHER = Trait.BAD_PLACE | Trait.OVERWRITTEN | Trait.AGAINST_RECORD
 
 
 @unique
 class DifferenceKind(StrEnum):
-    """The classes, each with its traits; scripts branch on these."""
+    """The classes of differences; scripts branch on these."""
 
-    traits: Trait
-
-    def __new__(cls, value: str, traits: Trait = Trait.NONE) -> Self:
-        """Return the class that scripts know by *value*."""
-        kind = str.__new__(cls, value)
-        kind._value_, kind.traits = value, traits
-        return kind
-
-    DANGLING = "dangling_unit", Trait.BAD_PLACE
-    LOST_RECORD = "unit_of_lost_record", _LOST
-    DAMAGED_RECORD = "unit_of_damaged_record", _LOST
-    BEHIND_LOG = "unit_past_log_end", Trait.BAD_PLACE
-    WRONG_SIZE = "wrong_size", Trait.OVERWRITTEN
-    WRONG_TAGS_CODE = "wrong_tags_code", Trait.OVERWRITTEN | Trait.AGAINST_RECORD
-    WRONG_BATCH_FIELD = "wrong_batch_field", Trait.OVERWRITTEN
-    FOREIGN = "unit_of_other_queue", _OTHER
-    HIDDEN_RECORD = "unit_of_hidden_record", _OTHER
-    DUPLICATE = "duplicate_unit", _OTHER
-    OUT_OF_ORDER = "out_of_order", Trait.OVERWRITTEN
-    MISPLACED = "misplaced_unit", Trait.AGAINST_RECORD
-    MISSING = "missing_unit", Trait.NO_UNIT
-    MISSING_FILE = "missing_file", Trait.BAD_PLACE | Trait.NO_UNIT
-    MISSING_QUEUE = "missing_queue", Trait.NO_UNIT
-    HOLE = "hole", Trait.BAD_PLACE
-    BLANK_INSIDE = "blank_inside", Trait.BAD_PLACE
-    BLANK_OF_LOST = "blank_of_lost_record", _LOST  # a repair leaves out what the log has lost
-    CORRUPT = "corrupt_unit", Trait.BAD_PLACE
-    RESTARTED = "queue_restarted", Trait.AGAINST_RECORD
-    DROPPED = "dropped_record", Trait.NO_UNIT
+    DANGLING = "dangling_unit"
+    LOST_RECORD = "unit_of_lost_record"
+    DAMAGED_RECORD = "unit_of_damaged_record"
+    BEHIND_LOG = "unit_past_log_end"
+    WRONG_SIZE = "wrong_size"
+    WRONG_TAGS_CODE = "wrong_tags_code"
+    WRONG_BATCH_FIELD = "wrong_batch_field"
+    FOREIGN = "unit_of_other_queue"
+    HIDDEN_RECORD = "unit_of_hidden_record"
+    DUPLICATE = "duplicate_unit"
+    OUT_OF_ORDER = "out_of_order"
+    MISPLACED = "misplaced_unit"
+    MISSING = "missing_unit"
+    MISSING_FILE = "missing_file"
+    MISSING_QUEUE = "missing_queue"
+    HOLE = "hole"
+    BLANK_INSIDE = "blank_inside"
+    BLANK_OF_LOST = "blank_of_lost_record"  # a repair leaves out what the log has lost
+    CORRUPT = "corrupt_unit"
+    RESTARTED = "queue_restarted"
+    DROPPED = "dropped_record"
     # Messages from before a queue began at 0 once more.
-    DELETED_TOPIC = "deleted_topic", Trait.NO_FAULT  # the topic was deleted and created again
-    QUEUE_LOST = "queue_lost_and_restarted", Trait.NO_UNIT  # it was not: the queue's folder was lost
-    UNDECIDED_TOPIC = "deleted_or_lost_queue", Trait.NO_FAULT  # nothing tells which of the two
+    DELETED_TOPIC = "deleted_topic"  # the topic was deleted and created again
+    QUEUE_LOST = "queue_lost_and_restarted"  # it was not: the queue's folder was lost
+    UNDECIDED_TOPIC = "deleted_or_lost_queue"  # nothing tells which of the two
 
 
-def _with(trait: Trait) -> frozenset[DifferenceKind]:
-    return frozenset(kind for kind in DifferenceKind if trait in kind.traits)
-
-
-BAD_PLACES, NOT_OF_QUEUES = _with(Trait.BAD_PLACE), _with(Trait.NO_FAULT)
+_LOST = {DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.BLANK_OF_LOST}
+_OF_OTHERS = {DifferenceKind.FOREIGN, DifferenceKind.HIDDEN_RECORD, DifferenceKind.DUPLICATE}
+_OF_NO_RECORD = {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT}
+# The place holds no unit of the record that should have it.
+BAD_PLACES = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
+    DifferenceKind.BEHIND_LOG, DifferenceKind.MISSING_FILE, DifferenceKind.HOLE, DifferenceKind.BLANK_INSIDE,
+}  # fmt: skip
+# Of a queue or its file no fault: the record is lost in the log, or its topic was deleted.
+NOT_OF_QUEUES = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.UNDECIDED_TOPIC}
+# A record has no unit.
+WITHOUT_UNIT = {
+    DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
+    DifferenceKind.QUEUE_LOST,
+}  # fmt: skip
+# A unit leads to a record, and is not what that record demands.
+OVERWRITTEN = _OF_OTHERS | {
+    DifferenceKind.WRONG_SIZE, DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.WRONG_BATCH_FIELD,
+    DifferenceKind.OUT_OF_ORDER,
+}  # fmt: skip
+# A unit leads to a record that says otherwise; where few units say so, one changed bit of the record explains it.
+_AGAINST_RECORD = _OF_OTHERS | {
+    DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.MISPLACED, DifferenceKind.RESTARTED,
+}  # fmt: skip
 OF_EARLIER_QUEUE = {
     Fate.DELETED: DifferenceKind.DELETED_TOPIC,
     Fate.ALIVE: DifferenceKind.QUEUE_LOST,
     Fate.UNDECIDED: DifferenceKind.UNDECIDED_TOPIC,
 }
-WITHOUT_UNIT, OVERWRITTEN = _with(Trait.NO_UNIT), _with(Trait.OVERWRITTEN)
 _FEW = 2
 
 
@@ -95,7 +91,7 @@ class Difference:
     @property
     def may_be_of_a_record(self) -> bool:
         """Whether one record, not the unit, may have changed where no checksum covers it."""
-        return Trait.AGAINST_RECORD in self.kind.traits and self.times <= _FEW and self.log_offset is not None
+        return self.kind in _AGAINST_RECORD and self.times <= _FEW and self.log_offset is not None
 
     def joined(self, other: "Difference") -> "Difference | None":
         """Return both as one, if *other* goes on where this ends."""
@@ -121,3 +117,108 @@ def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
         run = [*run, difference][: _FEW + 1]
     if current:
         yield from run if current.may_be_of_a_record else [current]
+
+
+class NewerRun(NamedTuple):
+    """Records of one queue that have no units yet, with queue offsets that follow each other."""
+
+    queue: QueueName
+    log_offset: int  # of the first
+    first: int  # its queue offset
+    length: int
+
+
+class LackingQueue(NamedTuple):
+    """The units of a queue that has no files."""
+
+    units: int
+    first: int  # physical offset of the first of them
+    last: int
+    newest_ms: int = 0  # when the newest of their records was stored
+
+
+_SUMS = ("expected", "matched", "misplaced", "expired", "blanks", "ahead", "waiting")
+_LISTS = ("wrong_fields", "differences", "written", "newer")
+_BY_QUEUE = ("without_queue", "beginnings", "watermarks", "ends")
+
+
+@dataclass(slots=True)
+class JoinResult:
+    """The result of joining a store, or its new part, or some of its queues, with the log."""
+
+    expected: int = 0  # units that the records should have
+    matched: int = 0
+    misplaced: int = 0  # units of a record that are where its queue offset does not say
+    expired: int = 0
+    blanks: int = 0
+    ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
+    waiting: int = 0  # units of light queues that RocksDB alone would have, and does not have yet
+    wrong_fields: list[tuple[int, Difference]] = field(default_factory=list)  # of units at their place; with the range
+    differences: list[Difference] = field(default_factory=list)  # from `finish` on all of them
+    without_queue: dict[QueueName, LackingQueue] = field(default_factory=dict)
+    beginnings: dict[QueueName, int] = field(default_factory=dict)  # where the messages of a queue begin in the log
+    watermarks: dict[QueueName, int] = field(default_factory=dict)
+    ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
+    written: list[Action] = field(default_factory=list)  # files of rows
+    newer: list[NewerRun] = field(default_factory=list)  # of records after the dispatched part, in the log's order
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of bytes without a record
+    queues: tuple[StoredQueue, ...] = ()  # as they were looked at
+    topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple
+    log_end: int = 0
+    dispatched: int = 0
+    behind: int = 0  # bytes of the log that the dispatcher had not reached
+    taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
+
+    def add(self, part: "JoinResult") -> None:
+        """Add the figures of some of the queues."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        for name in _LISTS:
+            getattr(self, name).extend(getattr(part, name))
+        for name in _BY_QUEUE:
+            getattr(self, name).update(getattr(part, name))
+
+    def finish(self) -> None:
+        """Put all differences into their order: wrong fields by range, then the others by queue."""
+        wrong = sorted(self.wrong_fields, key=lambda numbered: (numbered[0], numbered[1].queue))
+        self.differences.sort(key=lambda one: one.queue)
+        self.differences[:0] = (one for _, one in wrong)
+
+    def fate_of(self, name: QueueName) -> Fate:
+        """Return what became of a queue without files: of a topic that began again, its messages are of before."""
+        of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
+        newest_ms = max(lacking.newest_ms for lacking in of_topic)
+        if self.without_queue[name].last < self._beginning(name.topic):
+            return self.topics.fate_of_earlier(name.topic, newest_ms)
+        return self.topics.fate(name.topic, newest_ms)
+
+    def _beginning(self, topic: str) -> int:
+        """Return the first offset of a topic whose queues began at 0 once more; 0 if they did not."""
+        earlier = OF_EARLIER_QUEUE.values()
+        if not any(one.kind in earlier and one.queue.topic == topic for one in self.differences):
+            return 0
+        return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)
+
+    def ahead_of_log(self) -> int | None:
+        """Return the newest offset that last units of queues lead to after the log's end; None without any."""
+        starts = {queue.name: queue.start for queue in self.queues}
+        behind = [
+            difference
+            for difference in self.differences
+            if difference.kind is DifferenceKind.BEHIND_LOG
+            and difference.log_offset is not None
+            and difference.position + difference.times >= self.ends[difference.queue]
+            and difference.log_offset < self.log_end + FARTHEST
+        ]
+        # A queue of which nothing is in this log, or whose last unit in it leads to no record, may be another log's.
+        # Where no queue has anything in it, the log is gone; a unit that leads to the log's very end is of this log.
+        whole = {one.queue for one in behind if one.position <= starts[one.queue]}
+        written = {name for name, start in starts.items() if self.ends[name] > start}
+        bad = {(one.queue, one.position + one.times) for one in self.differences if one.kind in _OF_NO_RECORD}
+        if not whole >= written:
+            behind = [
+                one
+                for one in behind
+                if one.log_offset == self.log_end or (one.queue not in whole and (one.queue, one.position) not in bad)
+            ]
+        return max((one.log_offset for one in behind if one.log_offset is not None), default=None)

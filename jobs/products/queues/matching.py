@@ -3,33 +3,23 @@ The expected units of a group's queues, compared with the stored ones, in one ta
 
 In a healthy queue the unit of a record is where its queue offset says. So the units of a range are read by address, one
 read a queue, and compared; neither side is sorted or moved. Units that are elsewhere or missing are left over until all
-ranges are compared; then `unmatched` explains them.
+ranges are compared; then `settling` explains them.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.lake.table_file import Action
-from jobs.products.queues.differences import Difference, DifferenceKind
+from jobs.products.queues.differences import Difference, DifferenceKind, JoinResult, LackingQueue, NewerRun
 from jobs.products.queues.rows import RowBlock, Status, batches_of, expected_rows
-from jobs.products.queues.unit_files import GroupUnits, UnitFile, read_units
-from jobs.products.queues.unmatched import (
-    Bounds,
-    LostRun,
-    Remainder,
-    UnmatchedClasses,
-    joined_runs,
-    lost_runs,
-    runs,
-    settle,
-    unresolved,
-)
+from jobs.products.queues.settling import settle
+from jobs.products.queues.unit_files import GroupUnits, RangeUnits, read_units
+from jobs.products.queues.unmatched import Bounds, LostRun, Remainder, joined_runs, lost_runs, runs, unresolved
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import StoredQueue, chunks
@@ -47,6 +37,7 @@ _AT_ONCE = 1 << 16  # units
 
 Rows = Iterator[pa.RecordBatch]
 Write = Callable[[str, Rows], Action | None]
+ProbedQueue = tuple[StoredQueue, int, int]  # up to where earlier runs have taken it, and its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,109 +45,68 @@ class Comparison:
     """The log, as the tasks that compare groups of queues with it know it."""
 
     scratch: Scratch | None
-    ranges: tuple[UnitFile, ...]
-    kept: tuple[UnitFile, ...]  # units of records that only the lake has: those that are there are matched
+    ranges: tuple[RangeUnits, ...]
+    kept: tuple[RangeUnits, ...]  # units of records that only the lake has: those that are there are matched
     bounds: Bounds
     to_offset: int = EVERYTHING  # records from it on may have no units yet
     light_to_offset: int = EVERYTHING  # the same for light queues, where they are in RocksDB alone
     write: Write | None = None  # writes rows, if they are wanted
 
 
-class ProbedQueue(NamedTuple):
-    """A queue, up to where earlier runs have taken it, and its end."""
+def compare_group(
+    group: tuple[int, Sequence[ProbedQueue]], *, comparison: Comparison
+) -> tuple[JoinResult, list[Remainder]]:
+    """
+    Compare the queues of a group with the log, and write their rows if they are wanted.
 
-    queue: StoredQueue
-    taken_to: int
-    end: int
-
-
-class Group(NamedTuple):
-    """The queues of one task."""
-
-    number: int
-    queues: tuple[ProbedQueue, ...]
-
-
-class NewerRun(NamedTuple):
-    """Records of one queue that have no units yet, with queue offsets that follow each other."""
-
-    queue: QueueName
-    log_offset: int  # of the first
-    first: int  # its queue offset
-    length: int
+    Also return the rest of queues with units that lead to records which are not of these queues, or have their unit
+    elsewhere: only the log can explain these.
+    """
+    number, queues = group
+    task = _GroupTask(number, queues, comparison)
+    task.result.written = written_rows(comparison.write, f"queues-{number:02d}", task.rows())
+    return task.result, task.unsettled
 
 
-class LackingQueue(NamedTuple):
-    """The units of a queue that has no files."""
-
-    units: int
-    first: int  # physical offset of the first of them
-    last: int
-    newest_ms: int = 0  # when the newest of their records was stored
-
-    def followed_by(self, more: "LackingQueue") -> "LackingQueue":
-        """Return both as one."""
-        return LackingQueue(self.units + more.units, self.first, more.last, max(self.newest_ms, more.newest_ms))
-
-
-@dataclass(slots=True)
-class GroupMatches:
-    """The comparison of one group."""
-
-    expected: int = 0
-    matched: int = 0
-    waiting: int = 0  # units of light queues that RocksDB does not have yet
-    differences: list[tuple[int, Difference]] = field(default_factory=list)  # of units at their place; with the range
-    without_queue: dict[QueueName, LackingQueue] = field(default_factory=dict)
-    newer: list[NewerRun] = field(default_factory=list)
-    ends: dict[QueueName, tuple[int, int]] = field(default_factory=dict)  # up to where it was taken, and its end
-    settled: list[UnmatchedClasses] = field(default_factory=list)
-    # Queues with units that lead to records which are not of these queues, or have their unit elsewhere.
-    unsettled: list[Remainder] = field(default_factory=list)
-    written: Action | None = None
-
-
-def compare_group(group: Group, *, comparison: Comparison) -> GroupMatches:
-    """Compare the queues of a group with the log, and write their rows if they are wanted."""
-    task = _GroupTask(group, comparison)
-    if comparison.write is None:
-        for _ in task.rows():
+def written_rows(write: Write | None, name: str, rows: Rows) -> list[Action]:
+    """Make all rows, and write them if they are wanted; return the file, if there is one."""
+    if write is None:
+        for _ in rows:
             pass
-    else:
-        task.result.written = comparison.write(f"queues-{group.number:02d}", task.rows())
-    return task.result
+        return []
+    written = write(name, rows)
+    return [] if written is None else [written]
 
 
 class _GroupTask:
-    def __init__(self, group: Group, comparison: Comparison) -> None:
-        self._number, self._comparison = group.number, comparison
-        self._queues = {one.queue.name: _QueueMatches(*one) for one in group.queues}
-        self.result = GroupMatches()
+    def __init__(self, number: int, queues: Sequence[ProbedQueue], comparison: Comparison) -> None:
+        self._number, self._comparison = number, comparison
+        self._queues = {queue.name: _QueueMatches(queue) for queue, *_ in queues}
+        self._places = queues
+        self.result = JoinResult()
+        self.unsettled: list[Remainder] = []
 
     def rows(self) -> Rows:
         """Compare range by range, then explain the rest of each queue; yield rows if they are wanted."""
-        comparison = self._comparison
-        for unit_file in comparison.kept:
-            for part in read_units(comparison.scratch, unit_file, self._number):
+        comparison, bounds, result = self._comparison, self._comparison.bounds, self.result
+        for kept in comparison.kept:
+            for part in read_units(comparison.scratch, kept, self._number):
                 own = self._queues.get(part.name)
                 if own is not None:
                     yield from batches_of(list(self._match(own, part, -1)), part.tags)
-        for number, unit_file in enumerate(comparison.ranges):
-            for part in read_units(comparison.scratch, unit_file, self._number):
+        for number, units in enumerate(comparison.ranges):
+            for part in read_units(comparison.scratch, units, self._number):
                 yield from batches_of(list(self._compare(part, number)), part.tags)
         with_rows = comparison.write is not None
-        for own in self._queues.values():
-            remainder = own.remainder(comparison.bounds, has_end=comparison.bounds.dispatched == EVERYTHING)
-            self.result.ends[own.queue.name] = own.taken_to, own.end
+        for queue, taken_to, seen_end in self._places:
+            end, remainder = self._queues[queue.name].remainder(bounds, taken_to, seen_end)
+            result.watermarks[queue.name], result.ends[queue.name] = end, max(end, seen_end)
             if remainder is None:
                 continue
-            if any(True for _ in unresolved(remainder, comparison.bounds)):
-                self.result.unsettled.append(remainder)
+            if any(True for _ in unresolved(remainder, bounds)):
+                self.unsettled.append(remainder)
                 continue
-            settled = settle(remainder, comparison.bounds, {}, with_rows=with_rows)
-            yield from batches_of(settled.blocks, settled.tags)
-            settled.blocks, settled.tags = [], []
-            self.result.settled.append(settled)
+            yield from batches_of(*settle(remainder, bounds, {}, result, with_rows=with_rows))
 
     def _compare(self, part: GroupUnits, number: int) -> Iterator[RowBlock]:
         """Compare the units of a queue in one range that it should have by now; note those that come later."""
@@ -178,34 +128,48 @@ class _GroupTask:
             yield from self._match(own, part, number)
             return
         first, last = part.units["physical_offset"][[0, -1]].tolist()
-        lacking = LackingQueue(stop, first, last, int(part.units["store_timestamp"].max()))
-        known = result.without_queue.get(part.name)
-        result.without_queue[part.name] = known.followed_by(lacking) if known else lacking
+        newest_ms = int(part.units["store_timestamp"].max())
+        known = result.without_queue.get(part.name, LackingQueue(0, first, last))
+        result.without_queue[part.name] = LackingQueue(
+            known.units + stop, known.first, last, max(known.newest_ms, newest_ms)
+        )
         if part.tag_numbers is not None:
-            is_deleted = comparison.bounds.topics.fate(part.name.topic, lacking.newest_ms) is Fate.DELETED
+            is_deleted = comparison.bounds.topics.fate(part.name.topic, newest_ms) is Fate.DELETED
             status = Status.DELETED if is_deleted else Status.MISSING
             yield expected_rows(part.name, part.units, status, part.tag_numbers)
 
     def _match(self, own: "_QueueMatches", part: GroupUnits, number: int) -> Iterator[RowBlock]:
-        """Compare units with those at their addresses; *number* is that of the range, or -1 for kept records."""
-        found, differences = match(own.queue, part.units) if part.name.kind is QueueKind.PLAIN else (None, [])
-        at_place = np.zeros(part.units.size, np.bool_) if found is None else found.at_place
-        is_kept = number < 0  # a record that is not at its place may be deleted, as its log is: nothing is missing
+        """
+        Compare units with those at their addresses; *number* is that of the range, or -1 for kept records.
+
+        A kept record that is not at its place may be deleted, as its log is: nothing is missing.
+        """
+        is_plain, is_kept = part.name.kind is QueueKind.PLAIN, number < 0
+        stored = _units_at(own.queue, part.units["queue_offset"]) if is_plain else None
+        at_place = np.zeros(part.units.size, np.bool_)
+        wrong: dict[str, NDArray[np.bool_]] = {}
+        if stored is not None:
+            at_place = (stored["physical_offset"] == part.units["physical_offset"]) & (stored["size"] != 0)
+            at_place &= stored["size"] != PRE_BLANK_SIZE  # a record may also begin at 0
+            right = {"size": stored["size"], "tags_code": stored_tags_codes(own.queue, stored, at_place)}
+            wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
+            for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
+                for at in np.flatnonzero(wrong[name]).tolist():
+                    self.result.wrong_fields.append((number, _wrong_field(kind, part, at, name, int(right[name][at]))))
         self.result.matched += int(at_place.sum())
         self.result.expected += int(at_place.sum()) if is_kept else 0
-        self.result.differences += ((number, one) for one in differences)
         own.add_matched(part.units["queue_offset"][at_place], is_kept=is_kept)
         if not is_kept and not at_place.all():
             own.add_left(part, ~at_place)
-        if part.tag_numbers is not None and found is not None:
-            yield from _blocks(part.name, part.units, part.tag_numbers, found)
+        if part.tag_numbers is not None and stored is not None:
+            yield from _blocks(part, stored, at_place, wrong)
 
 
 class _QueueMatches:
     """The units of a stored queue that are compared, and those that are left over."""
 
-    def __init__(self, queue: StoredQueue, taken_to: int, end: int) -> None:
-        self.queue, self.taken_to, self.end = queue, taken_to, end
+    def __init__(self, queue: StoredQueue) -> None:
+        self.queue = queue
         self._matched: list[tuple[int, int]] = []  # runs: position and length
         self._live: list[tuple[int, int]] = []  # those of records that the log still has
         self._units: list[Units] = []
@@ -231,28 +195,26 @@ class _QueueMatches:
             units = units[~is_lost]
         self._units.append(units.copy())
 
-    def remainder(self, bounds: Bounds, *, has_end: bool) -> Remainder | None:
-        """Return the unmatched units and places, if there are any; settle where the queue is taken to, and its end."""
+    def remainder(self, bounds: Bounds, start: int, seen_end: int) -> tuple[int, Remainder | None]:
+        """Return up to where the queue is taken now, and the unmatched units and places, if there are any."""
         # A gap is a run of units that no record of this run matched, from the watermark to the end that was seen. With
         # a limit (a store that is written to, or a run in steps) the last gap may be of records that come later: it
         # counts up to the first unit that is newer than the limit, and the rest stays open, from `open_from` on, for
         # the next run.
         matched = np.array(sorted([*self._matched, *self._live]), np.int64).reshape(-1, 2)
-        start, seen_end = self.taken_to, self.end
         end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
         gaps = tuple(gaps_between(start, end, matched))
-        last_gap = gaps[-1] if gaps and gaps[-1][1] == end else None
         open_from = None
-        if last_gap and not has_end:
-            open_from = last_gap[0]
-            end = _first_newer(self.queue, *last_gap, bounds.dispatched)
-            gaps = (*gaps[:-1], (last_gap[0], end)) if end > last_gap[0] else gaps[:-1]
-        self.taken_to, self.end = end, max(end, seen_end)
+        if gaps and gaps[-1][1] == end and bounds.dispatched != EVERYTHING:
+            open_from = gaps[-1][0]
+            end = _first_newer(self.queue, open_from, end, bounds.dispatched)
+            gaps = (*gaps[:-1], *([(open_from, end)] if end > open_from else []))
         if not gaps and not self._units:
-            return None
+            return end, None
         units = np.concatenate([np.empty(0, PACKED_UNIT), *self._units])
         first_live = min(self._live)[0] if self._live else None
-        return Remainder(self.queue, gaps, first_live, units, tuple(self._tags), open_from, joined_runs(self._lost))
+        lost = joined_runs(self._lost)
+        return end, Remainder(self.queue, gaps, first_live, units, tuple(self._tags), open_from, lost)
 
 
 def gaps_between(start: int, end: int, matched: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -296,59 +258,39 @@ def newer_runs(name: QueueName, units: Units) -> Iterator[NewerRun]:
             yield NewerRun(name, int(first["physical_offset"]), int(first["queue_offset"]), some.stop - some.start)
 
 
-class Found(NamedTuple):
-    """How units and their addresses agree."""
-
-    at_place: NDArray[np.bool_]  # the record's unit is where it should
-    has_size: NDArray[np.bool_]
-    has_tags_code: NDArray[np.bool_]
-    stored: Units  # the queue's own units at these addresses
-
-
-def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Difference]]:
-    """Compare the expected *units* of a plain queue with the stored ones at their addresses."""
-    positions = units["queue_offset"]
+def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
+    """Return the units of a plain queue at *positions*, zeros for those far from the others; None if it has none."""
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
-    # range lie near each other, and most are healthy, so the median is; `unmatched` explains those far from it.
-    middle, reach = int(np.sort(positions)[units.size // 2]), units.size * _SPREAD + _FREE
+    # range lie near each other, and most are healthy, so the median is; `settling` explains those far from it.
+    middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
-    if not near.size:
-        return None, []
-    low, high = max(int(near.min()), queue.start), min(int(near.max()) + 1, queue.capacity)
+    low, high = max(int(near.min(initial=EVERYTHING)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)
     if low >= high:
-        return None, []
-    there = units_of(queue, low, high)
+        return None
     inside = (positions >= low) & (positions < high)
-    stored = there[np.where(inside, positions - low, 0)]
-    at_place = inside & (stored["physical_offset"] == units["physical_offset"])
-    at_place &= (stored["size"] != 0) & (stored["size"] != PRE_BLANK_SIZE)  # a record may also begin at 0
-    codes = stored_tags_codes(queue, stored, at_place)
-    found = Found(at_place, stored["size"] == units["size"], codes == units["tags_code"], stored)
-    return found, list(_wrong_fields(queue, units, found, codes))
+    stored = units_of(queue, low, high)[np.where(inside, positions - low, 0)]
+    stored[~inside] = np.zeros(1, stored.dtype)
+    return stored
 
 
-def _wrong_fields(queue: StoredQueue, units: Units, found: Found, codes: NDArray[np.int64]) -> Iterator[Difference]:
-    for wrong, kind, name, values in (
-        (found.at_place & ~found.has_size, DifferenceKind.WRONG_SIZE, "size", found.stored["size"]),
-        (found.at_place & ~found.has_tags_code, DifferenceKind.WRONG_TAGS_CODE, "tags_code", codes),
-    ):
-        for number in np.flatnonzero(wrong).tolist():
-            position, expected = int(units["queue_offset"][number]), int(units[name][number])
-            log_offset = int(units["physical_offset"][number])
-            yield Difference(
-                kind, queue.name, position, str(int(values[number])), str(expected), name, log_offset=log_offset
-            )
+def _wrong_field(kind: DifferenceKind, part: GroupUnits, at: int, name: str, found: int) -> Difference:
+    unit = part.units[at]
+    position, log_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
+    return Difference(kind, part.name, position, str(found), str(int(unit[name])), name, log_offset=log_offset)
 
 
-def _blocks(name: QueueName, units: Units, tags: NDArray[np.int32] | None, found: Found) -> Iterator[RowBlock]:
+def _blocks(
+    part: GroupUnits, stored: Units, at_place: NDArray[np.bool_], wrong: dict[str, NDArray[np.bool_]]
+) -> Iterator[RowBlock]:
     for has_size in (True, False):
         for has_code in (True, False):
-            chosen = found.at_place & (found.has_size == has_size) & (found.has_tags_code == has_code)
+            chosen = at_place & (wrong["size"] != has_size) & (wrong["tags_code"] != has_code)
             if not chosen.any():
                 continue
-            stored = units[chosen].copy()
-            for field_ in ("size", "tags_code"):  # what the unit says: of an extension the address
-                stored[field_] = found.stored[field_][chosen]
-            block = expected_rows(name, stored, Status.MATCHED, tags[chosen] if tags is not None else None)
-            wrong = tuple(field_ for field_, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)
-            yield block._replace(status=Status.MISMATCHED, mismatch=wrong) if wrong else block
+            units = part.units[chosen].copy()
+            for name in ("size", "tags_code"):  # what the unit says: of an extension the address
+                units[name] = stored[name][chosen]
+            tags = part.tag_numbers[chosen] if part.tag_numbers is not None else None
+            fields = tuple(name for name, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)
+            status = Status.MISMATCHED if fields else Status.MATCHED
+            yield expected_rows(part.name, units, status, tags)._replace(mismatch=fields)

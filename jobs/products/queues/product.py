@@ -9,7 +9,6 @@ unit was seen is compared with the queues as the lake's row describes it.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,20 +16,20 @@ from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Gap, Made, Run, Started, State
-from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind
-from jobs.products.queues.join import CollectedLog, JoinResult, compare, topics_of
+from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind, JoinResult
+from jobs.products.queues.join import CollectedLog, compare, topics_of
 from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome, deleted_ranges
 from jobs.store.log_ends import lost_ends
-from jobs.store.queue_ends import Look, look
+from jobs.store.queue_ends import look
 from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from jobs.store.store import Store
-from jobs.store.topics import Fate, TopicTable
+from jobs.store.topics import Fate
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 
@@ -52,67 +51,54 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
     collect = partial(_collect, rules, groups, scratch, run.output.naming, run.selection)
     collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
     topics = topics_of(run.store, seen.queues)
-    started = StartedQueues(run, state, seen, topics, rules, collect, groups, scratch, taken_to)
-    return Started(boundary, collector, started.finish)
 
-
-@dataclass(frozen=True, slots=True)
-class StartedQueues:
-    """A run's view of the queues, taken before it reads the log; it begins at the end of a record."""
-
-    run: Run
-    state: State | None
-    seen: Look
-    topics: TopicTable
-    rules: QueueRules
-    collect: Callable[..., RangeCollector]
-    groups: int
-    scratch: Scratch | None
-    taken_to: int  # earlier runs took the units of every record before it
-
-    def finish(self, outcomes: Sequence[Outcome[Made[RangeUnits]]], to_offset: int) -> Finished:
-        """Compare the units of all ranges with the queues, and write their rows."""
-        run, finished = self.run, Finished()
+    def finish(outcomes: Sequence[Outcome[Made[RangeUnits]]], to_offset: int) -> Finished:
         deleted = deleted_ranges(outcomes)
+        kept = _collect_deleted(run, collect, taken_to, min(run.from_offset, seen.dispatched), deleted)
         units = [outcome.payload.value for outcome in outcomes]
-        kept = self._collect_deleted(deleted)
-        log = CollectedLog(units, self.scratch, self.groups, run.store.start_offset, to_offset, deleted, kept)
+        log = CollectedLog(units, scratch, groups, run.store.start_offset, to_offset, deleted, kept)
         write = partial(run.output.write, CONSUME_QUEUE)
-        joined = compare(run.workers, run.store, self.rules, self.seen, log, self.topics, write)
+        joined = compare(run.workers, run.store, rules, seen, log, topics, write)
         for part in kept:
-            discard_units(self.scratch, part)
-        finished.add(CONSUME_QUEUE, *joined.written)
-        finished.state = state_of(joined, self.state)
-        finished.behind = joined.behind
-        finished.units = {
-            "matched": joined.matched,
-            "expired": joined.expired,
-            "differences": len(joined.differences),
-        }
-        finished.contradictions = count_contradictions(joined, run.store)
+            discard_units(scratch, part)
         # Losses before its own part of the log do not concern a later run.
-        lost = [
-            one
-            for one in lost_ends(run.store, self.seen.newest, to_offset)
-            if self.state is None or one.end >= to_offset
-        ]
-        finished.gaps = [Gap(one.start, one.end, f"{one.text}; `verify` says more") for one in lost]
-        finished.notes = list(notes_of_undecided(joined))
+        lost = [one for one in lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset]
+        finished = Finished(
+            state=state_of(joined, state),
+            units={
+                "matched": joined.matched,
+                "expired": joined.expired,
+                "differences": len(joined.differences),
+            },
+            behind=joined.behind,
+            gaps=[Gap(one.start, one.end, f"{one.text}; `verify` says more") for one in lost],
+            notes=list(notes_of_undecided(joined)),
+            contradictions=count_contradictions(joined, run.store),
+        )
+        finished.add(CONSUME_QUEUE, *joined.written)
         return finished
 
-    def _collect_deleted(self, deleted_meanwhile: Sequence[tuple[int, int]]) -> list[RangeUnits]:
-        """Collect the units of messages that the lake has and the log no longer has: they came later than these."""
-        output = self.run.output
-        start, end = self.taken_to, min(self.run.from_offset, self.seen.dispatched)
-        found = []
-        for deleted_from, deleted_to in ((0, self.run.store.start_offset), *deleted_meanwhile):
-            first, last = max(deleted_from, start), min(deleted_to, end)
-            if first < last:
-                collector = self.collect(first, last, first)
-                for group in committed_records(output.lake, output.naming.store_id, first, last):
-                    collector.add(group)
-                found.append(collector.finish())
-        return found
+    return Started(boundary, collector, finish)
+
+
+def _collect_deleted(
+    run: Run,
+    collect: Callable[[int, int, int], RangeCollector],
+    start: int,
+    end: int,
+    deleted_meanwhile: Sequence[tuple[int, int]],
+) -> list[RangeUnits]:
+    """Collect the units of messages that the lake has and the log no longer has: they came later than these."""
+    output = run.output
+    found = []
+    for deleted_from, deleted_to in ((0, run.store.start_offset), *deleted_meanwhile):
+        first, last = max(deleted_from, start), min(deleted_to, end)
+        if first < last:
+            collector = collect(first, last, first)
+            for group in committed_records(output.lake, output.naming.store_id, first, last):
+                collector.add(group)
+            found.append(collector.finish())
+    return found
 
 
 def _collect(  # noqa: PLR0913, PLR0917 - rules and place of a run, then the limits of a range
@@ -146,7 +132,7 @@ def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: 
 
     def finish() -> Made[RangeUnits]:
         units = collector.finish()
-        return Made(units, {}, units.units.scratch_files)
+        return Made(units, {}, (units.file,) if units.file else ())
 
     return Collector(collector.add, finish)
 

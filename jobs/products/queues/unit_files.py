@@ -29,17 +29,15 @@ _ALIGNED = 8
 _TAG_NUMBER = np.dtype(np.int32)
 
 
-class UnitFile(NamedTuple):
-    """The units of one range, in a scratch file, or in memory without a scratch directory."""
+class RangeUnits(NamedTuple):
+    """The units of one range of the log, in a scratch file, or in memory without a scratch directory."""
 
     file: str
     data: bytes
     sections: NDArray[np.int64]  # of each group: its position, the size of its head, and how many units it has
-
-    @property
-    def scratch_files(self) -> tuple[str, ...]:
-        """The names of its files."""
-        return (self.file,) if self.file else ()
+    records: int = 0
+    damaged: tuple[tuple[int, int], ...] = ()  # from and to of bytes without a record
+    taken_to: int | None = None  # where the last record ends that was taken
 
 
 class GroupUnits(NamedTuple):
@@ -49,15 +47,6 @@ class GroupUnits(NamedTuple):
     units: Units
     tag_numbers: NDArray[np.int32] | None  # of `tags`, -1 for none
     tags: Sequence[str]
-
-
-class RangeUnits(NamedTuple):
-    """The units of one range of the log."""
-
-    units: UnitFile
-    records: int
-    damaged: tuple[tuple[int, int], ...]  # from and to of bytes without a record
-    taken_to: int | None  # where the last record ends that was taken
 
 
 def count_groups(log_size: int) -> int:
@@ -87,10 +76,9 @@ class RangeCollector:
         hides_tags: bool = False,
     ) -> None:
         """Begin; *takes* chooses topics, and nothing of the others is written, and no tags if they are hidden."""
-        self._takes, self._hides_tags = takes, hides_tags
+        self._takes, self._with_tags, self._hides_tags = takes, with_tags, hides_tags
         self._groups, self._scratch, self._file = groups, scratch, file
         self._from, self._to = from_offset, to_offset
-        self._with_tags = with_tags
         self._collector = UnitCollector(rules, with_tags=with_tags)
         self._records = 0
         self._damaged: list[tuple[int, int]] = []
@@ -116,7 +104,7 @@ class RangeCollector:
             packed = packed._replace(tag_numbers=np.full_like(packed.tag_numbers, -1), tags=[])
         queues = [(name, at) for name, at in packed.queues() if self._takes is None or self._takes(name.topic)]
         units = write_units(self._scratch, self._file, packed, queues, self._groups, with_tags=self._with_tags)
-        return RangeUnits(units, self._records, tuple(self._damaged), self._taken_to)
+        return units._replace(records=self._records, damaged=tuple(self._damaged), taken_to=self._taken_to)
 
 
 def collect_units(
@@ -131,8 +119,8 @@ def collect_units(
 
 def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
     """Remove the file of a range that is not accepted."""
-    if scratch is not None and units.units.file:
-        scratch.delete(units.units.file)
+    if scratch is not None and units.file:
+        scratch.delete(units.file)
 
 
 def write_units(  # noqa: PLR0913 - the units, and their place
@@ -143,31 +131,27 @@ def write_units(  # noqa: PLR0913 - the units, and their place
     groups: int,
     *,
     with_tags: bool = False,
-) -> UnitFile:
+) -> RangeUnits:
     """Write the units of some queues in a range; a range without any has no file."""
     sections = np.zeros((groups, 3), np.int64)
     if not queues:
-        return UnitFile("", b"", sections)
-    members: list[list[tuple[QueueName, slice]]] = [[] for _ in range(groups)]
-    for name, place in queues:
-        members[group_of(name, groups)].append((name, place))
-    parts = _parts(packed, members, sections, with_tags=with_tags)
+        return RangeUnits("", b"", sections)
+    parts = _parts(packed, queues, sections, with_tags=with_tags)
     if scratch is None:
-        return UnitFile("", b"".join(parts), sections)
+        return RangeUnits("", b"".join(parts), sections)
     with scratch.create(file) as sink:
         for part in parts:
             sink.write(part)
-    return UnitFile(file, b"", sections)
+    return RangeUnits(file, b"", sections)
 
 
 def _parts(
-    packed: PackedUnits,
-    members: Sequence[Sequence[tuple[QueueName, slice]]],
-    sections: NDArray[np.int64],
-    *,
-    with_tags: bool,
+    packed: PackedUnits, queues: Sequence[tuple[QueueName, slice]], sections: NDArray[np.int64], *, with_tags: bool
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of all groups, and note their sections."""
+    members: list[list[tuple[QueueName, slice]]] = [[] for _ in sections]
+    for name, place in queues:
+        members[group_of(name, len(sections))].append((name, place))
     position = 0
     data, size = packed.units.view(np.uint8).data, PACKED_UNIT.itemsize
     for number, group in enumerate(members):
@@ -189,23 +173,21 @@ def _parts(
         position += len(head) + units * size + numbers.nbytes
 
 
-def read_units(scratch: Scratch | None, unit_file: UnitFile, group: int) -> Iterator[GroupUnits]:
+def read_units(scratch: Scratch | None, range_units: RangeUnits, group: int) -> Iterator[GroupUnits]:
     """Yield the queues of a group and their units in one range."""
-    position, head_size, count = unit_file.sections[group].tolist()
+    position, head_size, count = range_units.sections[group].tolist()
     if not count:
         return
     size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
-    if scratch is None or not unit_file.file:
-        section = bytearray(unit_file.data[position : position + size])
+    if scratch is None or not range_units.file:
+        section = bytearray(range_units.data[position : position + size])
     else:
         section = bytearray(size)
-        with scratch.open(unit_file.file) as reader:
+        with scratch.open(range_units.file) as reader:
             reader.read_into(position, memoryview(section))
     queues, tags = json.loads(section[:head_size])
     units = np.frombuffer(section, PACKED_UNIT, count, head_size)
-    numbers: NDArray[np.int32] | None = None
-    if tags is not None:
-        numbers = np.frombuffer(section, _TAG_NUMBER, count, head_size + units.nbytes)
+    numbers = None if tags is None else np.frombuffer(section, _TAG_NUMBER, count, head_size + units.nbytes)
     at = 0
     for kind, topic, queue_id, length in queues:
         own = slice(at, at + length)
@@ -214,6 +196,6 @@ def read_units(scratch: Scratch | None, unit_file: UnitFile, group: int) -> Iter
         at += length
 
 
-def has_units(unit_files: Sequence[UnitFile], group: int) -> bool:
+def has_units(ranges: Sequence[RangeUnits], group: int) -> bool:
     """Return whether a group has any unit."""
-    return any(file.sections[group, 2] for file in unit_files)
+    return any(one.sections[group, 2] for one in ranges)

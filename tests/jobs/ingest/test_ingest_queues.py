@@ -14,7 +14,7 @@ import pytest
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import Collected, RangePass
-from jobs.products.queues.unmatched import settle
+from jobs.products.queues.settling import settle
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne

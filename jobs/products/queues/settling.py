@@ -1,0 +1,401 @@
+"""
+Explain the units and places of a queue that are left once its healthy units are matched.
+
+Each unit is looked for among the records that lack theirs, then among all records of the log. A unit is *expired* when
+its record was deleted, a *blank* comes before a queue's first message; everything else is a difference. Records that
+still lack a unit at the end are missing one, unless the place where it should be is named already.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.products.queues.differences import (
+    BAD_PLACES,
+    OF_EARLIER_QUEUE,
+    Difference,
+    DifferenceKind,
+    JoinResult,
+    merged,
+)
+from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
+from jobs.products.queues.unmatched import (
+    DAMAGED,
+    DELETED,
+    Bounds,
+    OddUnit,
+    RecordAt,
+    Remainder,
+    Resolved,
+    places_without_file,
+    runs,
+    sorted_out,
+)
+from jobs.store.units import Units, is_gone, units_of
+from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
+
+_SHOWN = 4
+Rows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
+
+
+def settle(remainder: Remainder, bounds: Bounds, resolved: Resolved, joined: JoinResult, *, with_rows: bool) -> Rows:
+    """Explain every unit and every record that is left: add the figures to *joined*, and return rows if wanted."""
+    settling = _Settling(remainder, bounds, resolved, joined, with_rows=with_rows)
+    settling.run()
+    return settling.blocks, settling.tags
+
+
+class _Settling:
+    def __init__(
+        self, remainder: Remainder, bounds: Bounds, resolved: Resolved, joined: JoinResult, *, with_rows: bool
+    ) -> None:
+        self._remainder, self._bounds, self._resolved, self._joined = remainder, bounds, resolved, joined
+        self._queue, self._name = remainder.queue, remainder.queue.name
+        self._with_rows = with_rows
+        self._units, self._offsets = remainder.units, remainder.units["physical_offset"]
+        self._claimed = np.zeros(remainder.units.size, np.bool_)
+        self._found_again: set[int] = set()  # queue offsets of units of lost files that are elsewhere
+        self._displaced: dict[tuple[int, int], int] = {}  # (position, queue offset): where the record is
+        self._differences: list[Difference] = []
+        self.blocks: list[RowBlock] = []
+        self.tags: list[str] = []
+        self._beginning = joined.beginnings[self._name] = self._find_beginning()
+
+    def run(self) -> None:
+        for start, units, expired, blanks, odd in sorted_out(self._remainder, self._bounds):
+            self._joined.expired += int(expired.sum())
+            self._joined.blanks += int(blanks.sum())
+            if self._with_rows:
+                self._expire(start, units, expired, is_blank=False)
+                self._expire(start, units, blanks, is_blank=True)
+            for unit in odd:
+                self._explain(unit)
+        for start, stop in places_without_file(self._remainder):
+            self._differ(DifferenceKind.MISSING_FILE, start, "no file", times=stop - start)
+        self._explain_blanks()
+        for run in displaced_runs(self._displaced):
+            log_offset = self._displaced[run[0]]
+            self._differences += (replace(one, log_offset=log_offset) for one in of_displaced(self._name, run))
+        self._joined.misplaced += len(self._displaced)
+        self._name_missing()
+        self._joined.differences += merged(self._differences)
+
+    def _find_beginning(self) -> int:
+        """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
+        firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
+        firsts += [run.log_offset for run in self._remainder.lost if run.position == 0]
+        if self._remainder.first_live == 0:
+            firsts.append(int(units_of(self._queue, 0, 1)["physical_offset"][0]))
+        return max(firsts, default=0)
+
+    def _expire(self, start: int, units: Units, chosen: NDArray[np.bool_], *, is_blank: bool) -> None:
+        some = units[chosen]
+        if some.size and not is_gone(some).all():
+            positions = start + np.flatnonzero(chosen)
+            self.blocks.append(stored_rows(self._name, positions, some, Status.EXPIRED, is_pre_blank=is_blank))
+
+    def _explain(self, unit: OddUnit) -> None:
+        position, offset = unit.position, unit.physical_offset
+        meaningless = without_meaning(unit, has_file=self._queue.file_at(position) is not None)
+        if meaningless is not None:
+            kind, text = meaningless
+            # The place of a lost file is named with the record that has its unit there.
+            if kind is not DifferenceKind.MISSING_FILE or not self._remainder.is_lost_at(position):
+                self._differ(kind, position, text)
+                if not unit.is_zero:
+                    self._row(unit, Status.DANGLING, is_pre_blank=unit.is_blank)
+            return
+        number, record = int(np.searchsorted(self._offsets, offset)), self._resolved.get(offset)
+        if number < self._offsets.size and self._offsets[number] == offset:
+            tags = self._remainder.tags[number] if self._with_rows else None
+            expected = self._units[number]
+            is_first, self._claimed[number] = not self._claimed[number], True
+            self._claim(unit, expected, RecordAt((), int(expected["store_timestamp"]), tags), is_first=is_first)
+        elif isinstance(record, RecordAt):
+            self._explain_by(unit, record)
+        elif record == DELETED:
+            self._joined.expired += 1
+            self._row(unit, Status.EXPIRED)
+        else:
+            bounds = self._bounds
+            missing = without_record(unit, record, bounds.log_end, bounds.gaps, is_closed=bounds.is_closed)
+            if missing is None:
+                self._joined.ahead += 1
+            else:
+                self._differ(missing, position, unit.text, log_offset=offset)
+            self._row(unit, Status.DANGLING)
+
+    def _explain_by(self, unit: OddUnit, record: RecordAt) -> None:
+        """Explain a unit by a record that has its own unit elsewhere, or its place in a file that is lost."""
+        own = next((one for one in record.units if one.queue == self._name), None)
+        if own is not None and self._remainder.is_lost_at(own.queue_offset):
+            expected = np.zeros(1, self._units.dtype)
+            for name in ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp"):
+                expected[name] = getattr(own, name)
+            self._claim(unit, expected[0], record, is_first=own.queue_offset not in self._found_again)
+            self._found_again.add(own.queue_offset)
+            return
+        kind, text, wrong = by_record(unit, self._name, record)
+        if kind is not None:
+            self._differ(kind, unit.position, text, log_offset=unit.physical_offset)
+        self._row(unit, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
+
+    def _claim(self, unit: OddUnit, expected: np.void, record: RecordAt, *, is_first: bool) -> None:
+        """Explain a unit by a record of its queue that lacks one."""
+        if not is_first:
+            self._differ(DifferenceKind.DUPLICATE, unit.position, unit.text, log_offset=unit.physical_offset)
+            self._row(unit, Status.MISMATCHED, ("queue_offset",), record)
+            return
+        wrong = list(self._wrong_fields(unit, expected))
+        self._joined.matched += not wrong
+        self._row(unit, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
+
+    def _wrong_fields(self, unit: OddUnit, expected: np.void) -> Iterator[str]:
+        values = [
+            (DifferenceKind.WRONG_SIZE, "size", unit.size, int(expected["size"])),
+            (DifferenceKind.WRONG_TAGS_CODE, "tags_code", unit.tags_code, int(expected["tags_code"])),
+        ]
+        if self._name.kind is QueueKind.BATCH:
+            names = (("base_offset", "queue_offset"), ("batch_count",) * 2, ("store_timestamp",) * 2)
+            values[:0] = [
+                (DifferenceKind.WRONG_BATCH_FIELD, name, int(unit.stored[name][0]), int(expected[wanted]))
+                for name, wanted in names
+            ]
+        elif int(expected["queue_offset"]) != unit.position:
+            self._displaced[unit.position, int(expected["queue_offset"])] = unit.physical_offset
+            yield "queue_offset"
+        for kind, name, value, wanted_value in values:
+            if value != wanted_value:
+                found = str(value), str(wanted_value), name
+                self._differ(kind, unit.position, *found, log_offset=unit.physical_offset)
+                yield name
+
+    def _explain_blanks(self) -> None:
+        """Tell blanks that stand for lost records from those that stand before records of the log."""
+        ends = [unit for run in self._remainder.lost for unit in (run.first, run.last)]
+        known = np.concatenate([self._units, *ends])
+        wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
+        blanks = {
+            one.position: number
+            for number, one in enumerate(self._differences)
+            if one.kind is DifferenceKind.BLANK_INSIDE
+            and one.position not in wanted
+            and self._name.kind is QueueKind.PLAIN
+        }
+        for start, count in runs(np.array(sorted(blanks), np.int64)):
+            before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
+            if before is None or after is None:
+                continue
+            lost = lost_between(before[1], after[0], count, self._bounds.lost_within(before[1], after[0]))
+            for number in (blanks[position] for position in range(start, start + count) if lost is not None):
+                one = self._differences[number]
+                self._differences[number] = replace(one, kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
+
+    def _record_of(self, position: int, wanted: Mapping[int, np.void]) -> tuple[int, int] | None:
+        """Return the range of the log that holds, or held, the record of a position; None where it is not known."""
+        if position in wanted:
+            unit = wanted[position]
+        elif position < self._queue.start:
+            return None
+        else:
+            unit = units_of(self._queue, position, position + 1)[0]
+            at = int(unit["physical_offset"])
+            is_known = not self._remainder.has_gap_at(position) or self._bounds.lost_within(at, at + 1)
+            if not (0 < unit["size"] < PRE_BLANK_SIZE and is_known):
+                return None
+        start = int(unit["physical_offset"])
+        return start, start + int(unit["size"])
+
+    def _name_missing(self) -> None:
+        """Name records without unit, unless their place is named already."""
+        bad: dict[int, int] = {}
+        for number, difference in enumerate(self._differences):
+            if difference.kind in BAD_PLACES:
+                bad.setdefault(difference.position, number)
+        missing: set[int] = set()
+        for number in np.flatnonzero(~self._claimed).tolist():
+            unit = self._units[number]
+            position, physical_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
+            kind = self._kind_of_missing(position, physical_offset)
+            if self._with_rows:
+                status = Status.DELETED if kind is DifferenceKind.DELETED_TOPIC else Status.MISSING
+                tags = self._tag_number(self._remainder.tags[number])
+                self.blocks.append(expected_rows(self._name, self._units[number : number + 1], status, tags))
+            named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
+            if named is None or kind in OF_EARLIER_QUEUE.values():
+                missing |= {position} if kind is DifferenceKind.MISSING else set()
+                self._differ(kind, position, "no unit", _text_of(unit), log_offset=physical_offset)
+                continue
+            there = self._differences[named]
+            if there.kind is DifferenceKind.BEHIND_LOG:  # at the place of a record it is not a loss of the log
+                there = replace(there, kind=DifferenceKind.DANGLING, log_offset=None)
+            self._differences[named] = replace(there, expected=_text_of(unit))
+        self._name_lost()
+        remainder = self._remainder
+
+        def is_bad(position: int) -> bool:
+            return position in bad or (remainder.is_lost_at(position) and remainder.has_gap_at(position))
+
+        self._differences = [
+            difference
+            for difference in merged(self._differences)
+            if difference.kind is not DifferenceKind.MISPLACED or not follows(difference, missing.__contains__, is_bad)
+        ]
+
+    def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
+        """Return why a record has no unit; messages before the beginning of the queue are of a deleted topic."""
+        if self._name.kind is QueueKind.BATCH:
+            return DifferenceKind.MISSING
+        if physical_offset < self._beginning:
+            return self._kind_of_earlier
+        if self._queue.file_at(position) is None:
+            return DifferenceKind.MISSING_FILE
+        # The unit's place is free where zeros are stored, or no record claims it.
+        is_empty = not int(units_of(self._queue, position, position + 1)[0]["size"])
+        return DifferenceKind.MISSING if is_empty or self._remainder.has_gap_at(position) else DifferenceKind.DROPPED
+
+    @cached_property
+    def _kind_of_earlier(self) -> DifferenceKind:
+        """What messages from before the queue's beginning are of."""
+        times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
+        times += [run.newest_ms for run in self._remainder.lost if run.last_offset < self._beginning]
+        return OF_EARLIER_QUEUE[self._bounds.topics.fate_of_earlier(self._name.topic, max(times))]
+
+    def _name_lost(self) -> None:
+        """Name the units of lost files that are nowhere else."""
+        for run in self._remainder.lost:
+            is_earlier = run.last_offset < self._beginning
+            at = run.position
+            for position in [*sorted(one for one in self._found_again if at <= one < run.end), run.end]:
+                if position > at:
+                    kind = self._kind_of_earlier if is_earlier else DifferenceKind.MISSING_FILE
+                    is_first, has_gap = at == run.position, self._remainder.has_gap_at(at)
+                    found = "no file" if has_gap else "no unit"
+                    text = _text_of(run.first[0]) if is_first else f"the unit of queue offset {at}"
+                    log_offset = run.log_offset if is_first and not has_gap else None
+                    self._differ(kind, at, found, text, times=position - at, log_offset=log_offset)
+                if position < run.end and self._remainder.has_gap_at(position):
+                    self._differ(DifferenceKind.MISSING_FILE, position, "no file")
+                at = position + 1
+
+    def _differ(  # noqa: PLR0913 - a difference
+        self,
+        kind: DifferenceKind,
+        position: int,
+        found: str,
+        expected: str = "",
+        field: str = "unit",
+        *,
+        times: int = 1,
+        log_offset: int | None = None,
+    ) -> None:
+        difference = Difference(kind, self._name, position, found, expected, field, times, log_offset=log_offset)
+        self._differences.append(difference)
+
+    def _row(
+        self,
+        unit: OddUnit,
+        status: Status,
+        mismatch: Sequence[str] = (),
+        record: RecordAt | None = None,
+        *,
+        is_pre_blank: bool = False,
+    ) -> None:
+        if self._with_rows:
+            position = np.array([unit.position])
+            block = stored_rows(self._name, position, unit.stored, status, is_pre_blank=is_pre_blank)
+            if record is not None:
+                time = np.array([record.store_timestamp], np.int64)
+                block = block._replace(store_timestamp=time, tag_numbers=self._tag_number(record.tags))
+            self.blocks.append(block._replace(mismatch=tuple(mismatch)))
+
+    def _tag_number(self, text: str | None) -> NDArray[np.int32]:
+        if text is None:
+            return np.array([-1], np.int32)
+        self.tags.append(text)
+        return np.array([len(self.tags) - 1], np.int32)
+
+
+def without_meaning(unit: OddUnit, *, has_file: bool) -> tuple[DifferenceKind, str] | None:
+    """Classify a unit that has no valid address; None if the address lies in the log."""
+    if unit.is_zero:
+        return (DifferenceKind.HOLE, "zeros") if has_file else (DifferenceKind.MISSING_FILE, "no file")
+    if unit.is_blank:
+        return DifferenceKind.BLANK_INSIDE, "a blank"
+    return (DifferenceKind.CORRUPT, unit.text) if unit.physical_offset < 0 or unit.size <= 0 else None
+
+
+def without_record(
+    unit: OddUnit, found: str | None, log_end: int, gaps: Sequence[tuple[int, int]], *, is_closed: bool
+) -> DifferenceKind | None:
+    """Classify a unit whose record was not found; None if it is newer than a log that was copied before it."""
+    if unit.physical_offset >= log_end:
+        return DifferenceKind.BEHIND_LOG if is_closed else None
+    if any(start <= unit.physical_offset < end for start, end in gaps):
+        return DifferenceKind.LOST_RECORD
+    return DifferenceKind.DAMAGED_RECORD if found == DAMAGED else DifferenceKind.DANGLING
+
+
+def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> tuple[DifferenceKind | None, str, tuple[str, ...]]:
+    """Classify a unit whose record has its own unit elsewhere, or none; also name the fields that it contradicts."""
+    if not record.units:
+        return DifferenceKind.HIDDEN_RECORD, unit.text, ("transaction_type",)
+    own = next((expected for expected in record.units if expected.queue == queue), None)
+    if own is None:
+        other = record.units[0].queue
+        wrong = tuple(name for name in ("topic", "queue_id") if getattr(other, name) != getattr(queue, name))
+        return DifferenceKind.FOREIGN, f"{unit.text}: a record of {other.topic} {other.queue_id}", wrong
+    if own.queue_offset != unit.position and queue.kind is QueueKind.PLAIN:
+        text = f"{unit.text}: the record of queue offset {own.queue_offset}"
+        return DifferenceKind.DUPLICATE, text, ("queue_offset",)
+    return None, "", ()
+
+
+def lost_between(end: int, start: int, count: int, lost: Sequence[tuple[int, int]]) -> int | None:
+    """
+    Return where the log has lost the records of *count* blanks; None where the losses are too small for that number.
+
+    The record before the blanks has its *end* in the log, the one after them its *start*; *lost* are ranges.
+    """
+    inside = [(max(first, end), min(last, start)) for first, last in lost if max(first, end) < min(last, start)]
+    most = sum(last - first for first, last in inside) // MIN_RECORD_SIZE
+    return min(inside)[0] if 0 < count <= most else None
+
+
+def displaced_runs(displaced: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield runs of (position, queue offset) whose positions follow each other."""
+    # Positions ascend, so those that follow each other are as far from their own numbers.
+    for _, run in groupby(enumerate(sorted(displaced)), lambda place: place[1][0] - place[0]):
+        yield [place for _, place in run]
+
+
+def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[Difference]:
+    """Classify a run of displaced units: exchanged with each other, or shifted."""
+    if sorted(queue_offset for _, queue_offset in run) == [position for position, _ in run]:
+        text = ", ".join(str(queue_offset) for _, queue_offset in run[:_SHOWN])
+        yield Difference(
+            DifferenceKind.OUT_OF_ORDER, queue, run[0][0], f"queue offsets {text}", "ascending", times=len(run)
+        )
+        return
+    for position, queue_offset in run:
+        kind = DifferenceKind.RESTARTED if queue_offset == 0 else DifferenceKind.MISPLACED
+        found, expected = f"the unit of queue offset {queue_offset}", f"of {position}"
+        yield Difference(kind, queue, position, found, expected, shift=position - queue_offset)
+
+
+def follows(shifted: Difference, is_missing: Callable[[int], bool], is_bad: Callable[[int], bool]) -> bool:
+    """Return whether units are out of place only because some before them are lost, or too many."""
+    shift = shifted.shift
+    if shift < 0:
+        return all(is_missing(shifted.position + number) for number in range(-shift))
+    return all(is_bad(shifted.position - 1 - number) for number in range(shift))
+
+
+def _text_of(unit: np.void) -> str:
+    return f"offset {int(unit['physical_offset'])}, size {int(unit['size'])}, tags code {int(unit['tags_code'])}"
