@@ -117,6 +117,7 @@ class RepairSummary(Judged):
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     blanks: list[str] = field(default_factory=list)  # those of them that differ in blanks for records of the log alone
     asks_for_sizes: bool = False  # nothing shows some of the broker's, without which files cannot be made
+    asks_for_release: bool = False  # several may have written the store, and the files differ with them
     defaults: list[str] = field(default_factory=list)  # options that give RocketMQ's, where the broker may have them
     delivered: str = ""  # what consumers would receive for bridges that were not made
     at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
@@ -486,10 +487,11 @@ class _Repair:
             self.index = out
 
     def _wanted_index(self) -> Wanted:
-        """Return the settings of index files: as given; where no file of the store shows its geometry, the lake's."""
+        """Return the settings of index files: as given; what no file of the store shows, as the lake's runs saw it."""
         wanted, forms = self.request.wanted, self.forms
-        if wanted.zone is None and forms is not None and not self.store.index_files:
-            wanted = wanted._replace(zone=forms.zone)
+        if forms is not None and not self.store.index_files:
+            release = None if forms.release is None else forms.release.value
+            wanted = wanted._replace(zone=wanted.zone or forms.zone, release=wanted.release or release)
         if forms is None or forms.index_files.how == GIVEN or forms.index_files.origin == ASSUMED:
             return wanted
         if geometry_of_index(self.store) is not None:
@@ -509,6 +511,8 @@ class _Repair:
             if isinstance(error, AssumedError):
                 self.summary.asks_for_sizes = True
                 self.summary.defaults += error.defaults if has_default_sizes(self.store) else ()
+            elif self.request.wanted.release is None:
+                self.summary.asks_for_release = True
 
     def _leave(self, what: str, names: Sequence[str]) -> None:
         self.summary.undecided += names

@@ -143,6 +143,8 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
             words, options = "if the broker has RocketMQ's defaults; else with its own numbers", tuple(summary.defaults)
         yield from Step(words, (typed(*options),)).lines()
         return
+    if summary.asks_for_release:
+        yield from Step("with the release of the broker", (typed("--release", "X.Y.Z"),)).lines()
     if summary.files and applies:
         yield from Step("take all of it back, if it does not help", (typed("--undo", besides="--apply"),)).lines()
     elif summary.files:

@@ -611,3 +611,20 @@ def test_older_messages_of_the_lake_are_counted_and_restored_when_they_were_lost
     assert summary.exit_code is ExitCode.CLEAN
     log = {name: data for name, data in content_of(healthy).items() if name.startswith("commitlog/")}
     assert log == {name: data for name, data in content_of(store).items() if name.startswith("commitlog/")}
+
+
+def test_the_release_that_a_lost_index_needs_is_asked_for_or_the_lakes(
+    golden: StoreOf, tmp_path: Path, run: Run
+) -> None:
+    """Brokers from 5.4.0 on index tags, too, and only index files show whether this one did."""
+    store = Path(shutil.copytree(golden("b533-retry"), tmp_path / "store"))
+    healthy = content_of(store / "index")
+    ingest_store(store, tmp_path / "lake")
+    shutil.rmtree(store / "index")
+    sizes = ("--hash-slots", "100", "--index-num", "20")
+
+    asked = run("repair", store, "--out", tmp_path / "alone", *sizes)
+    assert "--release X.Y.Z" in asked.out
+    made = run("repair", store, "--out", tmp_path / "repair", "--lake", tmp_path / "lake", "--apply")
+    assert ExitCode.CLEAN is made.code, made.out
+    assert [*healthy.values()] == [*content_of(store / "index").values()]  # a file has the name of its moment
