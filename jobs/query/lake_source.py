@@ -1,92 +1,291 @@
-"""One store of a lake: the same questions as of its files, also weeks after the broker has deleted them."""
+"""
+One store of a lake: the same questions as of its files, also weeks after the broker has deleted them.
 
-from collections.abc import Iterator, Sequence
+Offsets and queue offsets mean something in one log only: every statement names the store.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from heapq import merge
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
+from typing import Any
 
+from jobs.lake.lake import DEFAULT_BROKER
 from jobs.launch.arguments import file_system_options
-from jobs.query.lake_facts import LakeFacts
-from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, OURS, LakeStore, LakeTables, one_of, text
-from jobs.query.lake_view import TOGETHER
+from jobs.query.lake_tables import (
+    INDEX_ENTRIES,
+    MESSAGES,
+    OURS,
+    QUARANTINE,
+    RUNS,
+    SUPERSEDED,
+    LakeStore,
+    LakeTables,
+    one_of,
+    text,
+)
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted, entries_under, says
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import (
     EXPLAINED_BY,
+    MATTER,
+    Check,
     Coverage,
+    KeyFact,
     Occurrence,
+    Origin,
     OtherBrokerError,
+    QueueFact,
     Reason,
     ReasonKind,
+    Sentence,
+    Source,
 )
-from rmq_formats.commitlog.record import Host
-from rmq_formats.commitlog.row import parse_host
+from jobs.store.broker_config import Progress, ReaderKind
+from jobs.store.log_ends import LostPart
+from jobs.store.release import RELEASE, writers_of
+from jobs.store.selection import TopicChoices
+from rmq_formats.commitlog.record import Host, MessageRecord
+from rmq_formats.commitlog.row import parse_host, record_of_row
 from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units
+from rmq_formats.detection import detect_eras, record_marks
+from rmq_formats.errors import CorruptData
 from rmq_formats.flags import COMPRESSED
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import KeyKind, key_text
+from rmq_formats.indexfile.keys import KeyKind, key_text, typed_index_keys
 from rmq_formats.release import Release
 
+_TOGETHER = 64  # messages that are read with one query
+_MOST_OFFSETS = 1 << 20  # of messages, that are held in memory
+_SAMPLED = 200  # of the newest messages, which show the release
+_SAMPLED_BYTES = 1 << 20
 _DECOMPRESSED = 500  # messages that are read together to search their bodies
 _FIRST_ROWS = 200_000  # of a first window
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
+_QUEUES, _PROGRESS = "consume_queue", "consumer_offsets"
+_CHECKS = {  # by the status of a unit; where the record needs none, or agrees, it leads there
+    "matched": Check.LEADS_THERE,
+    "deleted": Check.LEADS_THERE,
+    "missing": Check.MISSING,
+    "expired": Check.NOT_KNOWN,
+}
 
 
-class LakeSource(LakeFacts):
+class LakeSource(Source):
     """The messages of one store in a lake."""
+
+    searches_all = True  # `occurrences` looks at every message
+    knows_topics = True  # those that have a message in the lake
+
+    def __init__(
+        self, tables: LakeTables, store: LakeStore, release: Release | None = None, *, through_log: bool = False
+    ) -> None:
+        """
+        Answer from *tables*; the release is detected where it is not given.
+
+        *through_log*: look at the messages themselves, as if there were no index entries.
+        """
+        super().__init__()
+        self.tables = tables
+        self.store = store
+        self.name = str(store)
+        self.broker = None if store.broker in {"", DEFAULT_BROKER} else store.broker
+        self._through_log = through_log
+        self._given_release = release
+
+    @cached_property
+    def possible_releases(self) -> tuple[Release, ...]:  # type: ignore[override]  # found when they are first needed
+        """The release that is given or that the newest run recorded, else those that the newest messages allow."""
+        noted = [json.loads(row["detail"] or "{}").get(RELEASE) for row in self._runs]
+        recorded = next((Release.of(name) for name in reversed(noted) if name), None)
+        known = self._given_release or recorded
+        if known is not None:
+            return (known,)
+        newest = self.select("max(physical_offset) AS offset", MESSAGES, OURS)[0]["offset"] or 0
+        sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
+        records = [_record(row) for row in self.select("*", MESSAGES, sampled, OURS, rest=f"LIMIT {_SAMPLED}")]
+        writers = writers_of(detect_eras(mark for record in records for mark in record_marks(record)), MATTER)
+        self.say_if_assumed(writers)
+        return writers.value.possible
+
+    # statements
+
+    def condition(self, *conditions: str) -> str:
+        """Return *conditions* as SQL, and that of the store."""
+        return " AND ".join((f"store_id = {text(self.store.store_id)}", *conditions))
+
+    def select(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
+        """Return rows of a table, of this store; the caller has quoted every text."""
+        return self.tables.rows(f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}")  # noqa: S608
+
+    def _newest_first(self, table: str, *conditions: str) -> Iterator[Message]:
+        """Yield the messages of rows that the conditions hold for, or that index entries lead to, each once."""
+        return self._placed(self._offsets(table, *conditions))
+
+    def _offsets(
+        self, table: str, *conditions: str, before: int = MAX_TIME, together: int = _TOGETHER
+    ) -> Iterator[int]:
+        """
+        Yield the offsets of rows, descending, each once.
+
+        They are read in parts, each with a limit that reaches the storage: a caller that needs few reads few, and
+        memory does not grow with the number of rows.
+        """
+        count = together
+        while True:
+            where = self.condition(*conditions, f"physical_offset < {before}")
+            order = f"ORDER BY physical_offset DESC LIMIT {count}"
+            found = self.tables.numbers(f"SELECT physical_offset FROM {table} WHERE {where} {order}")  # noqa: S608
+            yield from (offset for offset, _ in groupby(found))
+            if len(found) < count:
+                return
+            before, count = found[-1], min(count * 16, _MOST_OFFSETS)
+
+    def _placed(self, offsets: Iterable[int]) -> Iterator[Message]:
+        """
+        Yield the messages at offsets, in their order.
+
+        The statement names the offsets, by which files and row groups are left out; a join with the table that they
+        come from would read the bodies of all of them.
+        """
+        left = iter(offsets)
+        while some := list(islice(left, _TOGETHER)):
+            rows = self.select("*", MESSAGES, one_of("physical_offset", some), OURS)
+            by_offset = {row["physical_offset"]: row for row in rows}
+            lost = [offset for offset in some if offset not in by_offset]
+            if lost:
+                self.lack(
+                    f"the table {MESSAGES} has no row of {len(lost)} messages that {INDEX_ENTRIES} has entries of, the "
+                    f"first at offset {min(lost)}: rows were deleted"
+                )
+            yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
+
+    def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
+        """Return the message that is stored first, or last, of those that the conditions hold for."""
+        rows = self.select("*", MESSAGES, *conditions, OURS, rest=f"ORDER BY physical_offset {order} LIMIT 1")
+        return self._message(rows[0]) if rows else None
+
+    def superseded(self, condition: str) -> Iterator[Message]:
+        """Yield the messages that their broker took back, of those that a condition holds for."""
+        if self.tables.has(SUPERSEDED):
+            yield from map(self._message, self.select("*", SUPERSEDED, condition, OURS))
+
+    def _message(self, row: Mapping[str, Any]) -> Message:
+        if row.get("body", b"") is None and row["body_length"] > 0:
+            self.say("this lake was made without bodies")
+        return Message(_record(row), self.release, row.get("superseded_by_run"))
+
+    # runs, and the messages that they did not read
+
+    @cached_property
+    def _runs(self) -> list[dict[str, Any]]:
+        """The detail that each run of the store recorded, the newest last."""
+        if not self.tables.has(RUNS):
+            return []
+        return self.select("manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
+
+    @cached_property
+    def _chosen(self) -> list[TopicChoices | str]:
+        """The topics that runs took, or why they are not known; the newest run has those of all before it."""
+        return [self.tables.chosen(row["detail"], row["manifest"]) for row in self._runs[-1:]]
+
+    def _lack_left_out(self, *topics: str) -> None:
+        """Note that an answer lacks the messages that runs left out, of *topics*, or of any."""
+        for reason in self._left_out(topics):
+            self.lack(reason)
+
+    def _left_out(self, topics: Iterable[str] = ()) -> list[str]:
+        found = (one if isinstance(one, str) else one.left_out(topics) for one in self._chosen)
+        return [reason for reason in found if reason]
+
+    def _say_left_out(self) -> None:
+        """Note that a list of all messages has not those that runs left out."""
+        for reason in self._left_out():
+            self.say(reason)
+
+    @property
+    def lacks(self) -> str | None:  # type: ignore[override]
+        """Say that runs found damage, whose messages are in the table `quarantine` and no rows of `messages`."""
+        count = self.select("count(*) AS places", QUARANTINE)[0]["places"] if self.tables.has(QUARANTINE) else 0
+        return f"the lake's table quarantine has {_places(count)}, whose messages are not answered" if count else None
+
+    def damage(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
+        """Return what runs found damaged, or did not find, between two offsets: its messages are in no row."""
+        found: list[LostPart] = []
+        if self.tables.has(QUARANTINE):
+            inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
+            columns = "count(*) AS places, min(physical_offset) AS first, max(physical_offset + length) AS last"
+            row = self.select(columns, QUARANTINE, *inside)[0]
+            if row["places"]:
+                first = f"the first at offset {row['first']} (table quarantine)"
+                why = f"runs found {_places(row['places'])} in the log, {first}"
+                found.append(LostPart(row["first"], row["last"], why))
+        gaps = (gap for run in self._runs for gap in json.loads(run["detail"] or "{}").get("gaps") or ())
+        for gap in gaps:
+            start, end = gap["from"], gap["to"]
+            if start < high and end > low:
+                why = f"runs did not find the log from offset {start} to {end}: {gap.get('why', 'a gap')}"
+                found.append(LostPart(start, end, why))
+        return found
+
+    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
+        """Note that runs found damage or gaps between two offsets, whose messages an answer lacks."""
+        for lost in self.damage(low, high):
+            self.lack(lost.text)
 
     # messages
 
     def by_offset(self, physical_offset: int) -> Message | None:
         """Return the message that begins at an offset."""
-        return self.first(f"physical_offset = {physical_offset}")
+        return self._first(f"physical_offset = {physical_offset}")
 
-    def by_key(
-        self, kind: KeyKind, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME
-    ) -> Iterator[Message]:
+    def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
-        self.asked_of(topic)
+        self._lack_left_out(wanted.topic)
         self.lack_damage()
-        wanted = KeyWanted(kind, topic, key)
-        for message in self._candidates(kind, topic, key, _window(begin, end)):
+        key, of_topic = text(wanted.key), (f"topic = {text(wanted.topic)}", *_window(wanted))
+        if wanted.kind is not KeyKind.KEY:
+            column = "uniq_key" if wanted.kind is KeyKind.UNIQUE else "tags"
+            found = self._newest_first(MESSAGES, f"{column} = {key}", *of_topic)
+        elif self._has_index:
+            key_hash = index_key_hash(wanted.text)
+            found = self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
+        else:
+            if not self._through_log:
+                self.say("the lake has no table index_entries: every message's keys are looked at")
+            found = self._newest_first(MESSAGES, f"array_has(keys, {key})", *of_topic)
+        for message in found:
             if wanted.has_key(message):
                 yield from [message] * wanted.times_indexed(message)
 
-    def _candidates(self, kind: KeyKind, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
-        of_topic = (f"topic = {text(topic)}", *window)
-        if kind is KeyKind.UNIQUE:
-            return self.newest_first(MESSAGES, f"uniq_key = {text(key)}", *of_topic)
-        if kind is KeyKind.TAG:
-            return self.newest_first(MESSAGES, f"tags = {text(key)}", *of_topic)
-        if not self._through_log and self.tables.has(INDEX_ENTRIES):
-            key_hash = index_key_hash(key_text(topic, key))
-            return self.newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", f"key = {text(key)}", *of_topic)
-        if not self._through_log:
-            self.say("the lake has no table index_entries: every message's keys are looked at")
-        return self.newest_first(MESSAGES, f"array_has(keys, {text(key)})", *of_topic)
+    @property
+    def _has_index(self) -> bool:
+        return not self._through_log and self.tables.has(INDEX_ENTRIES)
 
-    def by_entry(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
+    def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
         """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
-        self.asked_of(topic)
-        if self._through_log or not self.tables.has(INDEX_ENTRIES):
-            yield from self.by_key(KeyKind.KEY, topic, key, begin, end)
+        if not self._has_index:
+            yield from self.by_key(wanted)
             return
+        self._lack_left_out(wanted.topic)
         self.lack_damage()
-        key_hash = index_key_hash(key_text(topic, key))
-        for message in self.newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", *_window(begin, end)):
+        key_hash = index_key_hash(wanted.text)
+        for message in self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", *_window(wanted)):
             yield from [message] * entries_under(message, key_hash)
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue by their numbers; of several with one number, the one that was stored first."""
-        for start in range(begin, end, TOGETHER):
-            stop = min(start + TOGETHER, end)
+        for start in range(begin, end, _TOGETHER):
+            stop = min(start + _TOGETHER, end)
             numbers = (f"queue_offset >= {start}", f"queue_offset < {stop}")
-            found = self.newest_first(MESSAGES, *_in_queue(topic, queue_id), *numbers)
+            found = self._newest_first(MESSAGES, *_in_queue(topic, queue_id), *numbers)
             by_number = {message.record.queue_offset: message for message in found}
             yield from (by_number.get(number) for number in range(start, stop))
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number; of several, the one that was stored first."""
-        return self.first(*_in_queue(topic, queue_id), f"queue_offset = {queue_offset}")
+        return self._first(*_in_queue(topic, queue_id), f"queue_offset = {queue_offset}")
 
     def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
@@ -95,42 +294,43 @@ class LakeSource(LakeFacts):
         A large table is read in parts of the log that grow, as the statistics of its files cut them: a first page
         reads the newest files alone.
         """
-        self.asked_of(wanted.topic, is_search=wanted.is_search)
+        if wanted.topic is None and not wanted.is_search:
+            self._say_left_out()
+        else:
+            self._lack_left_out(*(() if wanted.topic is None else (wanted.topic,)))
         if wanted.key is not None and self.tables.has(INDEX_ENTRIES):
-            found = self.placed(self._offsets_under(wanted, before))
+            found = self._placed(self._offsets_under(wanted, wanted.key, before))
             yield from ((message.record.physical_offset, message) for message in found)
             return
         conditions = list(self._conditions(wanted))
         together = limit + 1 if wanted.words is None else max(limit + 1, _DECOMPRESSED)
         for low in self._lower_bounds(before):
             inside = [f"physical_offset >= {low}"] if low else []
-            offsets = self.offsets(MESSAGES, OURS, *conditions, *inside, before=before, together=together)
-            yield from ((message.record.physical_offset, message) for message in self.placed(offsets))
+            offsets = self._offsets(MESSAGES, OURS, *conditions, *inside, before=before, together=together)
+            yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
                 yield low, None
             before = low
 
-    def _offsets_under(self, wanted: Wanted, before: int) -> Iterator[int]:
+    def _offsets_under(self, wanted: Wanted, key: str, before: int) -> Iterator[int]:
         """Return the offsets of messages with a key, by the index, or with it as their producer's id, descending."""
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
-        hashes = {index_key_hash(key_text(topic, wanted.key or "")) for topic in topics}
-        window = _window(wanted.begin, wanted.end)
+        window = _window(wanted)
         of_topic = [f"topic = {text(wanted.topic)}"] if wanted.topic is not None else []
-        has_id = f"uniq_key = {text(wanted.key or '')}"
-        found = [self.offsets(MESSAGES, has_id, OURS, *of_topic, *window, before=before)]
+        found = [self._offsets(MESSAGES, f"uniq_key = {text(key)}", OURS, *of_topic, *window, before=before)]
         if topics:
-            entries = (one_of("key_hash", hashes), one_of("topic", topics), f"key = {text(wanted.key or '')}", *window)
-            found.append(self.offsets(INDEX_ENTRIES, *entries, before=before))
+            hashes = {index_key_hash(key_text(topic, key)) for topic in topics}
+            entries = (one_of("key_hash", hashes), one_of("topic", topics), f"key = {text(key)}", *window)
+            found.append(self._offsets(INDEX_ENTRIES, *entries, before=before))
         return (offset for offset, _ in groupby(merge(*found, reverse=True)))
 
     def _conditions(self, wanted: Wanted) -> Iterator[str]:
-        yield from _window(wanted.begin, wanted.end)
-        if wanted.topic is not None:
-            yield f"topic = {text(wanted.topic)}"
+        yield from _window(wanted)
+        for column, value in (("topic", wanted.topic), ("tags", wanted.tag)):
+            if value is not None:
+                yield f"{column} = {text(value)}"
         if wanted.queue_id is not None:
             yield f"queue_id = {wanted.queue_id}"
-        if wanted.tag is not None:
-            yield f"tags = {text(wanted.tag)}"
         if wanted.key is not None:
             yield f"(uniq_key = {text(wanted.key)} OR array_has(keys, {text(wanted.key)}))"
         if wanted.words is not None:
@@ -159,7 +359,7 @@ class LakeSource(LakeFacts):
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return which offsets a queue holds; None when the queue does not exist."""
-        self.asked_of(topic)
+        self._lack_left_out(topic)
         columns = "min(queue_offset) AS first, max(queue_offset) AS last"
         row = self.select(columns, MESSAGES, *_in_queue(topic, queue_id))[0]
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
@@ -172,42 +372,41 @@ class LakeSource(LakeFacts):
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
         """Return the next number of a queue that has a message, this one or a later one; this one without any."""
         conditions = (*_in_queue(topic, queue_id), f"queue_offset >= {number}")
-        row = self.select("min(queue_offset) AS number", MESSAGES, *conditions)[0]
-        return number if row["number"] is None else int(row["number"])
+        found = self.select("min(queue_offset) AS number", MESSAGES, *conditions)[0]["number"]
+        return number if found is None else int(found)
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return the unit that a broker makes of a message."""
         message = self.in_queue(topic, queue_id, queue_offset)
-        if message is None:
-            return None
-        made = next(expected_units(message.record, QueueRules(((0, self.release),))), None)
-        return made.unit if made and isinstance(made.unit, Unit) else None
+        units = expected_units(message.record, QueueRules(((0, self.release),))) if message else ()
+        made = next((unit.unit for unit in units), None)
+        return made if isinstance(made, Unit) else None
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that have messages."""
-        self.asked_of(topic)
+        self._lack_left_out(topic)
         return sorted(self.tables.values("queue_id", self.condition(f"topic = {text(topic)}", _WITH_UNIT)))
 
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has messages."""
-        self.asked_of(topic)
+        self._lack_left_out(topic)
         return topic in self.topics()
 
     def topics(self) -> frozenset[str]:
         """Name every topic that has messages."""
-        self.asked_of(None)
+        self._say_left_out()
         return frozenset(self.tables.values("topic", self.condition(OURS)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
         """Name the topics that have a message with a producer's id."""
         rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {text(unique_key)}", OURS)
         if not rows:
-            self.lack_left_out()
+            self._lack_left_out()
         return frozenset(row["topic"] for row in rows)
 
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of *topic*."""
-        first, last = (self.first(f"topic = {text(topic)}", order=order) for order in ("ASC", "DESC"))
+        first, last = (self._first(f"topic = {text(topic)}", order=order) for order in ("ASC", "DESC"))
         return (first, last) if first and last else None
 
     # to explain an empty answer
@@ -218,14 +417,12 @@ class LakeSource(LakeFacts):
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
         oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {EXPLAINED_BY}"
         places = self.select("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
-        for message in self.placed(place["physical_offset"] for place in places):
+        for message in self._placed(place["physical_offset"] for place in places):
+            at = message.record.physical_offset
             for kind in KeyKind:
                 if says(message, kind, text_):
-                    yield Occurrence(message, kind, self._is_indexed(message, kind, text_))
-
-    def _is_indexed(self, message: Message, kind: KeyKind, key: str) -> bool:
-        found = self.by_key(kind, message.topic, key)
-        return any(other.record.physical_offset == message.record.physical_offset for other in found)
+                    indexed = self.by_key(KeyWanted(kind, message.topic, text_))
+                    yield Occurrence(message, kind, any(other.record.physical_offset == at for other in indexed))
 
     def taken_back(self, text_: str) -> Iterator[Message]:
         """Yield the messages that their broker took back, with a text as an id or as a key."""
@@ -248,7 +445,7 @@ class LakeSource(LakeFacts):
         if physical_offset >= covered.end_offset:
             sentence = f"offset {physical_offset} is after what the lake has, up to {covered.end_offset}"
             return Reason(ReasonKind.BEHIND_LOG, sentence)
-        self.lack_left_out()
+        self._lack_left_out()
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
 
     def count(self, wanted: Wanted) -> int | None:
@@ -268,6 +465,91 @@ class LakeSource(LakeFacts):
             MESSAGES,
         )[0]
         return Coverage(row["first"] or 0, row["last"] or 0, row["oldest"], row["newest"])
+
+    # evidence
+
+    def _origin(self, table: str) -> Origin:
+        return Origin(table, version=self.tables.version(table))
+
+    def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
+        """Yield the messages under a unique key, of every topic, and those that were taken back."""
+        del topics
+        self._lack_left_out()
+        has_key = f"uniq_key = {text(unique_key)}"
+        if len(self.tables.stores) > 1:  # a client retries on another broker where it cannot reach the first
+            elsewhere = f"{has_key} AND store_id <> {text(self.store.store_id)}"
+            found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE {elsewhere}")  # noqa: S608
+            others = ", ".join(sorted(str(LakeStore(row["broker"], row["store_id"])) for row in found))
+            if others:
+                self.say(f"other stores of the lake have copies of this message: {others}; --broker asks them")
+        yield from self._newest_first(MESSAGES, has_key)
+        yield from self.superseded(has_key)
+
+    def origin_of(self, message: Message) -> Origin:
+        """Return the table, whose column physical_offset identifies the row."""
+        return self._origin(MESSAGES if message.superseded_by_run is None else SUPERSEDED)
+
+    def queue_facts(self, message: Message) -> list[QueueFact]:
+        """Return the rows of consume_queue that lead to a message, also one with another tags code than expected."""
+        if not self.tables.has(_QUEUES):
+            return []
+        record = message.record
+        rows = self.select(
+            "topic, queue_id, queue_offset, status, tags_code",
+            _QUEUES,
+            f"physical_offset = {record.physical_offset}",
+            rest="ORDER BY topic, queue_id, queue_offset",
+        )
+        origin, own = self._origin(_QUEUES), (record.topic, record.queue_id, record.queue_offset)
+        facts = []
+        for row in rows:
+            at = row["topic"], row["queue_id"], row["queue_offset"]
+            check = _CHECKS.get(row["status"], Check.ELSEWHERE)
+            if row["status"] == "mismatched" and at == own:
+                check = Check.LEADS_THERE
+            facts.append(QueueFact(*at, check, origin, row["tags_code"]))
+        return facts
+
+    def key_facts(self, message: Message) -> list[KeyFact]:
+        """Return for each key whether index_entries leads to a message."""
+        hashes = {key: index_key_hash(key.text) for key in typed_index_keys(message.record, self.release)}
+        if not self.tables.has(INDEX_ENTRIES):
+            return [KeyFact(key.kind.value, key.key, Check.NOT_KNOWN, None) for key in hashes]
+        at = f"physical_offset = {message.record.physical_offset}"
+        of_keys = one_of("key_hash", hashes.values())
+        rows = self.select("DISTINCT key_hash", INDEX_ENTRIES, of_keys, at) if hashes else []
+        found, origin = {row["key_hash"] for row in rows}, self._origin(INDEX_ENTRIES)
+        return [
+            KeyFact(key.kind.value, key.key, self.check_of_key(key.kind, is_found=key_hash in found), origin)
+            for key, key_hash in hashes.items()
+        ]
+
+    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Origin]]:
+        """Yield the position of each reader of *topics*, as the newest run saw it."""
+        if not self.tables.has(_PROGRESS) or not topics:
+            return
+        columns = "kind, consumer_group, topic, queue_id, next_offset"
+        rows = self.select(columns, _PROGRESS, one_of("topic", topics), rest="ORDER BY run")
+        # Rows come oldest first: of each reader of a queue the newest one stays.
+        newest = {
+            (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows
+        }
+        origin = self._origin(_PROGRESS)
+        for (kind, group, topic, queue_id), next_offset in newest.items():
+            if next_offset is not None:
+                yield Progress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
+
+    def removal_of(self, message: Message) -> Sentence | None:
+        """Say that a record was taken back by its broker, where a later run found other bytes in its place."""
+        run = message.superseded_by_run
+        template = "run {run} found that the broker had taken this record back"
+        return None if run is None else Sentence(template, run=run)
+
+    def unknown_facts(self) -> list[Sentence]:
+        """Return the tables that the lake lacks for a story."""
+        missing = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self.tables.has(name)]
+        sentences = [Sentence("the lake has no table {name}", name=name) for name in missing]
+        return [*sentences, Sentence("when retention deletes a record from its broker's store, a lake does not know")]
 
 
 def open_lake_stores(
@@ -293,6 +575,19 @@ def _in_queue(topic: str, queue_id: int) -> tuple[str, str, str]:
     return f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT
 
 
-def _window(begin: int, end: int) -> list[str]:
-    conditions = [f"store_timestamp >= {begin}"] if begin != MIN_TIME else []
-    return [*conditions, *([f"store_timestamp <= {end}"] if end != MAX_TIME else [])]
+def _window(wanted: Wanted | KeyWanted) -> list[str]:
+    conditions = [f"store_timestamp >= {wanted.begin}"] if wanted.begin != MIN_TIME else []
+    return [*conditions, *([f"store_timestamp <= {wanted.end}"] if wanted.end != MAX_TIME else [])]
+
+
+def _places(count: int) -> str:
+    return f"{count} damaged place{'' if count == 1 else 's'}"
+
+
+def _record(row: Mapping[str, Any]) -> MessageRecord:
+    """Return the record of a row; an empty body where the lake has no bodies."""
+    try:
+        return record_of_row({**row, "body": row["body"] or b""})
+    except KeyError as error:
+        reason = f"the lake's table {MESSAGES} has no column {error.args[0]}: another engine has rewritten it without"
+        raise CorruptData(reason) from error

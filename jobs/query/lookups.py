@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from jobs.query import reasons
-from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted
 from jobs.query.source import Answer, Reason, ReasonKind, Source, whole_number
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat
@@ -44,7 +44,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     """Find the messages of *topic* under *key*, the newest *limit*, or all for None, in the order of the log."""
     _refuse_none(limit)
     kind = KeyKind(kind)
-    found = source.by_key(kind, topic, key, *window)
+    found = source.by_key(KeyWanted(kind, topic, key, *window))
     newest = list(islice(found, limit))
     if not newest:
         return Answer(reason=reasons.no_key(source, topic, key, kind, window.begin, window.end))
@@ -66,7 +66,7 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
     The broker gives the newest *limit* entries under the hash, a message as often as several of its keys have this
     hash; of these the client keeps those that have the key, and up to 4.9.2 it does not look at their topic.
     """
-    newest = list(islice(source.by_entry(topic, key, *window), limit))
+    newest = list(islice(source.by_entry(KeyWanted(KeyKind.KEY, topic, key, *window)), limit))
     kept = [message for message in _in_log_order(newest) if _is_kept(message, topic, key)]
     if kept:
         return Answer(kept)
@@ -97,7 +97,7 @@ def by_unique_key(
 ) -> Answer:
     """Find the message of *topic* with a producer's id: the one stored first, or all by their store times."""
     _refuse_none(limit)
-    found = _in_log_order(islice(source.by_key(KeyKind.UNIQUE, topic, unique_key), limit))
+    found = _in_log_order(islice(source.by_key(KeyWanted(KeyKind.UNIQUE, topic, unique_key)), limit))
     if not found:
         return Answer(reason=reasons.no_key(source, topic, unique_key, KeyKind.UNIQUE))
     if not source.release.by_unique_key_keeps_all and limit is not None:
@@ -142,7 +142,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     if at_offset is not None:
         return Answer([at_offset])
     for candidate in [topic] if topic else sorted(source.topics_of(text)):
-        found = _in_log_order(islice(source.by_key(KeyKind.UNIQUE, candidate, text), UNIQUE_KEY_LIMIT))
+        found = _in_log_order(islice(source.by_key(KeyWanted(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_LIMIT))
         if found:
             return Answer(found[:1])
     reason = _no_offset_id(source, text, any_host=any_host)

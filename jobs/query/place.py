@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from jobs.console.program import program
 from jobs.launch.arguments import file_system_options
-from jobs.query.source import MATTER, AnswersAs, Progress, Source, only_one, release_to_answer_as, silent
+from jobs.query.source import MATTER, Progress, Source, only_one, silent
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.release import Release
+from rmq_formats.release import NEWEST, Release
 
 _BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker makes for itself
 _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
@@ -94,13 +94,18 @@ def open_stores(place: Place, progress: Progress = silent) -> Iterator[Sequence[
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
-        given = place.release
-        seems = AnswersAs(given, (given,)) if given else release_to_answer_as(seeming_writers(reader))
-        broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
-        source = StoreSource(reader, seems.release, place.through_log, progress, broker, seems.possible)
+        writers = None if place.release else seeming_writers(reader)
+        source = StoreSource(
+            reader,
+            writers.value.newest if writers else place.release or NEWEST,
+            through_log=place.through_log,
+            progress=progress,
+            broker=place.broker or conf.broker_name or _own_name(reader.topic_config),
+            possible=writers.value.possible if writers else (),
+        )
         source.delay_levels = conf.delay_level or source.delay_levels
-        if seems.note:
-            source.say(seems.note)
+        if writers:
+            source.say_if_assumed(writers)
         yield [source]
 
 

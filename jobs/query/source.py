@@ -1,16 +1,14 @@
-"""The source of a query, a store or one store of a lake, and the parts of an answer."""
+"""The source of a query, a store or one store of a lake; the parts of an answer, and the facts about a message."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from jobs.console.exit_codes import RequestError
-from jobs.query.evidence import KeyFact, Origin, QueueFact, Sentence
-from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
+from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted
 from jobs.query.mqadmin.text import OffsetRange
-from jobs.query.static_topics import StaticQueue
 from jobs.store.broker_config import BrokerConfig
 from jobs.store.broker_config import Progress as ReaderProgress
 from jobs.store.release import ASSUMED, Known, Writers
@@ -118,6 +116,67 @@ class Answer:
     offsets: OffsetRange | None = None  # of a pull
 
 
+class Sentence(str):
+    """
+    A sentence for people that keeps its template and its values.
+
+    The English template is the key of its translations, which have the same values. A value may be a sentence itself.
+    """
+
+    __slots__ = ("template", "values")
+    template: str
+    values: Mapping[str, object]
+
+    def __new__(cls, template: str, **values: object) -> Self:
+        """Return the sentence in English."""
+        sentence = super().__new__(cls, template.format(**values))
+        sentence.template, sentence.values = template, values
+        return sentence
+
+
+class Origin(NamedTuple):
+    """The origin of a fact: a file of the store and an offset in it, or a table of the lake and its version."""
+
+    name: str
+    position: int | None = None  # in the file; None of a table
+    version: int | None = None  # of the table; None of a file
+
+    def __str__(self) -> str:
+        if self.version is not None:
+            return f"table {self.name}, version {self.version}"
+        return self.name if self.position is None else f"{self.name} at {self.position:,}"
+
+
+@unique
+class Check(StrEnum):
+    """Whether a queue or the index leads to a copy."""
+
+    LEADS_THERE = "leads there"
+    ELSEWHERE = "leads elsewhere"
+    MISSING = "missing"
+    NOT_KNOWN = "not known"
+
+
+class QueueFact(NamedTuple):
+    """The unit of one queue at the number of a copy."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    check: Check
+    place: Origin
+    tags_code: int | None = None  # as the unit has it; of a delayed message its time of delivery
+
+
+class KeyFact(NamedTuple):
+    """Whether the index leads from a key to a copy."""
+
+    kind: str
+    key: str
+    check: Check
+    place: Origin | None
+
+
 class Source(ABC):
     """
     One store that answers questions: the files of a broker, or the rows that a lake has of one.
@@ -127,19 +186,34 @@ class Source(ABC):
 
     name: str  # by which a user chooses the store
     broker: str | None  # the broker's name, where it is known
-    notes: list[str]  # remarks on the answers
-    _reasons: list[str]  # why messages may be missing
-    lacks: str | None  # a remark on messages that are missing in the store, whichever question is asked
+    lacks: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
     searches_all: bool  # whether every message is searched where an index leaves a question open
     knows_topics: bool  # whether a topic that `topics` does not name certainly does not exist
-    config: BrokerConfig | None  # the broker's settings of topics and groups; None where only tables have them
-    release: Release  # to answer as
-    possible_releases: tuple[Release, ...]  # that may have written the store
+    config: BrokerConfig | None = None  # the broker's settings of topics and groups; of a lake, tables have them
+    possible_releases: tuple[Release, ...]  # that may have written the store, the newest last
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []  # remarks on the answers
+        self._reasons: list[str] = []  # why messages may be missing
+
+    @property
+    def release(self) -> Release:
+        """The release to answer as."""
+        return self.possible_releases[-1]
 
     def say(self, note: str) -> None:
         """Note something, once."""
         if note not in self.notes:
             self.notes.append(note)
+
+    def say_if_assumed(self, writers: Known[Writers]) -> None:
+        """Note that nothing shows which of several releases wrote the store."""
+        if writers.origin == ASSUMED:
+            newest = writers.value.newest
+            self.say(
+                f"nothing shows the broker's release, one of {writers.value}; "
+                f"this is the answer of {newest}; --release chooses another"
+            )
 
     def lack(self, reason: str) -> None:
         """Note why an answer may not be complete, once."""
@@ -161,13 +235,11 @@ class Source(ABC):
         """Return the message that begins at an offset."""
 
     @abstractmethod
-    def by_key(
-        self, kind: KeyKind, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME
-    ) -> Iterator[Message]:
+    def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
 
     @abstractmethod
-    def by_entry(self, topic: str, key: str, begin: int = MIN_TIME, end: int = MAX_TIME) -> Iterator[Message]:
+    def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
         """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
 
     @abstractmethod
@@ -227,18 +299,19 @@ class Source(ABC):
     def topics(self) -> frozenset[str]:
         """Name every topic."""
 
-    @abstractmethod
     def topics_of(self, unique_key: str) -> frozenset[str]:
         """Name the topics that may have a message with a producer's id."""
+        del unique_key
+        return self.topics()
 
     @abstractmethod
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of a topic, where that takes no long search."""
 
-    def static_queues(self, topic: str) -> list[StaticQueue]:
-        """Return the queues of a static topic; none of other topics."""
-        del topic
-        return []
+    def config_file(self, name: str) -> Mapping[str, object]:
+        """Return a table of the broker's configuration; an empty one where it is not there."""
+        del name
+        return {}
 
     # to explain an empty answer
 
@@ -285,6 +358,13 @@ class Source(ABC):
     def key_facts(self, message: Message) -> list[KeyFact]:
         """Return for each key whether the index leads to a message."""
 
+    def check_of_key(self, kind: KeyKind, *, is_found: bool) -> Check:
+        """Return the verdict on a key: only some of the releases that may have written the index have tags in it."""
+        if is_found:
+            return Check.LEADS_THERE
+        is_open = kind is KeyKind.TAG and not all(release.indexes_tags for release in self.possible_releases)
+        return Check.NOT_KNOWN if is_open else Check.MISSING
+
     @abstractmethod
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
         """Yield the position of each reader of *topics*."""
@@ -300,28 +380,6 @@ class Source(ABC):
 
 def silent(*_: object) -> None:
     """Show no progress, and note nothing."""
-
-
-class AnswersAs(NamedTuple):
-    """The release to answer as, those that may have written the messages, and a note where it is only assumed."""
-
-    release: Release
-    possible: tuple[Release, ...]
-    note: str | None = None
-
-
-def release_to_answer_as(writers: Known[Writers]) -> AnswersAs:
-    """Return the newest of the releases that may have written a store."""
-    release = writers.value.newest
-    possible = writers.value.possible or (release,)
-    if writers.origin != ASSUMED:
-        return AnswersAs(release, possible)
-    return AnswersAs(
-        release,
-        possible,
-        f"nothing shows the broker's release, one of {writers.value}; "
-        f"this is the answer of {release}; --release chooses another",
-    )
 
 
 def only_one(sources: Sequence[Source]) -> Source:

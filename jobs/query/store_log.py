@@ -1,30 +1,26 @@
 """
-A store's log: single messages, and searches where index or queue files are missing or not to be trusted.
+Searches in a store's log, where index or queue files are missing or not to be trusted.
 
 A search looks at raw bytes first: a record is decoded only when the text in question is in it somewhere. Small logs
 are walked by the scalar layer; the compiled scan, whose import takes longer than most answers, is for large ones.
 """
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from jobs.query.message import Message
-from jobs.query.source import Progress, Source, silent
+from jobs.query.mqadmin.text import OffsetRange
+from jobs.query.source import Progress, silent
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
-from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
-from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
-from rmq_formats.errors import FormatError
-from rmq_formats.release import Release
+from rmq_formats.consumequeue.unit import ExpectedUnit
 
 COMPILED_FROM = 32 << 20
 LOG_SEARCHED_UNASKED = 1 << 30  # bytes of log that are searched where index or queue files leave a question open
-_FEW = 64  # records that are followed one by one before a search is worth its start
 
 Lose = Callable[[int, int, str], None]  # offsets of the log that hold no readable message, and why
 
@@ -46,12 +42,6 @@ class RecordBlock(NamedTuple):
     base_offset: int  # physical offset of the first byte
     positions: Sequence[int]  # ascending
     sizes: Sequence[int]
-
-    def record(self, number: int) -> MessageRecord:
-        """Decode one record."""
-        position = self.positions[number]
-        end = position + self.sizes[number]
-        return decode_record(self.data[position:end], 0, self.base_offset + position)
 
 
 Sieve = Callable[[RecordBlock], Iterator[int]]  # yields which records of a block are worth decoding, ascending
@@ -75,35 +65,6 @@ def holding(text: str) -> Sieve:
     return sieve
 
 
-def few_records(store: StoreReader, span: Span) -> list[MessageRecord] | None:
-    """Return the records of a short span; None of one that is long, or whose records do not lead to its end."""
-    records: list[MessageRecord] = []
-    offset = span.start
-    while offset < span.end and len(records) < _FEW:
-        segment = store.store.segment_at(offset)
-        if segment is None:
-            return records if offset >= store.store.end_offset else None
-        header = store.framing(segment).header_size
-        record = store.read_record(offset + header)
-        if record is not None:
-            records.append(record)
-            offset = record.end_offset
-            continue
-        position = offset - segment.base_offset
-        beginning = bytes(store.file(segment.location).read(position, HEAD.size))
-        is_last = segment is store.store.segments[-1]
-        if is_last and not any(beginning):
-            return records
-        try:
-            size, magic = (int(value) for value in BLANK.unpack(beginning))
-        except FormatError:
-            return None
-        if magic != MAGIC_BLANK or size != segment.size - position:
-            return None
-        offset = segment.base_offset + segment.size
-    return records if offset >= span.end else None
-
-
 def search(
     store: StoreReader, sieve: Sieve, progress: Progress, span: Span = ALL, lose: Lose = silent
 ) -> Iterator[MessageRecord]:
@@ -122,7 +83,9 @@ def search(
                 lose(block.offset, block.end, block.reason)
                 continue
             for number in sieve(block):
-                yield block.record(number)
+                position = block.positions[number]
+                data = block.data[position : position + block.sizes[number]]
+                yield decode_record(data, 0, block.base_offset + position)
             progress(done + block.base_offset + block.positions[-1] - range_.start_offset, total)
         done += range_.end - range_.start
         progress(done, total)
@@ -163,82 +126,28 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | 
         yield RecordBlock(data, start, positions, [piece.size - framing.header_size for piece in records])
 
 
-def _is_batch(topic: Mapping[str, object]) -> bool:
-    attributes = topic.get("attributes")
-    return isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ"
+class LogQueue:
+    """One queue by the log: the numbers that its messages have, ascending, and where their records are."""
 
-
-@dataclass(eq=False)
-class StoreView(Source):
-    """A store's files, by whose rules they are read, and whether index and queue files are read."""
-
-    reader: StoreReader
-    release: Release
-    through_log: bool = False  # as if index and queue files were lost
-    progress: Progress = silent
-    broker: str | None = None  # its name, where it is known
-    releases: tuple[Release, ...] = ()  # that may have written the store, where it does not show which one did
-    delay_levels: str = field(default=DEFAULT_DELAY_LEVELS, init=False)
-    notes: list[str] = field(default_factory=list, init=False)  # remarks on the answers
-    _reasons: list[str] = field(default_factory=list, init=False)  # why messages may be missing in the answers
-    _lost: dict[str, list[int]] = field(default_factory=dict, init=False)  # pointer → places without a message
+    def __init__(self) -> None:
+        self.firsts = array("q")
+        self._counts = array("q")  # 1, or the messages of a batch
+        self._places = array("q")
 
     @property
-    def possible_releases(self) -> tuple[Release, ...]:  # type: ignore[override]
-        """The releases that may have written the store."""
-        return self.releases or (self.release,)
+    def offsets(self) -> OffsetRange:
+        """Which offsets the queue holds."""
+        return OffsetRange(self.firsts[0], self.firsts[-1] + self._counts[-1])
 
-    @cached_property
-    def rules(self) -> QueueRules:
-        """The rules by which units follow from records."""
-        batch_topics = frozenset(name for name, about in self.reader.topic_config.items() if _is_batch(about))
-        return QueueRules(((0, self.release),), self.delay_levels, batch_topics)
+    def add(self, unit: ExpectedUnit) -> None:
+        """Take a unit of a record; of several with one number, the first one stays."""
+        at = bisect_right(self.firsts, unit.queue_offset)
+        if at == 0 or self.firsts[at - 1] != unit.queue_offset:
+            self.firsts.insert(at, unit.queue_offset)
+            self._counts.insert(at, unit.batch_count or 1)
+            self._places.insert(at, unit.physical_offset)
 
-    @property
-    def searches_all(self) -> bool:  # type: ignore[override]
-        """Whether the log itself is searched where index and queue files leave a question open."""
-        return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
-
-    def by_offset(self, physical_offset: int) -> Message | None:
-        """Return the message that begins at an offset."""
-        record = self.reader.read_record(physical_offset)
-        return Message(record, self.release) if record else None
-
-    def pointed_at(self, physical_offset: int, pointer: str) -> Message | None:
-        """Return the message that *pointer* of an index or a queue names; where it is lost, the answer lacks it."""
-        message = self.by_offset(physical_offset)
-        if message is not None:
-            return message
-        reader, store = self.reader, self.reader.store
-        if reader.is_left_over(physical_offset):
-            self.say(
-                f"{pointer} points at offset {physical_offset}, whose message was taken back when another replica "
-                f"became the master ({reader.takeover_text})"
-            )
-        elif physical_offset < store.start_offset:
-            self._lose_pointed_at(
-                physical_offset, pointer, f"where the log is deleted: it begins at {store.start_offset}"
-            )
-        elif store.segment_at(physical_offset) is None:
-            self._lose_pointed_at(physical_offset, pointer, "that no file of the log has")
-        else:
-            self._lose_pointed_at(physical_offset, pointer, "where no whole record is")
-        return None
-
-    def _lose_pointed_at(self, offset: int, pointer: str, place: str) -> None:
-        self._lost.setdefault(f"{pointer} points at an offset {place}", []).append(offset)
-
-    @property
-    def lacking(self) -> list[str]:
-        """Why messages may be missing in the answers; many reasons of one kind are counted, and the first is given."""
-        pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
-        return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
-
-    def search(self, sieve: Sieve, span: Span = ALL) -> Iterator[Message]:
-        """Yield the messages of the log itself that *sieve* keeps, in its order; note the parts that are lost."""
-        for record in search(self.reader, sieve, self.progress, span, self.lose):
-            yield Message(record, self.release)
-
-    def lose(self, start: int, end: int, reason: str) -> None:
-        """Note that a part of the log holds no readable message."""
-        self.lack(f"the log from offset {start} to {end} cannot be read as messages: {reason}")
+    def place(self, queue_offset: int) -> int | None:
+        """Return the physical offset of the record with a number; None where the log has none."""
+        at = bisect_right(self.firsts, queue_offset) - 1
+        return self._places[at] if at >= 0 and queue_offset < self.firsts[at] + self._counts[at] else None

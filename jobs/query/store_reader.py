@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
 from typing import Self
 
-from jobs.query.static_topics import MAPPING_FILE, StaticQueue, static_queues
 from jobs.storage.locations import join
 from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
@@ -263,7 +262,3 @@ class StoreReader:
         table = (read_config(self.store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
         known = table if isinstance(table, Mapping) else {}
         return {name: about for name, about in known.items() if isinstance(about, Mapping)}
-
-    def static_queues(self, topic: str) -> list[StaticQueue]:
-        """Return the queues of a static topic; none of any other."""
-        return static_queues(read_config(self.store, MAPPING_FILE) or {}, topic)

@@ -1,5 +1,5 @@
 """
-A store, as queries ask it.
+A store, as queries ask it: through its queue and index files, or the log where these are not there.
 
 The log can only be walked forwards. A list of the newest messages reads it in spans, the last one first; a span begins
 at a record that a queue names, or where a segment begins. A topic of a log that is too long for that is listed through
@@ -8,41 +8,180 @@ its queues.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC
 from functools import cached_property, partial
 from heapq import merge, nlargest
-from itertools import chain, islice, product
+from itertools import chain, islice, product, zip_longest
 
-from jobs.query.message import Message, Wanted
-from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind, silent
-from jobs.query.static_topics import StaticQueue
-from jobs.query.store_facts import StoreFacts
-from jobs.query.store_log import COMPILED_FROM, LOG_SEARCHED_UNASKED, Span, holding, search
-from jobs.query.store_reader import CLOCK_SLACK_MS
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted, says
+from jobs.query.mqadmin.text import OffsetRange, second_text
+from jobs.query.source import (
+    EXPLAINED_BY,
+    Check,
+    Coverage,
+    KeyFact,
+    Occurrence,
+    Origin,
+    Progress,
+    QueueFact,
+    Reason,
+    ReasonKind,
+    Sentence,
+    Source,
+    silent,
+)
+from jobs.query.store_index import StoreIndex
+from jobs.query.store_log import ALL, COMPILED_FROM, LOG_SEARCHED_UNASKED, LogQueue, Sieve, Span, holding, search
+from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
+from jobs.store.broker_config import BrokerConfig, broker_config
+from jobs.store.broker_config import Progress as ReaderProgress
+from jobs.store.config_files import read_config
+from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import LostPart, lost_ends
-from jobs.store.queue_files import StoredQueue
+from jobs.store.queue_files import QueueFile, StoredQueue
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, expected_units
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.consumequeue.unit import (
+    DEFAULT_DELAY_LEVELS,
+    LMQ_PREFIX,
+    BatchUnit,
+    ExpectedUnit,
+    QueueKind,
+    QueueName,
+    QueueRules,
+    Unit,
+    expected_units,
+)
+from rmq_formats.errors import FormatError
+from rmq_formats.hashing import java_text
+from rmq_formats.indexfile.keys import IndexKey, KeyKind, typed_index_keys
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.properties import UNIQ_KEY, property_items
+from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
+RESERVED_HOURS = 72  # fileReservedTime, unless a broker's configuration says otherwise
+_HOUR_MS = 3_600_000
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below the size that the compiled scan is loaded for
-_MOST_QUEUES = 64  # whose units are asked for a boundary
+_MOST_QUEUES_ASKED = 64  # whose units are asked for a boundary
+_DISPATCH_MS = 5000  # a queue file is written no later than so long after the record that follows it is stored
+_MOST_QUEUES = 1 << 16  # more than any broker has of a topic
 
 
-@dataclass(eq=False)
-class StoreSource(StoreFacts):
-    """A store: its keys, its queues, its topics and the part of the history that it has."""
+class StoreSource(Source):
+    """A store: its log, its keys, its queues and its topics."""
 
-    lacks = None  # damage in the log itself is seen where it is read
     name = "the store"
 
+    def __init__(  # noqa: PLR0913 - how a store is asked
+        self,
+        reader: StoreReader,
+        release: Release,
+        *,
+        through_log: bool = False,
+        progress: Progress = silent,
+        broker: str | None = None,
+        possible: Sequence[Release] = (),
+    ) -> None:
+        """
+        Answer from *reader*'s files as *release*, which is the newest of the *possible* ones where several may be.
+
+        *through_log*: as if index and queue files were lost.
+        """
+        super().__init__()
+        self.reader = reader
+        self.possible_releases = tuple(possible) or (release,)
+        self.through_log = through_log
+        self.broker = broker
+        self.delay_levels = DEFAULT_DELAY_LEVELS
+        self._progress = progress
+        self._lost: dict[str, list[int]] = {}  # pointer → places without a message
+        self._log_queues: dict[str, Mapping[int, LogQueue]] = {}
+        self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
+        self._completed: set[str] = set()  # topics whose queues are compared with the log
+
     @cached_property
-    def lost_ends(self) -> list[LostPart]:
-        """The parts that the log has lost before its first segment and after its last record."""
-        return list(lost_ends(self.reader.store))
+    def _index(self) -> StoreIndex:
+        return StoreIndex(self)
+
+    @cached_property
+    def rules(self) -> QueueRules:
+        """The rules by which units follow from records."""
+        attributes = ((name, about.get("attributes")) for name, about in self.reader.topic_config.items())
+        batch_topics = frozenset(
+            name for name, about in attributes if isinstance(about, dict) and about.get("queue.type") == "BatchCQ"
+        )
+        return QueueRules(((0, self.release),), self.delay_levels, batch_topics)
+
+    @property
+    def searches_all(self) -> bool:  # type: ignore[override]
+        """Whether the log itself is searched where index and queue files leave a question open."""
+        return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
+
+    # messages of the log
+
+    def by_offset(self, physical_offset: int) -> Message | None:
+        """Return the message that begins at an offset."""
+        record = self.reader.read_record(physical_offset)
+        return Message(record, self.release) if record else None
+
+    def pointed_at(self, physical_offset: int, pointer: str) -> Message | None:
+        """Return the message that *pointer* of an index or a queue names; where it is lost, the answer lacks it."""
+        message = self.by_offset(physical_offset)
+        if message is not None:
+            return message
+        reader, store = self.reader, self.reader.store
+        if reader.is_left_over(physical_offset):
+            self.say(
+                f"{pointer} points at offset {physical_offset}, whose message was taken back when another replica "
+                f"became the master ({reader.takeover_text})"
+            )
+            return None
+        place = "where no whole record is"
+        if physical_offset < store.start_offset:
+            place = f"where the log is deleted: it begins at {store.start_offset}"
+        elif store.segment_at(physical_offset) is None:
+            place = "that no file of the log has"
+        self._lost.setdefault(f"{pointer} points at an offset {place}", []).append(physical_offset)
+        return None
+
+    @property
+    def lacking(self) -> list[str]:
+        """Why messages may be missing in the answers; many reasons of one kind are counted, and the first is given."""
+        pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
+        return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
+
+    def search(self, sieve: Sieve, span: Span = ALL) -> Iterator[Message]:
+        """Yield the messages of the log itself that *sieve* keeps, in its order; note the parts that are lost."""
+        for record in search(self.reader, sieve, self._progress, span, self._lose):
+            yield Message(record, self.release)
+
+    def _lose(self, start: int, end: int, reason: str) -> None:
+        self.lack(f"the log from offset {start} to {end} cannot be read as messages: {reason}")
+
+    # messages by key
+
+    def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
+        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        why_not = self._index.why_not(wanted.kind)
+        if why_not is None:
+            yield from self._index.find(wanted)
+            return
+        if why_not:
+            self.say(f"{why_not}: the log itself is searched")
+        # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
+        messages = filter(wanted.takes, self.search(holding(wanted.key)))
+        places = [(message.record.physical_offset, wanted.times_indexed(message)) for message in messages]
+        for offset, times in reversed(places):
+            found = self.by_offset(offset)
+            if found:
+                yield from [found] * times
+
+    def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
+        """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
+        is_indexed = self._index.why_not(KeyKind.KEY) is None
+        return self._index.entries(wanted) if is_indexed else self.by_key(wanted)
 
     def occurrences(self, text: str, searched: int = LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
         """
@@ -52,7 +191,7 @@ class StoreSource(StoreFacts):
         """
         given: set[tuple[int, KeyKind, bool]] = set()
         is_searched = self.through_log or self.reader.log_size <= searched
-        for one in chain(self._indexed(text, self.topics()), self._logged(text) if is_searched else ()):
+        for one in chain(self._indexed(text), islice(self._logged(text), EXPLAINED_BY if is_searched else 0)):
             place = (one.message.record.physical_offset, one.kind, one.is_shadowed)
             if place not in given:  # the log has what the index has led to
                 given.add(place)
@@ -60,46 +199,284 @@ class StoreSource(StoreFacts):
         if not is_searched:
             self.say("only index files were asked, not the log itself; --through-log searches it")
 
+    def _indexed(self, text: str) -> Iterator[Occurrence]:
+        """Yield the newest message of each topic and kind of key that the index has under *text*."""
+        for topic, kind in product(sorted(self.topics()), KeyKind):
+            for message in islice(self._index.find_without_log(KeyWanted(kind, topic, text)), 1):
+                yield Occurrence(message, kind, is_indexed=True)
+
+    def _logged(self, text: str) -> Iterator[Occurrence]:
+        """Yield messages of the log that have *text* as a key."""
+        for message in self.search(holding(text)):
+            for kind in KeyKind:
+                if says(message, kind, text):
+                    yield Occurrence(message, kind, self._index.leads_to(message, kind, text))
+            items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
+            # The message's own id, which that of its batch follows and hides (5.0.0 to 5.3.3).
+            if (UNIQ_KEY, text) in items and message.unique_key != text:
+                yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_shadowed=True)
+
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages under a unique key, topic by topic; of a small log also those that no index has."""
         for topic in topics:
-            yield from self.by_key(KeyKind.UNIQUE, topic, unique_key)
+            yield from self.by_key(KeyWanted(KeyKind.UNIQUE, topic, unique_key))
         # The index has every copy but a rollback of these releases: a search would only find copies that it lost.
         is_whole = not self.release.half_message_in_real_topic
         for seen in self.occurrences(unique_key, COMPILED_FROM if is_whole else LOG_SEARCHED_UNASKED):
             if seen.kind is KeyKind.UNIQUE:
                 yield seen.message
 
-    def place(self, physical_offset: int) -> Reason:
-        """Return the reason why no message begins at an offset."""
-        store = self.reader.store
-        if physical_offset < store.start_offset:
-            text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"
-            return Reason(ReasonKind.SEGMENT_DELETED, text)
-        segment = store.segment_at(physical_offset)
-        if segment is None:
-            kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
-            text = f"offset {physical_offset} is in no file of the log; the last one ends at {store.end_offset}"
-            return Reason(kind, text)
-        begin, end = self.reader.record_around(segment, physical_offset)
-        if begin < physical_offset < end:
-            record = self.by_offset(begin)
-            named = f", {record.offset_id}" if record else ""
-            text = f"offset {physical_offset} points inside the record at {begin}{named}"
-            return Reason(ReasonKind.INSIDE_RECORD, text)
-        if segment.base_offset == newest_written(store):
-            text = f"offset {physical_offset} is after the last record, which ends at {end}"
-            return Reason(ReasonKind.BEHIND_LOG, text)
-        text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
-        return Reason(ReasonKind.NO_RECORD, text)
+    # queues
+
+    def _queue(self, topic: str, queue_id: int) -> StoredQueue | None:
+        return None if self.through_log else self.reader.queues.get((topic, queue_id))
+
+    def queues_of(self, topic: str, queue_id: int | None = None) -> list[StoredQueue]:
+        """Return the queues of a topic that have files, or one of them."""
+        queues = self.reader.queues.items()
+        return [queue for (name, number), queue in queues if name == topic and queue_id in {None, number}]
+
+    def _queues_in_log(self, topic: str) -> Mapping[int, LogQueue]:
+        """Return the queues of *topic* by their ids, as far as they have messages in the log; it is searched once."""
+        if topic not in self._log_queues:
+            queues: dict[int, LogQueue] = {}
+            for message in self.search(holding(topic)):
+                for unit in self._units(message.record, topic):
+                    queues.setdefault(unit.queue.queue_id, LogQueue()).add(unit)
+            self._log_queues[topic] = dict(sorted(queues.items()))
+        return self._log_queues[topic]
+
+    def _units(self, record: MessageRecord, topic: str) -> list[ExpectedUnit]:
+        return [unit for unit in expected_units(record, self.rules) if unit.queue.topic == topic]
+
+    def _message_in_log(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+        queue = self._queues_in_log(topic).get(queue_id)
+        place = queue.place(queue_offset) if queue else None
+        return None if place is None else self.by_offset(place)
+
+    def complete_queues(self, topic: str) -> None:
+        """Have the log complete the queues of a topic, whose files may be lost; note where the log is too long."""
+        if topic in self._completed:
+            return
+        self._completed.add(topic)
+        self._ranges = {name: known for name, known in self._ranges.items() if name[0] != topic}
+        if not self.searches_all:
+            queues = self.queues_of(topic)
+            for queue_id in sorted({*self.queue_ids(topic)} - {queue.name.queue_id for queue in queues}):
+                self.say(f"{topic}/{queue_id} has no files; --through-log searches the log for its messages")
+            for queue in queues:
+                if self._may_lack_files(queue, self._offsets_in_files(queue)):
+                    self.lack(f"the queue files of {topic}/{queue.name.queue_id} may not be complete at an end")
+
+    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
+        """Return which offsets a queue holds; None when the queue does not exist."""
+        name = (topic, queue_id)
+        if name not in self._ranges:
+            queue = self._queue(topic, queue_id)
+            if queue is None:
+                logged = self._queues_in_log(topic).get(queue_id) if self._is_in_log(topic) else None
+                self._ranges[name] = logged.offsets if logged else None
+            else:
+                offsets = self._offsets_in_files(queue)
+                if self._is_completed(topic) or self._may_lack_files(queue, offsets):
+                    offsets = self._with_log(queue.name, offsets)
+                self._ranges[name] = offsets
+        return self._ranges[name]
+
+    def _offsets_in_files(self, queue: StoredQueue) -> OffsetRange:
+        reader = self.reader
+        first, end = reader.unit_range(queue)
+        left_over = queue.written_end() - end
+        if left_over:
+            self.say(
+                f"{left_over} units at the end of {queue.name.topic}/{queue.name.queue_id} are not answered: another "
+                f"replica became the master ({reader.takeover_text}), and their messages were taken back"
+            )
+        if not queue.is_batch:
+            return OffsetRange(first, end)
+        oldest, newest = queue.unit(first), queue.unit(end - 1)
+        if isinstance(oldest, BatchUnit) and isinstance(newest, BatchUnit):
+            return OffsetRange(oldest.base_offset, newest.base_offset + newest.batch_count)
+        return OffsetRange(0, 0)
+
+    def _may_lack_files(self, queue: StoredQueue, offsets: OffsetRange) -> bool:
+        """
+        Return whether the queue's first or last files may be lost, by signs that a queue without loss rarely shows.
+
+        Retention deletes a file once its last unit points before the log; so the first file that stays begins there,
+        about. And a queue whose last file is lost ends where a file ends.
+        """
+        if queue.is_batch or queue.in_rocksdb or not queue.files:
+            return False
+        first = queue.unit(offsets.minimum)
+        start = self.reader.store.start_offset
+        lacks_start = queue.start == offsets.minimum > 0 and first is not None and first.physical_offset > start
+        return lacks_start or offsets.maximum == queue.capacity
+
+    def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
+        """Return which offsets a queue holds by its files and by the log, which is searched unless it is too long."""
+        queue = f"the queue files of {name.topic}/{name.queue_id}"
+        if not self.searches_all:
+            self.say(f"{queue} may not be complete at an end; --through-log answers from the log itself")
+            return offsets
+        logged = self._queues_in_log(name.topic).get(name.queue_id)
+        if logged is None:
+            return offsets
+        low, high = min(offsets.minimum, logged.offsets.minimum), max(offsets.maximum, logged.offsets.maximum)
+        if (low, high) != offsets:
+            self.say(
+                f"{queue} hold offsets {offsets.minimum} to {offsets.maximum - 1}, the log {low} to {high - 1}: "
+                "missing units are answered from the log itself"
+            )
+        return OffsetRange(low, high)
+
+    def _is_completed(self, topic: str) -> bool:
+        return topic in self._completed and self.searches_all
+
+    def _is_in_log(self, topic: str) -> bool:
+        return self._is_completed(topic) or self._is_lost(topic)
+
+    def _is_lost(self, topic: str) -> bool:
+        """Return whether the log must be asked: no file of any of the topic's queues is there."""
+        reader = self.reader
+        if self.through_log:
+            return True
+        if self.queues_of(topic):
+            return False
+        if reader.why_not_in_rocksdb is not None:
+            self.say(
+                f"{reader.why_not_in_rocksdb}: ids, limits and units are those of the log; "
+                "a queue that has no message there is not known"
+            )
+            return True
+        if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
+            self.say("RocksDB holds no light queue, as after a kill: limits and units are those of the log")
+            return True
+        is_known = topic in reader.topic_config or not reader.queues or not reader.topic_config
+        if is_known:
+            self.say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
+        return is_known
+
+    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+        """Return a queue's message by its number."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return self._message_in_log(topic, queue_id, queue_offset) if self._is_in_log(topic) else None
+        unit = self._unit_holding(queue, queue_offset)
+        pointed_at = None
+        if unit is not None:
+            pointed_at = self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
+            if pointed_at is None or self._is_in_queue(pointed_at, queue.name, queue_offset):
+                return pointed_at
+            self.lack(f"unit {queue_offset} of {topic}/{queue_id} points at another message, at {unit.physical_offset}")
+        if queue.is_batch or not self.searches_all:
+            if pointed_at is None:
+                self.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
+            return pointed_at
+        message = self._message_in_log(topic, queue_id, queue_offset)
+        if message is not None:
+            self.say(f"units of {topic}/{queue_id} are missing in its files: the log itself is searched")
+        return message or pointed_at  # a broker answers with the message that the unit points at
+
+    def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> Unit | BatchUnit | None:
+        if not queue.is_batch:
+            return queue.unit(queue_offset) if queue_offset >= 0 else None
+        first, end = self.reader.unit_range(queue)
+        at = _batch_position(queue, queue_offset, end)
+        unit = queue.unit(at) if at >= first else None
+        holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
+        return unit if holds else None
+
+    def _is_in_queue(self, message: Message, name: QueueName, queue_offset: int) -> bool:
+        """Return whether a message belongs where a unit has it; batches have units of several numbers."""
+        return any(
+            unit.queue.queue_id == name.queue_id
+            and unit.queue_offset <= queue_offset < unit.queue_offset + (unit.batch_count or 1)
+            for unit in self._units(message.record, name.topic)
+        )
+
+    def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
+        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+        return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
+
+    def next_number(self, topic: str, queue_id: int, number: int) -> int:
+        """Return the next number of a queue that may have a message, this one or a later one; this one without any."""
+        queue = self._queue(topic, queue_id)
+        if queue is not None and queue.start <= number < queue.written_end():
+            return number
+        logged = self._queues_in_log(topic).get(queue_id) if self._is_in_log(topic) else None
+        at = bisect_left(logged.firsts, number) if logged is not None else 0
+        return logged.firsts[at] if logged is not None and at < len(logged.firsts) else number
+
+    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
+        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
+        queue = self._queue(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None and queue_offset >= 0 else None
+        is_in_log = self._is_lost(topic) if queue is None else not queue.is_batch and self.searches_all
+        if unit is None and is_in_log:
+            message = self._message_in_log(topic, queue_id, queue_offset)
+            units = self._units(message.record, topic) if message else ()
+            unit = next((one.unit for one in units if one.queue.queue_id == queue_id), None)
+        return unit if isinstance(unit, Unit) else None
+
+    def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the queue offset that one pull from *queue_offset* does not go beyond: a pull reads one file."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.is_batch:
+            return MAX_TIME
+        ends = (file.end // queue.unit_size for file in queue.files)
+        return next((end for end in ends if end > queue_offset), MAX_TIME)
+
+    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+        """
+        Return the part of a queue that brokers up to 5.1.0 search for a store time.
+
+        MappedFileQueue#getMappedFileByTime takes the first file that was modified then or later, else the last one.
+        """
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.is_batch:
+            return offsets
+        part = offsets
+        for file, following in zip_longest(queue.files, queue.files[1:]):
+            first = file.base_offset // queue.unit_size
+            end = min(first + file.size // queue.unit_size, offsets.maximum)
+            part = OffsetRange(max(first, offsets.minimum), max(end, first))
+            if following is None or self._modified(queue, file, following) >= time:
+                break
+        return part
+
+    def _modified(self, queue: StoredQueue, file: QueueFile, following: QueueFile) -> int:
+        """Return when the broker last wrote to a file; a copy's own time says nothing, its last unit's does."""
+        boundary = following.base_offset // queue.unit_size
+        newest, next_one = (self.stored_at(queue, number) for number in (boundary - 1, boundary))
+        listed = self.reader.store.queue_files
+        modified = next(other.modified_ms for other in listed if other.location == file.location)
+        is_original = next_one is not None and modified <= next_one + _DISPATCH_MS
+        return modified if newest is None or is_original else newest
+
+    def stored_at(self, queue: StoredQueue, number: int) -> int | None:
+        """Return when the message of a unit was stored (ms); None where unit or message are lost."""
+        unit = queue.unit(number) if number >= 0 else None
+        message = self.by_offset(unit.physical_offset) if unit else None
+        return message.record.store_timestamp if message else None
+
+    # topics
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues: those that the broker counts, and those that have messages."""
+        configured = self.reader.topic_config.get(topic, {}).get("writeQueueNums")
+        counted = range(configured) if isinstance(configured, int) and 0 < configured <= _MOST_QUEUES else ()
+        in_files = (queue.name.queue_id for queue in self.queues_of(topic))
+        return sorted({*counted, *in_files, *(self._queues_in_log(topic) if self._is_in_log(topic) else ())})
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether *topic* has queues, or is in the broker's own table."""
+        if topic in self.reader.topic_config or self.queues_of(topic):
+            return True
+        return self._is_lost(topic) and len(self._queues_in_log(topic)) > 0
 
     def topics(self) -> frozenset[str]:
         """Name every topic that has queue files, or that the broker's own table has; else those of the log."""
-        return self._topics
-
-    def topics_of(self, unique_key: str) -> frozenset[str]:
-        """Name every topic: the index has a key under its topic."""
-        del unique_key
         return self._topics
 
     @cached_property
@@ -125,9 +502,44 @@ class StoreSource(StoreFacts):
                 first, last = first or message, message
         return (first, last) if first and last else None
 
-    def static_queues(self, topic: str) -> list[StaticQueue]:
-        """Return the queues of a static topic as the broker's own table has them; none of any other."""
-        return self.reader.static_queues(topic)
+    @cached_property
+    def config(self) -> BrokerConfig:  # type: ignore[override]
+        """The broker's settings of topics and groups, and how far consumers are."""
+        return broker_config(self.reader.store)
+
+    def config_file(self, name: str) -> Mapping[str, object]:
+        """Return a table of the broker's configuration; an empty one where it is not there."""
+        return read_config(self.reader.store, name) or {}
+
+    # the part of the history that is there
+
+    @cached_property
+    def lost_ends(self) -> list[LostPart]:
+        """The parts that the log has lost before its first segment and after its last record."""
+        return list(lost_ends(self.reader.store))
+
+    def place(self, physical_offset: int) -> Reason:
+        """Return the reason why no message begins at an offset."""
+        store = self.reader.store
+        if physical_offset < store.start_offset:
+            text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"
+            return Reason(ReasonKind.SEGMENT_DELETED, text)
+        segment = store.segment_at(physical_offset)
+        if segment is None:
+            kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
+            text = f"offset {physical_offset} is in no file of the log; the last one ends at {store.end_offset}"
+            return Reason(kind, text)
+        begin, end = self.reader.record_around(segment, physical_offset)
+        if begin < physical_offset < end:
+            record = self.by_offset(begin)
+            named = f", {record.offset_id}" if record else ""
+            text = f"offset {physical_offset} points inside the record at {begin}{named}"
+            return Reason(ReasonKind.INSIDE_RECORD, text)
+        if segment.base_offset == newest_written(store):
+            text = f"offset {physical_offset} is after the last record, which ends at {end}"
+            return Reason(ReasonKind.BEHIND_LOG, text)
+        text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
+        return Reason(ReasonKind.NO_RECORD, text)
 
     def count(self, wanted: Wanted) -> int | None:
         """Return the number of messages of a topic, or of all, in the wanted times; None in a large log."""
@@ -153,16 +565,13 @@ class StoreSource(StoreFacts):
         """Return the part of the history that is there; the newest time is that of checkpoint or index files."""
         store = self.reader.store
         times = [record.store_timestamp for record in self._samples()]
-        newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1]), *self._flushed()]
-        return Coverage(
-            store.start_offset, self.reader.log_end, times[0] if times else None, max(newest) if times else None
-        )
-
-    def _flushed(self) -> Iterator[int]:
-        for file in self.reader.store.of_kind(FileKind.CHECKPOINT):
+        newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1])]
+        for file in store.of_kind(FileKind.CHECKPOINT):
             if file.size >= CHECKPOINT.size:
                 data = bytes(self.reader.file(file.location).read(0, CHECKPOINT.size))
-                yield decode_checkpoint(data).physical_timestamp
+                newest.append(decode_checkpoint(data).physical_timestamp)
+        first_time, last_time = (times[0], max(newest)) if times else (None, None)
+        return Coverage(store.start_offset, self.reader.log_end, first_time, last_time)
 
     # messages by time
 
@@ -185,33 +594,26 @@ class StoreSource(StoreFacts):
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         kept: set[int] = set()
         for topic, kind in product(topics, (KeyKind.KEY, KeyKind.UNIQUE)):
-            for message in self.by_key(kind, topic, wanted.key or ""):
+            for message in self.by_key(KeyWanted(kind, topic, wanted.key or "")):
                 if message.record.physical_offset < before and wanted.takes(message):
                     kept.add(message.record.physical_offset)
                 if len(kept) > 2 * (limit + 1):
                     kept = set(nlargest(limit + 1, kept))
         yield from sorted(kept, reverse=True)
 
-    def queues_of(self, topic: str, queue_id: int | None = None) -> list[StoredQueue]:
-        """Return the queues of a topic that have files, or one of them."""
-        queues = self.reader.queues.items()
-        return [queue for (name, number), queue in queues if name == topic and queue_id in {None, number}]
-
     def _queued(self, topic: str, wanted: Wanted, before: int) -> Iterator[tuple[int, Message | None]]:
         """Yield the messages that the queues of a topic lead to, the newest first."""
         self.complete_queues(topic)
+        queues = self.queues_of(topic, wanted.queue_id)
         for part in self._parts(wanted, before):
-            units = (
-                reversed(list(self._units_within(queue, part))) for queue in self.queues_of(topic, wanted.queue_id)
-            )
+            units = (reversed(list(self._units_within(queue, part))) for queue in queues)
             for offset in merge(*units, reverse=True):
                 yield offset, self.pointed_at(offset, f"a unit of {topic}")
 
     def _units_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
         """Yield the offsets that a queue's units name within a part of the log; note units that are lost."""
         first, end = self.reader.unit_range(queue)
-        place = partial(named_offset, queue)
-        for number in range(bisect_left(range(end), part.start, first, key=place), end):
+        for number in range(bisect_left(range(end), part.start, first, key=partial(_named_offset, queue)), end):
             unit = queue.unit(number)
             if unit is None:
                 self.lack(f"{queue.name.topic}/{queue.name.queue_id} has no unit {number}")
@@ -229,12 +631,10 @@ class StoreSource(StoreFacts):
             low, high = times[segment.base_offset]
             is_wanted = (low is None or low <= wanted.end) and (high is None or high >= wanted.begin)
             if is_wanted and segment.base_offset < before:
-                end = min(segment.base_offset + segment.size, before)
-                parts[-1:] = (
-                    [Span(parts[-1].start, end)] if is_adjacent else [*parts[-1:], Span(segment.base_offset, end)]
-                )
+                start = parts.pop().start if is_adjacent else segment.base_offset
+                parts.append(Span(start, min(segment.base_offset + segment.size, before)))
             elif not is_wanted:
-                hours = CLOCK_SLACK_MS // 3_600_000
+                hours = CLOCK_SLACK_MS // _HOUR_MS
                 self.say(
                     f"segments whose first messages were stored more than {hours} h outside of these times are not read"
                 )
@@ -246,38 +646,34 @@ class StoreSource(StoreFacts):
         # A span is read forwards and given backwards. It begins at a boundary, never inside a record: the chain of
         # records from there meets the beginning of the span before, so no record is in two spans or in none.
         sieve = holding(wanted.topic or wanted.key or wanted.tag or "")
-        start = self.reader.store.start_offset
         if before >= self.reader.store.end_offset:
-            self._lack_lost(before=before)
+            self._lack_lost(is_before=False)
         for part in self._parts(wanted, before):
             end, size = part.end, _FIRST_SPAN
             while end > part.start:
                 low = self._boundary_before(max(end - size, part.start))
                 kept: deque[int] = deque(maxlen=limit + 1)  # a span without boundaries may be a whole segment
-                for record in search(self.reader, sieve, silent, Span(low, end), self.lose):
+                for record in search(self.reader, sieve, silent, Span(low, end), self._lose):
                     if record.physical_offset < end and self._is_listed(Message(record, self.release), wanted):
                         kept.append(record.physical_offset)
                 yield from ((offset, self.by_offset(offset)) for offset in reversed(kept))
                 yield low, None
                 end, size = low, min(size * 2, _LARGEST_SPAN)
-        self._lack_lost(before=start)
+        self._lack_lost(is_before=True)
 
-    def _lack_lost(self, *, before: int) -> None:
+    def _lack_lost(self, *, is_before: bool) -> None:
         """Note what the log has lost before its first segment, or after its last record."""
-        start = self.reader.store.start_offset
         for lost in self.lost_ends:
-            if (lost.end <= start) is (before == start):
+            if (lost.end <= self.reader.store.start_offset) is is_before:
                 self.lack(lost.text)
 
     def _is_listed(self, message: Message, wanted: Wanted) -> bool:
         """Return whether a message of the log is wanted, and not left over from a master that was replaced."""
-        topic = wanted.topic
-        if topic is not None and topic != message.topic:
-            # A light queue has no messages of its own.
-            is_light = topic.startswith(LMQ_PREFIX)
-            units = expected_units(message.record, self.rules) if is_light else ()
-            if all(unit.queue.topic != topic for unit in units):
-                return False
+        topic = message.topic if wanted.topic is None else wanted.topic
+        # A light queue has no messages of its own.
+        is_light = topic.startswith(LMQ_PREFIX)
+        if topic != message.topic and not (is_light and self._units(message.record, topic)):
+            return False
         is_left_over = self.reader.epochs and self.reader.is_left_over(message.record.physical_offset)
         return wanted.takes(message) and not is_left_over
 
@@ -289,16 +685,129 @@ class StoreSource(StoreFacts):
             return max(ends, default=self.reader.store.start_offset)
         header = self.reader.framing(segment).header_size
         named = segment.base_offset + header
-        for queue in islice(self.reader.queues.values(), _MOST_QUEUES):
+        for queue in islice(self.reader.queues.values(), _MOST_QUEUES_ASKED):
             first, end = self.reader.unit_range(queue)
-            number = bisect_right(range(end), offset, first, key=partial(named_offset, queue))
+            number = bisect_right(range(end), offset, first, key=partial(_named_offset, queue))
             if number > first:
-                named = max(named, named_offset(queue, number - 1))
+                named = max(named, _named_offset(queue, number - 1))
         proven = self.by_offset(named) is not None
         return named - header if proven else segment.base_offset
 
+    # evidence
 
-def named_offset(queue: StoredQueue, number: int) -> int:
+    def origin_of(self, message: Message) -> Origin:
+        """Return the segment that holds a copy, and the position in it."""
+        offset = message.record.physical_offset
+        segment = self.reader.store.segment_at(offset)
+        if segment is None:
+            return Origin("commitlog", offset)
+        return Origin(self.reader.store.below(segment.location), offset - segment.base_offset)
+
+    def queue_facts(self, message: Message) -> list[QueueFact]:
+        """Return the unit that each queue has for a copy."""
+        return [self._queue_fact(expected) for expected in expected_units(message.record, self.rules)]
+
+    def _queue_fact(self, expected: ExpectedUnit) -> QueueFact:
+        name = expected.queue
+        at = (name.topic, name.queue_id, expected.queue_offset)
+        queue = self.reader.queues.get((name.topic, name.queue_id))
+        if queue is None:
+            # Selective double write leaves light queues out: the broker itself says that they are empty.
+            writes_twice = features_of(self.reader.store).queues is QueueStorage.BOTH
+            is_left_out = name.topic.startswith(LMQ_PREFIX) and writes_twice
+            is_unknown = is_left_out or self.reader.why_not_in_rocksdb is not None
+            place = Origin(f"consumequeue/{name.topic}/{name.queue_id}")
+            return QueueFact(*at, Check.NOT_KNOWN if is_unknown else Check.MISSING, place)
+        if queue.is_batch != (name.kind is QueueKind.BATCH):
+            return QueueFact(*at, Check.NOT_KNOWN, self._unit_origin(queue, expected.queue_offset))
+        position = expected.queue_offset
+        if queue.is_batch:
+            position = _batch_position(queue, position, queue.written_end())
+        unit = queue.unit(position) if 0 <= position < queue.capacity else None
+        place = self._unit_origin(queue, position)
+        if unit is None:
+            return QueueFact(*at, Check.MISSING, place)
+        leads = unit.physical_offset == expected.physical_offset
+        code = unit.tags_code if isinstance(unit, Unit) else None
+        return QueueFact(*at, Check.LEADS_THERE if leads else Check.ELSEWHERE, place, code)
+
+    def _unit_origin(self, queue: StoredQueue, position: int) -> Origin:
+        if queue.in_rocksdb:
+            return Origin(f"RocksDB, queue {queue.name.topic}/{queue.name.queue_id}")
+        file = queue.file_at(position)
+        if file is not None:
+            return Origin(self.reader.store.below(file.location), position * queue.unit_size - file.base_offset)
+        return Origin(f"{queue.name.kind.value}/{queue.name.topic}/{queue.name.queue_id}")
+
+    def key_facts(self, message: Message) -> list[KeyFact]:
+        """Return for each key the index file that leads to a copy, or the one that should."""
+        reader = self.reader
+        has_files = bool(reader.store.index_files) and reader.index_geometry is not None
+        keys = dict.fromkeys(typed_index_keys(message.record, self.release))
+        return [(self._key_in_files if has_files else self._key_in_database)(message, key) for key in keys]
+
+    def _key_in_files(self, message: Message, key: IndexKey) -> KeyFact:
+        offset = message.record.physical_offset
+        files = self.reader.index_readers_around(offset)
+        found = next((file for file in files if _leads(file, key.text, offset)), None)
+        nearest = found or next(self.reader.index_readers_around(offset), None)
+        place = Origin(self.reader.store.below(nearest.file if nearest else None) or "index")
+        return KeyFact(key.kind.value, key.key, self.check_of_key(key.kind, is_found=found is not None), place)
+
+    def _key_in_database(self, message: Message, key: IndexKey) -> KeyFact:
+        """Ask the index in RocksDB; the log, which is searched where there is none, proves nothing about an index."""
+        if self._index.database is None:
+            check = Check.NOT_KNOWN if self.reader.store.index_files else Check.MISSING
+            return KeyFact(key.kind.value, key.key, check, None)
+        time, offset = message.record.store_timestamp, message.record.physical_offset
+        found = self.by_key(KeyWanted(key.kind, message.topic, key.key, time, time))
+        leads = any(one.record.physical_offset == offset for one in found)
+        check = self.check_of_key(key.kind, is_found=leads)
+        return KeyFact(key.kind.value, key.key, check, Origin("RocksDB, index"))
+
+    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
+        """Yield how far each reader of *topics* is, as the broker's configuration has it."""
+        for reader in self.config.progress:
+            if reader.topic in topics:
+                yield reader, Origin(reader.place)
+
+    def removal_of(self, message: Message) -> Sentence | None:
+        """Say when retention may delete the segment of a copy: its last change and the hours that files are kept."""
+        offset = message.record.physical_offset
+        following = next((one for one in self.reader.store.segments if one.base_offset > offset), None)
+        first = self.reader.first_record(following) if following is not None else None
+        if first is None:
+            return None
+        # A broker goes by the time of the file's last change, which is about when the next segment began.
+        due = first.store_timestamp + RESERVED_HOURS * _HOUR_MS
+        template = "retention deletes its segment after {time} UTC ({hours} hours are assumed)"
+        return Sentence(template, time=second_text(due, UTC), hours=RESERVED_HOURS)
+
+    def unknown_facts(self) -> list[Sentence]:
+        """Return the questions that a store's files cannot answer."""
+        config = self.config
+        template = "not all of the broker's configuration can be read: {reason}"
+        return [Sentence(template, reason=config.unread)] if config.unread else []
+
+
+def _leads(file: IndexReader, text: str, offset: int) -> bool:
+    try:
+        return any(hop.entry.physical_offset == offset for hop in file.hits(text, MIN_TIME, MAX_TIME))
+    except FormatError:
+        return False
+
+
+def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
+    """Return the position of a batch queue's last unit that begins no later than a number; without one, start - 1."""
+
+    def base(position: int) -> int:
+        unit = queue.unit(position)
+        return unit.base_offset if isinstance(unit, BatchUnit) else MAX_TIME
+
+    return bisect_right(range(end), queue_offset, queue.start, key=base) - 1
+
+
+def _named_offset(queue: StoredQueue, number: int) -> int:
     """Return the offset that a unit names; of one that is lost, that of the unit before it."""
     unit = queue.unit(number)
     while unit is None and number > queue.start:

@@ -13,12 +13,11 @@ from enum import StrEnum, unique
 from typing import NamedTuple, assert_never
 
 from jobs.query import lookups
-from jobs.query.evidence import Check, KeyFact, Origin, QueueFact, Sentence
 from jobs.query.json_text import iso_time
-from jobs.query.message import Message
+from jobs.query.message import KeyWanted, Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text, time_text
 from jobs.query.reasons import TIMER_TOPIC
-from jobs.query.source import Answer, Source, whole_number
+from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentence, Source, whole_number
 from jobs.query.transactions import half_end
 from jobs.store.broker_config import ReaderKind
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -369,7 +368,7 @@ def _reports(source: Source, unique_key: str) -> Iterator[Report]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
     read = 0
     for topic in topics:
-        for message in source.by_key(KeyKind.KEY, topic, unique_key):
+        for message in source.by_key(KeyWanted(KeyKind.KEY, topic, unique_key)):
             read += 1
             if read > _MOST_TRACES:
                 return

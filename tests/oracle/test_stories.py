@@ -11,9 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from jobs.query import story as timeline
-from jobs.query.evidence import Check
 from jobs.query.mqadmin.text import HALF_TOPIC
-from jobs.query.source import Source
+from jobs.query.source import Check, Source
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.query.story import Consumed as ConsumedFact

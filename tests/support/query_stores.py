@@ -99,7 +99,7 @@ def opened(
 ) -> Iterator[StoreSource]:
     """Open a store for queries; a real broker's shows its own *geometry*."""
     with StoreReader(list_store(str(root)), geometry) as reader:
-        yield StoreSource(reader, release, through_log)
+        yield StoreSource(reader, release, through_log=through_log)
 
 
 def offsets(answer: Answer) -> list[int]:

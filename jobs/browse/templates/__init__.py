@@ -5,8 +5,8 @@ from importlib.resources import files
 
 from starlette.requests import Request
 
-from jobs.query.evidence import Sentence
 from jobs.query.mqadmin.text import host_text, time_text
+from jobs.query.source import Sentence
 from jobs.report.output import environment, style_sheet
 
 LANGUAGES = ("en", "zh")

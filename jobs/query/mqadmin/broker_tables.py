@@ -5,14 +5,14 @@ A name server gathers the topics of all its brokers, and only a running broker k
 those of a cluster of this broker alone, without a client.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jobs.console.exit_codes import ExitCode
 from jobs.query.mqadmin.arguments import Context, Line
 from jobs.query.mqadmin.java import map_text, set_order
 from jobs.query.mqadmin.text import OffsetRange, pad, second_text
-from jobs.query.source import Reason, ReasonKind
+from jobs.query.source import Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig, ReaderKind
 from rmq_formats.consumequeue.unit import RETRY_PREFIX
 from rmq_formats.errors import UnsupportedFormat
@@ -22,6 +22,9 @@ _SHOWS_INFLIGHT = Version.parse("5.1.0")
 _WIDEST_TOPIC, _WIDEST_BROKER = 64, 32  # UtilAll#frontStringAtLeast cuts longer names
 _REPLY_TOPIC = "_REPLY_TOPIC"  # after the cluster's name
 _MAP_BUCKETS = 16
+
+MAPPING_FILE = "topicQueueMapping.json"
+LOGICAL_BROKER = "__syslo__global__"  # what clients call the broker of queues of a static topic
 
 # SubscriptionGroupConfig's fields in their order, and since when they are there.
 _FIELDS = {
@@ -187,7 +190,7 @@ def _rows(line: Line, config: BrokerConfig, group: str, context: Context) -> Ite
     topics = [wanted] if wanted else {topic for kind, topic, _ in offsets if kind is ReaderKind.CONSUMER}
     for topic in topics:
         queues = config.topics.get(topic, {}).get("readQueueNums")
-        unread = -1 if source.static_queues(topic) else 0
+        unread = -1 if static_queues(source, topic) else 0
         for queue_id in range(queues if isinstance(queues, int) else 0):
             consumed = offsets.get((ReaderKind.CONSUMER, topic, queue_id), -1)
             pulled = offsets.get((ReaderKind.PULL, topic, queue_id), consumed)
@@ -240,3 +243,61 @@ def _policy_text(name: str, value: object) -> str:
         return "null"
     fields = ", ".join(f"{field}={number}" for field, number in value.items())
     return f"{name[0].upper()}{name[1:]}{{{fields}}}"
+
+
+class QueuePart(NamedTuple):
+    """A queue of a broker that is part of a static topic's queue."""
+
+    broker: str
+    queue_id: int
+    logic_offset: int  # of its first message; negative while it is not decided
+    start_offset: int  # in the broker's queue
+    end_offset: int  # before the start: the queue still grows
+
+    def logical(self, offset: int) -> int:
+        """Return the number that a message of the broker's queue has in the static topic's."""
+        return self.logic_offset + max(offset - self.start_offset, 0)
+
+
+class StaticQueue(NamedTuple):
+    """One queue of a static topic."""
+
+    queue_id: int
+    parts: Sequence[QueuePart]
+
+    @property
+    def first(self) -> QueuePart:
+        """The part that holds the first message."""
+        return next((part for part in reversed(self.parts) if part.logic_offset == 0), self.parts[0])
+
+    @property
+    def last(self) -> QueuePart:
+        """The part that new messages go to."""
+        return next((part for part in reversed(self.parts) if part.logic_offset >= 0), self.parts[-1])
+
+    def offsets(self, first: OffsetRange, last: OffsetRange) -> OffsetRange:
+        """Return the queue's offsets, of those of its first and last part."""
+        minimum = self.first.logical(first.minimum)
+        if self.first.end_offset >= self.first.start_offset:
+            minimum = min(minimum, self.first.logical(self.first.end_offset))
+        return OffsetRange(max(minimum, 0), max(self.last.logical(last.maximum), 0))
+
+
+def static_queues(source: Source, topic: str) -> list[StaticQueue]:
+    """Return the queues of a static topic as a broker's table has them; none of any other topic."""
+    table = source.config_file(MAPPING_FILE).get("topicQueueMappingInfoMap")
+    about = table.get(topic) if isinstance(table, dict) else None
+    hosted = about.get("hostedQueues") if isinstance(about, dict) else None
+    if not isinstance(hosted, dict):
+        return []
+    queues = (
+        StaticQueue(int(number), [_part_of(item) for item in items if isinstance(item, dict)])
+        for number, items in hosted.items()
+        if isinstance(items, list) and number.isdecimal()
+    )
+    return sorted((queue for queue in queues if queue.parts), key=lambda queue: queue.queue_id)
+
+
+def _part_of(item: Mapping[str, Any]) -> QueuePart:
+    numbers = (int(item.get(name, 0)) for name in ("queueId", "logicOffset", "startOffset", "endOffset"))
+    return QueuePart(str(item.get("bname")), *numbers)

@@ -11,9 +11,15 @@ from typing import NamedTuple
 from jobs.console.exit_codes import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import MAX_TIME, Message
+from jobs.query.message import MAX_TIME, KeyWanted, Message
 from jobs.query.mqadmin.arguments import Context, Line, parse
-from jobs.query.mqadmin.broker_tables import consumer_config, consumer_progress, topic_list
+from jobs.query.mqadmin.broker_tables import (
+    LOGICAL_BROKER,
+    consumer_config,
+    consumer_progress,
+    static_queues,
+    topic_list,
+)
 from jobs.query.mqadmin.queues import consume, print_queue, print_topic
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,
@@ -26,7 +32,6 @@ from jobs.query.mqadmin.text import (
 )
 from jobs.query.mqadmin.traces import message_traces
 from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
-from jobs.query.static_topics import LOGICAL_BROKER
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
@@ -61,14 +66,14 @@ def _has_answer(line: Line, source: Source) -> bool:
     """Return whether a source has what a line asks for: messages under a key or an id, else the topic."""
     options = line.options
     topic, text = options.get("topic", ""), options.get("msgKey", options.get("msgId", ""))
+    asked = {
+        "queryMsgByKey": (_KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY), _parent_of_lmq(line)),
+        "queryMsgByUniqueKey": (KeyKind.UNIQUE, _parent_of_lmq(line)),
+        "queryMsgTraceById": (KeyKind.KEY, options.get("traceTopic", TRACE_TOPIC)),
+    }
     match line.command:
-        case "queryMsgByKey":
-            kind = _KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY)
-            return next(source.by_key(kind, _parent_of_lmq(line), text), None) is not None
-        case "queryMsgByUniqueKey":
-            return next(source.by_key(KeyKind.UNIQUE, _parent_of_lmq(line), text), None) is not None
-        case "queryMsgTraceById":
-            return next(source.by_key(KeyKind.KEY, options.get("traceTopic", TRACE_TOPIC), text), None) is not None
+        case command if command in asked:
+            return next(source.by_key(KeyWanted(*asked[command], text)), None) is not None
         case "queryMsgById":
             ids = [part.strip() for part in text.split(",")]
             return any(lookups.by_any_id(source, one, options.get("topic")).messages for one in ids)
@@ -109,7 +114,7 @@ def _by_key(line: Line, context: Context) -> ExitCode:
 
 def _parent_of_lmq(line: Line) -> str:
     """Return the topic that is asked for: a light queue's is its parent, which `-c` names."""
-    topic, parent = line.options["topic"], line.options.get("cluster")
+    topic, parent = line.options.get("topic", ""), line.options.get("cluster")
     return parent if parent and topic.startswith(LMQ_PREFIX) else topic
 
 
@@ -245,7 +250,7 @@ def _status_rows(topic: str, context: Context) -> Iterator[_StatusRow]:
         newest = source.in_queue(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
         rows[queue_id] = _StatusRow(broker, queue_id, offsets, newest.record.store_timestamp if newest else 0)
     yield from rows.values()
-    for queue in source.static_queues(topic):
+    for queue in static_queues(source, topic):
         ends = [rows.get(part.queue_id) for part in (queue.first, queue.last) if part.broker == broker]
         if None in ends or len(ends) < len((queue.first, queue.last)):
             context.printer.note(f"queue {queue.queue_id} of {topic} is in part on another broker: left out")

@@ -7,7 +7,7 @@ from string import Formatter
 import pytest
 
 from jobs.browse.templates import Words
-from jobs.query.evidence import Sentence
+from jobs.query.source import Sentence
 from tests.support.pages import ROOT
 
 CHINESE = json.loads((ROOT / "jobs/browse/templates/sentences.zh.json").read_text(encoding="utf-8"))

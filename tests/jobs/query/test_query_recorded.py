@@ -11,7 +11,7 @@ import pytest
 from jobs.query import lookups
 from jobs.query.library import open_source
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import MAX_TIME
+from jobs.query.message import MAX_TIME, KeyWanted
 from jobs.query.source import ReasonKind
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import transactions
@@ -73,7 +73,7 @@ def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, nam
             topic, _, key = question.partition("#")
             if topic in WRITTEN_BY_THE_STOP:
                 continue
-            hits = islice(source.by_entry(topic, key), KEY_LIMIT)
+            hits = islice(source.by_entry(KeyWanted(KeyKind.KEY, topic, key)), KEY_LIMIT)
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
 
 

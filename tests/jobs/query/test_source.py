@@ -12,7 +12,7 @@ from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_tables import LISTED
 from jobs.query.lookups import Deadline, position_of, read_page
-from jobs.query.message import MAX_TIME, Message, Wanted
+from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source
 from rmq_formats.body import decode_body
@@ -93,15 +93,15 @@ def test_every_key_leads_to_its_messages_the_newest_first(source: Source, record
                 for one in reversed(indexed)
                 if one.topic == topic and key in _properties(one).get("KEYS", "").split(" ")
             ]
-            found = _offsets(list(source.by_key(KeyKind.KEY, topic, key)))
+            found = _offsets(list(source.by_key(KeyWanted(KeyKind.KEY, topic, key))))
             assert [one.physical_offset for one in with_key] == list(dict.fromkeys(found))
-            assert {*found} <= {*_offsets(list(source.by_entry(topic, key)))}
+            assert {*found} <= {*_offsets(list(source.by_entry(KeyWanted(KeyKind.KEY, topic, key))))}
 
 
 def test_a_key_is_limited_to_its_times(source: Source, records: list[MessageRecord]) -> None:
     with_key = [one for one in records if one.topic == "T1" and _properties(one).get("TAGS") == "TagA"]
     begin, end = with_key[1].store_timestamp, with_key[-2].store_timestamp
-    found = source.by_key(KeyKind.TAG, "T1", "TagA", begin, end)
+    found = source.by_key(KeyWanted(KeyKind.TAG, "T1", "TagA", begin, end))
 
     inside = [one.physical_offset for one in reversed(with_key) if begin <= one.store_timestamp <= end]
     assert list(dict.fromkeys(_offsets(list(found)))) == inside != []

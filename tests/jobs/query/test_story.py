@@ -12,10 +12,9 @@ import pytest
 from jobs.browse.pages import message_at, position_text
 from jobs.browse.templates import Words
 from jobs.query import story as timeline
-from jobs.query.evidence import Check
 from jobs.query.lake_source import LakeSource
 from jobs.query.place import Place, open_place
-from jobs.query.source import Source
+from jobs.query.source import Check, Source
 from jobs.query.story import Consumed, Role, Story, timeline_lines
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC

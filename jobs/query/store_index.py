@@ -1,0 +1,272 @@
+"""
+Messages of a store by key, through its index files or its index in RocksDB.
+
+An index file covers the log from its first entry's message to its last one's. What lies between two files was never
+indexed, or the file that indexed it is lost: only the log tells which messages are there.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobs.query.message import KeyWanted, Message, entries_under
+from jobs.query.store_log import Span, holding
+from jobs.query.store_reader import StoreReader
+from jobs.store.rocksdb import Database
+from jobs.store.rocksdb_keys import rows_under
+from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import KeyKind, index_keys
+from rmq_formats.indexfile.lookup import IndexReader
+
+if TYPE_CHECKING:
+    from jobs.query.store_source import StoreSource
+
+_ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
+_FEW = 64  # records that are followed one by one before a search is worth its start
+
+
+class _Part(NamedTuple):
+    """
+    Offsets of the log, and the index file that covers them.
+
+    The span of a file ends with the beginning of the last entry's message, of which the next file may also have
+    entries. What lies between two files is covered by none.
+    """
+
+    span: Span
+    file: IndexReader | None
+
+
+class StoreIndex:
+    """The index of a store; the log itself has what no index file covers."""
+
+    def __init__(self, store: "StoreSource") -> None:
+        """Answer for *store*, which reads messages and keeps notes."""
+        self._store = store
+        self._reader = store.reader
+
+    def why_not(self, kind: KeyKind) -> str | None:
+        """Say why the index cannot be asked; None when it can, nothing when the user does not want it."""
+        if self._store.through_log:
+            return ""
+        if kind is KeyKind.TAG and not self._store.release.indexes_tags:
+            return f"RocketMQ {self._store.release} does not index tags"
+        if not self._reader.store.index_files:
+            return self._rocksdb if isinstance(self._rocksdb, str) else None
+        if self._reader.index_geometry is None:
+            return "the index files do not tell how many slots and entries they have (--hash-slots, --index-num)"
+        return None
+
+    @cached_property
+    def _rocksdb(self) -> Database | str:
+        """The index in RocksDB, or why it cannot be asked."""
+        try:
+            return self._reader.index_database or "the store has no index files"
+        except FormatError as error:
+            return str(error)
+
+    @property
+    def database(self) -> Database | None:
+        """The index in RocksDB, where it is the one to ask and can be read."""
+        return None if isinstance(self._rocksdb, str) else self._rocksdb
+
+    def find(self, wanted: KeyWanted) -> Iterator[Message]:
+        """Yield the index's messages, and those of parts of the log that no index file covers, newest first."""
+        if self.database is not None:
+            offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
+            found = (self._store.pointed_at(offset, _ROW) for offset in offsets)
+            yield from (message for message in found if message and wanted.has_key(message))
+            return
+        # A message comes as often as the broker has entries of it, though two files may share it and the log has it,
+        # too: what files have given is not given again from the log. Files come newest first; once one begins before
+        # the window, older ones are outside of it.
+        given: Counter[int] = Counter()  # offset → how often its message was given
+        seen: Counter[int] = Counter()  # offset → its entries under the hash; two files may share a message
+        for span, file in self._parts:
+            if file is None:
+                yield from self._find_uncovered(span, wanted, given)
+                continue
+            hits = self._hits(file, wanted)
+            for message in self._with_key(hits or (), wanted, seen):
+                given[message.record.physical_offset] += 1
+                yield message
+            if hits is None:
+                last = self._store.by_offset(span.end)
+                damaged = Span(span.start, last.record.end_offset if last else span.end)
+                yield from self._find_uncovered(damaged, wanted, given)
+            if file.header.begin_timestamp < wanted.begin:
+                return
+
+    def entries(self, wanted: KeyWanted) -> Iterator[Message]:
+        """Yield the message of every entry under a key's hash, in the broker's order, also of other keys."""
+        if self.database is not None:
+            yield from filter(None, (self._store.pointed_at(at, _ROW) for at in self._rows(self.database, wanted)))
+            return
+        line = f"query by-key -t {wanted.topic} -k {wanted.key}"
+        given: Counter[int] = Counter()  # offset → its entries under the hash so far
+        for span, file in self._parts:
+            if file is None:
+                if any(True for _ in self._find_uncovered(span, wanted, given)):
+                    self._store.lack(f"mqadmin finds no message in that part of the log; {line} does")
+                continue
+            hits = self._hits(file, wanted)
+            if hits is None:
+                self._store.lack(f"{file.file} is damaged; {line} searches the log instead")
+            for offset in hits or ():
+                given[offset] += 1
+                message = self._store.pointed_at(offset, _ENTRY)
+                if message:
+                    yield message
+            if file.header.begin_timestamp < wanted.begin:
+                return
+
+    def find_without_log(self, wanted: KeyWanted) -> Iterator[Message]:
+        """Yield the index's messages alone: a search of the log for each topic and kind would take too long."""
+        if self.database is not None:
+            yield from self.find(wanted)
+        elif self._reader.index_readers():
+            for file in self._files:
+                yield from self._with_key(self._hits(file, wanted) or (), wanted, Counter())
+
+    def leads_to(self, message: Message, kind: KeyKind, key: str) -> bool:
+        """Return whether the index has a key of a message."""
+        found = self.find_without_log(KeyWanted(kind, message.topic, key))
+        return any(other.record.physical_offset == message.record.physical_offset for other in found)
+
+    def _with_key(self, hits: Iterable[int], wanted: KeyWanted, seen: Counter[int]) -> Iterator[Message]:
+        """Yield the messages at *hits* that have the key: only hashes were compared."""
+        for offset in hits:
+            message = self._store.pointed_at(offset, _ENTRY)
+            if message and wanted.has_key(message):
+                if _stands_for(wanted.text, message, seen[offset]):
+                    yield message
+                seen[offset] += 1
+
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        """The parts of the log that index files cover, and those before, between and after them, newest first."""
+        store, parts = self._reader.store, list[_Part]()
+        newer_first = store.end_offset
+        for file in self._reader.index_readers():
+            try:
+                span = _covered(file)
+            except CorruptData as damage:
+                self._store.say(f"damaged index file: {damage}")
+                continue
+            if span is None:
+                continue
+            if span.end < newer_first:
+                parts.append(_Part(Span(max(span.end, store.start_offset), newer_first), None))
+            parts.append(_Part(span, file))
+            newer_first = min(newer_first, span.start)  # a broker that starts after a crash may index messages again
+        if store.start_offset < newer_first:
+            parts.append(_Part(Span(store.start_offset, newer_first), None))
+        return parts
+
+    @property
+    def _files(self) -> Iterator[IndexReader]:
+        return (part.file for part in self._parts if part.file is not None)
+
+    def _hits(self, file: IndexReader, wanted: KeyWanted) -> list[int] | None:
+        """Return the offsets that an index file has under a hash, newest first; None where it is damaged."""
+        window = wanted.begin, wanted.end
+        header = file.header
+        if not header.matches_time(*window):
+            return []
+        try:
+            return [hop.entry.physical_offset for hop in file.hits(wanted.text, *window, header)]
+        except CorruptData as damage:
+            self._store.say(f"damaged index file: {damage}")
+            return None
+
+    def _find_uncovered(self, span: Span, wanted: KeyWanted, given: Counter[int]) -> Iterator[Message]:
+        """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
+        few = few_records(self._reader, span)
+        records = few if few is not None else (one.record for one in self._store.search(holding(wanted.key), span))
+        # Places are kept, not messages of any size. The message that the next file begins with may have its first
+        # entries in a file that is lost.
+        places = [*(record.physical_offset for record in records), span.end]
+        for message in filter(None, map(self._store.by_offset, reversed(places))):
+            offset = message.record.physical_offset
+            if wanted.takes(message):
+                times = wanted.times_indexed(message) - given[offset] - self._entries_later(wanted, span, offset)
+                if times > 0:
+                    self._store.say(
+                        f"no index file covers offsets {span.start} to {span.end}: the log itself is searched there"
+                    )
+                    given[offset] += times
+                    yield from [message] * times
+
+    def _entries_later(self, wanted: KeyWanted, span: Span, offset: int) -> int:
+        """Return how many entries of the message where *span* begins are in the files before it: they follow later."""
+        sharing = [part for part in self._parts if part.file and part.span.start <= offset == part.span.end]
+        files = [part.file for part in sharing if part.file and offset == span.start]
+        return sum((self._hits(file, wanted) or []).count(offset) for file in files)
+
+    def _rows(self, database: Database, wanted: KeyWanted) -> Iterator[int]:
+        """Yield the offsets of the messages of rows in RocksDB, in the order of the rows: the oldest hour first."""
+        try:
+            for row in rows_under(database, wanted.topic, wanted.kind, wanted.key):
+                if wanted.begin <= row.store_timestamp <= wanted.end:
+                    yield row.physical_offset
+        except CorruptData as damage:
+            self._store.lack(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
+
+
+def _stands_for(text: str, message: Message, number: int) -> bool:
+    """
+    Return whether a message's entry of this *number* is that of *text* itself.
+
+    Two keys of one message may also collide; and a broker that starts after a crash may index a message again.
+    """
+    # Entries do not show which of the colliding keys each is of, and all lead to the same message: of each round of
+    # them as many count for *text* as the message has this key.
+    colliding = entries_under(message, index_key_hash(text))
+    return not colliding or number % colliding < index_keys(message.record, message.release).count(text)
+
+
+def _covered(file: IndexReader) -> Span | None:
+    """Return the offsets of a file, None of one without entries; `CorruptData` where header and entries disagree."""
+    header = file.header
+    if not header.entry_count:
+        return None
+    if header.index_count > file.geometry.index_num:
+        raise CorruptData(f"the header counts {header.index_count} entries", 0, file.file)
+    first, last = (file.entry(number).physical_offset for number in (1, header.entry_count))
+    # A header that lies about its end would hide the messages of a file that is lost after it.
+    if (first, last) != (header.begin_physical_offset, header.end_physical_offset):
+        claimed = f"{header.begin_physical_offset} to {header.end_physical_offset}"
+        raise CorruptData(f"the header names offsets {claimed}, the entries {first} to {last}", 0, file.file)
+    return Span(first, last)
+
+
+def few_records(store: StoreReader, span: Span) -> Sequence[MessageRecord] | None:
+    """Return the records of a short span; None of one that is long, or whose records do not lead to its end."""
+    records: list[MessageRecord] = []
+    offset = span.start
+    while offset < span.end and len(records) < _FEW:
+        segment = store.store.segment_at(offset)
+        if segment is None:
+            return records if offset >= store.store.end_offset else None
+        record = store.read_record(offset + store.framing(segment).header_size)
+        if record is not None:
+            records.append(record)
+            offset = record.end_offset
+            continue
+        position = offset - segment.base_offset
+        beginning = bytes(store.file(segment.location).read(position, HEAD.size))
+        is_last = segment is store.store.segments[-1]
+        if is_last and not any(beginning):
+            return records
+        try:
+            size, magic = (int(value) for value in BLANK.unpack(beginning))
+        except FormatError:
+            return None
+        if magic != MAGIC_BLANK or size != segment.size - position:
+            return None
+        offset = segment.base_offset + segment.size
+    return records if offset >= span.end else None
