@@ -143,8 +143,16 @@ class Printer:
                 shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
                 self.object("message", {**shown, **({"body_path": str(path)} if path else {})})
                 continue
-            how = text.Detail(self.zone, has_offset_id, answer.offsets, path, self.charset)
-            self.out(text.detail(message, how))
+            self.out(
+                text.detail(
+                    message,
+                    self.zone,
+                    has_offset_id=has_offset_id,
+                    offsets=answer.offsets,
+                    body_path=path,
+                    charset=self.charset,
+                )
+            )
             self.note(_TRACKS)
 
     def rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:

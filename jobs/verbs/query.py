@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import fields, replace
+from datetime import UTC
 from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
@@ -496,13 +497,13 @@ def sql(  # noqa: PLR0913 - one argument an option
 @output_option
 def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_json: bool) -> ExitCode:
     """Show both readings of an id: a broker's (host, port, offset) and a producer's (IP, process, time, counter)."""
-    from jobs.query import ids
+    from jobs.query.mqadmin.text import id_readings
 
     printer = closed_at_the_end(Printer(time_zone, form_of(output, as_json=as_json)))
-    readings = ids.readings(message_id.strip(), time_zone, time.time_ns() // 1_000_000)
+    readings = id_readings(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)
     if readings is None:
         return printer.empty(reasons.no_id(message_id))
-    printer.row("id", ids.as_json(readings), ids.as_text(readings))
+    printer.row("id", *readings)
     return ExitCode.CLEAN
 
 

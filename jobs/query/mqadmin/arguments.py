@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import EXAMPLES, GivenTime
-from jobs.query import reasons
 from jobs.query.mqadmin.java import check_charset
 from jobs.query.output import Printer
 from jobs.query.source import Answer, Reason, Source
@@ -26,10 +25,9 @@ class Letter(NamedTuple):
 
     letter: str
     name: str  # its long form, and its name here
-    is_required: bool = False
-    since: str = ""
-    until: str = ""
-    has_value: bool = True
+    mark: str  # `!`: it is required; `?`: it takes no value
+    since: str
+    until: str
 
     def is_known_to(self, version: Version) -> bool:
         """Return whether a release has the option."""
@@ -37,102 +35,37 @@ class Letter(NamedTuple):
         return after and (not self.until or version < Version.parse(self.until))
 
 
-_ALWAYS = (Letter("n", "namesrvAddr"), Letter("h", "help", has_value=False))
-_TOPIC = Letter("t", "topic", is_required=True)
-_CLUSTER = Letter("c", "cluster", since="5.3.1")
-_TIMES = (Letter("b", "beginTimestamp"), Letter("e", "endTimestamp"))
-_TIMES_OF_KEYS = tuple(letter._replace(since="5.1.1") for letter in _TIMES)
-_DIRECTLY = (Letter("g", "consumerGroup"), Letter("d", "clientId"))  # hand a message to a consumer: needs a broker
+_LETTER = re.compile(r"(\w):(\w+)([!?]?)(?:@([\d.]+))?(?:-([\d.]+))?")
+_ALWAYS = "n:namesrvAddr h:help?"
+_TIMES = "b:beginTimestamp e:endTimestamp"
+_TIMES_OF_KEYS = "b:beginTimestamp@5.1.1 e:endTimestamp@5.1.1"
+_DIRECTLY = "g:consumerGroup d:clientId"  # hand a message to a consumer: needs a broker
 
-COMMANDS: Mapping[str, tuple[Letter, ...]] = {
+# The options of each command, as `letter:name`, with the marks of `Letter` and `@since-until`.
+COMMANDS: Mapping[str, str] = {
     "queryMsgByKey": (
-        _TOPIC,
-        Letter("k", "msgKey", is_required=True),
-        *_TIMES_OF_KEYS,
-        Letter("c", "maxNum", since="5.1.1", until="5.3.1"),
-        Letter("m", "maxNum", since="5.3.1"),
-        _CLUSTER,
-        Letter("p", "keyType", since="5.4.0"),
-        Letter("l", "lastKey", since="5.4.0"),
+        f"t:topic! k:msgKey! {_TIMES_OF_KEYS} c:maxNum@5.1.1-5.3.1 m:maxNum@5.3.1 c:cluster@5.3.1 p:keyType@5.4.0 "
+        "l:lastKey@5.4.0"
     ),
-    "queryMsgById": (
-        Letter("i", "msgId", is_required=True),
-        Letter("t", "topic", since="5.3.0"),  # required there; here an offset id is enough
-        *_DIRECTLY,
-        Letter("s", "sendMessage"),
-        Letter("u", "unitName"),
-        Letter("f", "bodyFormat", since="5.0.0"),
-        Letter("c", "cluster", since="5.3.0"),
-    ),
+    # The topic is required there; here an offset id is enough.
+    "queryMsgById": (f"i:msgId! t:topic@5.3.0 {_DIRECTLY} s:sendMessage u:unitName f:bodyFormat@5.0.0 c:cluster@5.3.0"),
     "queryMsgByUniqueKey": (
-        Letter("i", "msgId", is_required=True),
-        _TOPIC,
-        *_DIRECTLY,
-        Letter("a", "showAll", since="4.9.0", has_value=False),
-        _CLUSTER,
-        Letter("s", "startTime", since="5.4.0"),
-        Letter("e", "endTime", since="5.4.0"),
+        f"i:msgId! t:topic! {_DIRECTLY} a:showAll?@4.9.0 c:cluster@5.3.1 s:startTime@5.4.0 e:endTime@5.4.0"
     ),
-    "queryMsgByOffset": (
-        _TOPIC,
-        Letter("b", "brokerName", is_required=True),
-        Letter("i", "queueId", is_required=True),
-        Letter("o", "offset", is_required=True),
-        Letter("f", "bodyFormat", since="5.0.0"),
-        Letter("r", "routeTopic", since="5.5.0"),
-    ),
-    "queryMsgTraceById": (
-        Letter("i", "msgId", is_required=True),
-        Letter("t", "traceTopic"),
-        *_TIMES_OF_KEYS,
-        Letter("c", "maxNum", since="5.1.1"),
-    ),
-    "printMsg": (
-        _TOPIC,
-        Letter("c", "charsetName"),
-        Letter("s", "subExpression"),
-        *_TIMES,
-        Letter("d", "printBody"),
-        Letter("l", "lmqParentTopic", since="5.3.2"),
-    ),
+    "queryMsgByOffset": "t:topic! b:brokerName! i:queueId! o:offset! f:bodyFormat@5.0.0 r:routeTopic@5.5.0",
+    "queryMsgTraceById": f"i:msgId! t:traceTopic {_TIMES_OF_KEYS} c:maxNum@5.1.1",
+    "printMsg": f"t:topic! c:charsetName s:subExpression {_TIMES} d:printBody l:lmqParentTopic@5.3.2",
     "printMsgByQueue": (
-        _TOPIC,
-        Letter("a", "brokerName", is_required=True),
-        Letter("i", "queueId", is_required=True),
-        Letter("c", "charsetName"),
-        Letter("s", "subExpression"),
-        *_TIMES,
-        Letter("p", "printMsg"),
-        Letter("d", "printBody"),
-        Letter("f", "calculate"),
+        f"t:topic! a:brokerName! i:queueId! c:charsetName s:subExpression {_TIMES} p:printMsg d:printBody f:calculate"
     ),
     "consumeMessage": (
-        _TOPIC,
-        Letter("b", "brokerName"),
-        Letter("i", "queueId"),
-        Letter("o", "offset"),
-        Letter("g", "consumerGroup"),
-        Letter("s", "beginTimestamp"),
-        Letter("e", "endTimestamp"),
-        Letter("c", "messageNumber"),
+        "t:topic! b:brokerName i:queueId o:offset g:consumerGroup s:beginTimestamp e:endTimestamp c:messageNumber"
     ),
-    "queryCq": (
-        _TOPIC,
-        Letter("q", "queue", is_required=True),
-        Letter("i", "index", is_required=True),
-        Letter("c", "count"),
-        Letter("b", "broker"),
-        Letter("g", "consumer"),
-    ),
-    "topicStatus": (_TOPIC, _CLUSTER),
-    "topicList": (Letter("c", "clusterModel", has_value=False),),
-    "consumerProgress": (
-        Letter("g", "groupName"),
-        Letter("t", "topicName", since="5.0.0"),
-        Letter("s", "showClientIP"),
-        _CLUSTER,
-    ),
-    "getConsumerConfig": (Letter("g", "groupName", is_required=True),),
+    "queryCq": "t:topic! q:queue! i:index! c:count b:broker g:consumer",
+    "topicStatus": "t:topic! c:cluster@5.3.1",
+    "topicList": "c:clusterModel?",
+    "consumerProgress": "g:groupName t:topicName@5.0.0 s:showClientIP c:cluster@5.3.1",
+    "getConsumerConfig": "g:groupName!",
 }
 # The commands that nothing on a broker's disk answers, by the reason.
 UNANSWERED: Mapping[str, Sequence[str]] = {
@@ -242,11 +175,6 @@ class Context(NamedTuple):
         """The broker's name as it is printed."""
         return self.source.broker or "broker"
 
-    def other_broker(self, named: str) -> ExitCode | None:
-        """End a command about a broker that this one is not; None where it is, or may be."""
-        broker = self.source.broker
-        return None if broker in {None, named} else self.printer.empty(reasons.other_name(str(broker), named))
-
     def finish(self, answer: Answer | None = None) -> ExitCode:
         """End a command whose rows, or those of *answer*, are printed."""
         return self.printer.finish(answer or Answer(), self.source)
@@ -266,10 +194,13 @@ def parse(arguments: Sequence[str], release: Release) -> Line:
     if why is not None:
         raise UnsupportedFormat(f"mqadmin {name} is not answered from a disk: it {why}")
     if name not in COMMANDS or not _has(release, name):
-        known = ", ".join(command for command in COMMANDS if _has(release, command))
-        reason = f"{name!r} is not an mqadmin command that is answered here for RocketMQ {release}; supported: {known}"
+        supported = ", ".join(command for command in COMMANDS if _has(release, command))
+        reason = (
+            f"{name!r} is not an mqadmin command that is answered here for RocketMQ {release}; supported: {supported}"
+        )
         raise UnsupportedFormat(reason)
-    letters = [letter for letter in (*COMMANDS[name], *_ALWAYS) if letter.is_known_to(release.version)]
+    known = [Letter(*found) for found in _LETTER.findall(f"{COMMANDS[name]} {_ALWAYS}")]
+    letters = [letter for letter in known if letter.is_known_to(release.version)]
     return Line(name, _options(name, words, letters, release))
 
 
@@ -288,8 +219,8 @@ def _has(release: Release, command: str) -> bool:
 
 
 def _options(command: str, words: list[str], letters: Sequence[Letter], release: Release) -> Mapping[str, str]:
-    short = "".join(letter.letter + ":" * letter.has_value for letter in letters)
-    long = [letter.name + "=" * letter.has_value for letter in letters]
+    short = "".join(letter.letter + ":" * (letter.mark != "?") for letter in letters)
+    long = [letter.name + "=" * (letter.mark != "?") for letter in letters]
     try:
         given, surplus = gnu_getopt(words, short, long)
     except GetoptError as error:
@@ -299,6 +230,6 @@ def _options(command: str, words: list[str], letters: Sequence[Letter], release:
     names = {f"-{letter.letter}": letter.name for letter in letters}
     options = {names.get(option, option.removeprefix("--")): value.strip() for option, value in given}
     for letter in letters:
-        if letter.is_required and letter.name not in options:
+        if letter.mark == "!" and letter.name not in options:
             raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release} needs -{letter.letter} ({letter.name})")
     return options

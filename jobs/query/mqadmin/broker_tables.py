@@ -1,5 +1,5 @@
 """
-What mqadmin prints of a broker's own tables: topicList, consumerProgress, getConsumerConfig.
+What mqadmin prints of a broker's own tables: topicList, consumerProgress, getConsumerConfig; and static topics.
 
 A name server gathers the topics of all its brokers, and only a running broker knows its connections: the answers are
 those of a cluster of this broker alone, without a client.
@@ -16,15 +16,13 @@ from jobs.query.source import Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig, ReaderKind
 from rmq_formats.consumequeue.unit import RETRY_PREFIX
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.release import Release, Version
+from rmq_formats.release import Version
 
 _SHOWS_INFLIGHT = Version.parse("5.1.0")
 _WIDEST_TOPIC, _WIDEST_BROKER = 64, 32  # UtilAll#frontStringAtLeast cuts longer names
 _REPLY_TOPIC = "_REPLY_TOPIC"  # after the cluster's name
 _MAP_BUCKETS = 16
-
-MAPPING_FILE = "topicQueueMapping.json"
-LOGICAL_BROKER = "__syslo__global__"  # what clients call the broker of queues of a static topic
+_GROUP_WIDTHS = (64, 6, 24, 5, 14, 7)  # of ConsumerProgressSubCommand of 4.9.8, which later ones have kept
 
 # SubscriptionGroupConfig's fields in their order, and since when they are there.
 _FIELDS = {
@@ -45,6 +43,9 @@ _FIELDS = {
     "attributes": "5.1.4",
 }
 _POLICIES = ("exponentialRetryPolicy", "customizedRetryPolicy")
+
+MAPPING_FILE = "topicQueueMapping.json"
+LOGICAL_BROKER = "__syslo__global__"  # what clients call the broker of a static topic's queues
 
 
 def _config(context: Context) -> BrokerConfig:
@@ -85,41 +86,39 @@ class _Row(NamedTuple):
     def behind(self) -> int:
         return self.broker_offset - self.consumer_offset
 
-    @property
-    def inflight(self) -> int:
-        return self.pull_offset - self.consumer_offset
-
 
 def consumer_progress(line: Line, context: Context) -> ExitCode:
     """Print how far a group is in each queue; without -g, how far each group is behind in all."""
     group = line.options.get("groupName")
     if group is None:
         return _all_groups(line, context)
-    config, printer, source = _config(context), context.printer, context.source
-    why = _why_no_progress(config, group, source.release, line.options.get("topicName"))
-    rows = [] if why else sorted(_rows(line, config, group, context))
+    config, printer, release = _config(context), context.printer, context.source.release
+    why = _why_no_progress(config, group, context, line.options.get("topicName"))
+    if why is not None:
+        return context.refuse(why)
+    rows = sorted(_rows(line, config, group, context))
     if not rows:
         text = f"the broker knows no offset of the group {group}; {_known_groups(config)}"
-        return context.refuse(why or Reason(ReasonKind.GROUP_UNKNOWN, text))
+        return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.as_json:
         for row in rows:
             printer.object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
         return context.finish()
-    shows_client = line.is_true("showClientIP")
-    shows_inflight = source.release.version >= _SHOWS_INFLIGHT
-    printer.out(_header(shows_client=shows_client, shows_inflight=shows_inflight))
+    is_recent = release.version >= _SHOWS_INFLIGHT
+    client, inflight = ("#Client IP",) if line.is_true("showClientIP") else (), ("#Inflight",) if is_recent else ()
+    place = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
+    # Releases with the column #Inflight print one blank less before the last column.
+    printer.out(f"{_columns(*place, *client, '#Diff', *inflight)}{'' if is_recent else '  '}#LastTime\n")
     for row in rows:
         time = second_text(row.last_timestamp, printer.zone) if row.last_timestamp else "N/A"
-        client = ("N/A",) if shows_client else ()
-        inflight = (row.inflight,) if shows_inflight else ()
-        last = f" {time}\n" if shows_inflight else f"  {time}\n"
-        place = (row.topic[:_WIDEST_TOPIC], row.broker[:_WIDEST_BROKER], row.queue_id)
-        numbers = (row.broker_offset, row.consumer_offset, *client, row.behind, *inflight)
-        printer.out(f"{_columns(*place, *numbers)}{last}")
-    consume = "Consume " if shows_inflight else ""
+        named = (row.topic[:_WIDEST_TOPIC], row.broker[:_WIDEST_BROKER], row.queue_id)
+        taken = (row.pull_offset - row.consumer_offset,) if is_recent else ()
+        numbers = (row.broker_offset, row.consumer_offset, *("N/A" for _ in client), row.behind, *taken)
+        printer.out(f"{_columns(*named, *numbers)}{' ' if is_recent else '  '}{time}\n")
+    consume = "Consume " if is_recent else ""
     printer.out(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.behind for row in rows)}\n")
-    if shows_inflight:
-        printer.out(f"Consume Inflight Total: {sum(row.inflight for row in rows)}\n")
+    if is_recent:
+        printer.out(f"Consume Inflight Total: {sum(row.pull_offset - row.consumer_offset for row in rows)}\n")
     return context.finish()
 
 
@@ -141,19 +140,9 @@ def _all_groups(line: Line, context: Context) -> ExitCode:
 
 
 def _group_line(*values: object) -> str:
-    group, count, version, type_, model, pace, behind = values
-    # The widths of ConsumerProgressSubCommand of 4.9.8, which later ones have kept.
-    last = f"{pad(type_, 5)}  {pad(model, 14)}  {pad(pace, 7)}  {behind}\n"
-    return f"{pad(group, 64)}  {pad(count, 6)}  {pad(version, 24)} {last}"
-
-
-def _header(*, shows_client: bool, shows_inflight: bool) -> str:
-    place = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
-    client = ("#Client IP",) if shows_client else ()
-    inflight = ("#Inflight",) if shows_inflight else ()
-    # Releases with the column #Inflight print no blank before the name of the last column.
-    last = "#LastTime" if shows_inflight else "  #LastTime"
-    return f"{_columns(*place, *client, '#Diff', *inflight)}{last}\n"
+    *padded, behind = values
+    group, count, version, type_, model, pace = map(pad, padded, _GROUP_WIDTHS)
+    return f"{group}  {count}  {version} {type_}  {model}  {pace}  {behind}\n"
 
 
 def _columns(*values: object) -> str:
@@ -163,13 +152,14 @@ def _columns(*values: object) -> str:
     return f"{first}  {' '.join(pad(value, 20) for value in values[len(widths) :])}"
 
 
-def _why_no_progress(config: BrokerConfig, group: str, release: Release, topic: str | None) -> Reason | None:
+def _why_no_progress(config: BrokerConfig, group: str, context: Context, topic: str | None) -> Reason | None:
     """Say why mqadmin would find no broker to ask: it goes by the topic of the group's retries, or the one given."""
     retries = f"{RETRY_PREFIX}{group}"
     if retries in config.topics or topic in config.topics:
         return None
     if not any(reader.consumer_group == group for reader in config.progress):
         return Reason(ReasonKind.GROUP_UNKNOWN, f"no group {group} was ever seen there; {_known_groups(config)}")
+    release = context.source.release
     text = f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; from 5.0.0 on -t TOPIC answers"
     return Reason(ReasonKind.NO_ROUTE, text)
 
@@ -212,17 +202,14 @@ def consumer_config(line: Line, context: Context) -> ExitCode:
     if printer.as_json:
         printer.object("group", {"consumer_group": group, "settings": settings})
         return context.finish()
-    printer.out(f"{'=' * 29}{_cluster(config)}:{context.broker_name}{'=' * 29}\n")
+    # The broker's own topics name its cluster.
+    names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
+    cluster = next((name for name in names if name in config.topics), "cluster")
+    printer.out(f"{'=' * 29}{cluster}:{context.broker_name}{'=' * 29}\n")
     for name, since in _FIELDS.items():
         if not since or source.release.version >= Version.parse(since):
             printer.out(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
     return context.finish()
-
-
-def _cluster(config: BrokerConfig) -> str:
-    """Return the cluster's name by the broker's own topics."""
-    names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
-    return next((name for name in names if name in config.topics), "cluster")
 
 
 def _java_text(name: str, value: object) -> str:
@@ -245,7 +232,7 @@ def _policy_text(name: str, value: object) -> str:
     return f"{name[0].upper()}{name[1:]}{{{fields}}}"
 
 
-class QueuePart(NamedTuple):
+class _QueuePart(NamedTuple):
     """A queue of a broker that is part of a static topic's queue."""
 
     broker: str
@@ -260,18 +247,22 @@ class QueuePart(NamedTuple):
 
 
 class StaticQueue(NamedTuple):
-    """One queue of a static topic."""
+    """
+    One queue of a static topic (5.0.0+), whose numbers stay when it moves between brokers.
+
+    It is made of queues of brokers, one after another; each begins at one of its own offsets.
+    """
 
     queue_id: int
-    parts: Sequence[QueuePart]
+    parts: Sequence[_QueuePart]
 
     @property
-    def first(self) -> QueuePart:
+    def first(self) -> _QueuePart:
         """The part that holds the first message."""
         return next((part for part in reversed(self.parts) if part.logic_offset == 0), self.parts[0])
 
     @property
-    def last(self) -> QueuePart:
+    def last(self) -> _QueuePart:
         """The part that new messages go to."""
         return next((part for part in reversed(self.parts) if part.logic_offset >= 0), self.parts[-1])
 
@@ -298,6 +289,6 @@ def static_queues(source: Source, topic: str) -> list[StaticQueue]:
     return sorted((queue for queue in queues if queue.parts), key=lambda queue: queue.queue_id)
 
 
-def _part_of(item: Mapping[str, Any]) -> QueuePart:
+def _part_of(item: Mapping[str, Any]) -> _QueuePart:
     numbers = (int(item.get(name, 0)) for name in ("queueId", "logicOffset", "startOffset", "endOffset"))
-    return QueuePart(str(item.get("bname")), *numbers)
+    return _QueuePart(str(item.get("bname")), *numbers)

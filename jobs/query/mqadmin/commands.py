@@ -6,7 +6,6 @@ which of our own queries gives it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from jobs.console.exit_codes import ExitCode
 from jobs.query import lookups, reasons
@@ -20,30 +19,37 @@ from jobs.query.mqadmin.broker_tables import (
     static_queues,
     topic_list,
 )
+from jobs.query.mqadmin.java import set_order
 from jobs.query.mqadmin.queues import consume, print_queue, print_topic
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,
     OffsetRange,
+    address_text,
     has_route,
+    pad,
     queue_header,
     queue_unit,
+    second_text,
     time_text,
     topic_status_row,
 )
-from jobs.query.mqadmin.traces import message_traces
 from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.hashing import MAX_LONG, MIN_LONG
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.properties import REAL_TOPIC
 from rmq_formats.release import Release
-from rmq_formats.trace import TRACE_TOPIC
+from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
 _KEY_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
 _DEFAULT_UNITS = 10
 _DAY_AND_A_HALF_MS = 36 * 3_600_000
 _GROUP_MATTERS_NOT = frozenset({"queryCq", "consumeMessage"})  # they only look in its name
+_TRACE_WIDTHS = (10, 20, 20, 20, 10, 10)
+
+_Reported = tuple[Trace, Message]  # a line of a trace, and the message whose body it is in
 
 
 def addressed(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[Line, Source]:
@@ -65,20 +71,16 @@ def addressed(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[Line
 def _has_answer(line: Line, source: Source) -> bool:
     """Return whether a source has what a line asks for: messages under a key or an id, else the topic."""
     options = line.options
-    topic, text = options.get("topic", ""), options.get("msgKey", options.get("msgId", ""))
-    asked = {
-        "queryMsgByKey": (_KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY), _parent_of_lmq(line)),
-        "queryMsgByUniqueKey": (KeyKind.UNIQUE, _parent_of_lmq(line)),
-        "queryMsgTraceById": (KeyKind.KEY, options.get("traceTopic", TRACE_TOPIC)),
-    }
-    match line.command:
-        case command if command in asked:
-            return next(source.by_key(KeyWanted(*asked[command], text)), None) is not None
-        case "queryMsgById":
-            ids = [part.strip() for part in text.split(",")]
-            return any(lookups.by_any_id(source, one, options.get("topic")).messages for one in ids)
-        case _:
-            return "topic" not in options or source.has_topic(topic)
+    text = options.get("msgKey", options.get("msgId", ""))
+    if line.command == "queryMsgById":
+        ids = [part.strip() for part in text.split(",")]
+        return any(lookups.by_any_id(source, one, options.get("topic")).messages for one in ids)
+    if "msgKey" not in options and "msgId" not in options:
+        return "topic" not in options or source.has_topic(options["topic"])
+    topic = _parent_of_lmq(line) if "topic" in options else options.get("traceTopic", TRACE_TOPIC)
+    kind = _KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY)
+    wanted = KeyWanted(KeyKind.UNIQUE if line.command == "queryMsgByUniqueKey" else kind, topic, text)
+    return next(source.by_key(wanted), None) is not None
 
 
 def run(line: Line, context: Context) -> ExitCode:
@@ -92,6 +94,13 @@ def run(line: Line, context: Context) -> ExitCode:
     return _COMMANDS[line.command](line, context)
 
 
+# messages under a key or an id
+
+
+def _limit(line: Line) -> int:
+    return max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
+
+
 def _by_key(line: Line, context: Context) -> ExitCode:
     source = context.source
     topic, key = _parent_of_lmq(line), line.options["msgKey"]
@@ -101,12 +110,11 @@ def _by_key(line: Line, context: Context) -> ExitCode:
         return ExitCode.USAGE
     zone = context.printer.zone
     window = TimeWindow(line.moment("beginTimestamp", 0, zone), line.moment("endTimestamp", MAX_TIME, zone))
-    limit = max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
-    kind = _KEY_KINDS[key_type]
-    if kind is KeyKind.KEY:
+    limit = _limit(line)
+    if _KEY_KINDS[key_type] is KeyKind.KEY:
         answer = lookups.by_key_as_client(source, topic, key, window, limit)
     else:
-        answer = lookups.by_key(source, topic, key, kind=kind, window=window, limit=limit)
+        answer = lookups.by_key(source, topic, key, kind=KeyKind.TAG, window=window, limit=limit)
     answer = _with_route(answer, topic, context, f"query by-key -t {topic} -k {key}")
     context.printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
     return context.finish(answer)
@@ -114,7 +122,7 @@ def _by_key(line: Line, context: Context) -> ExitCode:
 
 def _parent_of_lmq(line: Line) -> str:
     """Return the topic that is asked for: a light queue's is its parent, which `-c` names."""
-    topic, parent = line.options.get("topic", ""), line.options.get("cluster")
+    topic, parent = line.options["topic"], line.options.get("cluster")
     return parent if parent and topic.startswith(LMQ_PREFIX) else topic
 
 
@@ -131,22 +139,18 @@ def _by_unique_key(line: Line, context: Context) -> ExitCode:
     topic, unique_key = _parent_of_lmq(line), line.options["msgId"]
     answer = lookups.by_unique_key(context.source, topic, unique_key, show_all="showAll" in line.options)
     answer = _with_route(answer, topic, context, f"query by-unique-key -t {topic} -i {unique_key}")
-    _say_if_window_missed(answer, line, context)
+    release, zone = context.source.release, context.printer.zone
+    if answer.messages and release.unique_key_window_is_recent and context.now_ms is not None:
+        # mqadmin's window counts from the moment of the call.
+        begin = line.integer("startTime", context.now_ms - _DAY_AND_A_HALF_MS)
+        end = line.integer("endTime", context.now_ms + _DAY_AND_A_HALF_MS)
+        if not any(begin <= message.record.store_timestamp <= end for message in answer.messages):
+            answer.notes.append(
+                f"mqadmin of RocketMQ {release} asks for {time_text(begin, zone)} to {time_text(end, zone)} only and "
+                "would have found nothing"
+            )
     context.printer.details(answer, has_offset_id=False)
     return context.finish(answer)
-
-
-def _say_if_window_missed(answer: Answer, line: Line, context: Context) -> None:
-    """Mention that mqadmin would have looked at other times only: its window counts from the moment of the call."""
-    if not answer.messages or not context.source.release.unique_key_window_is_recent or context.now_ms is None:
-        return
-    begin = line.integer("startTime", context.now_ms - _DAY_AND_A_HALF_MS)
-    end = line.integer("endTime", context.now_ms + _DAY_AND_A_HALF_MS)
-    if not any(begin <= message.record.store_timestamp <= end for message in answer.messages):
-        answer.notes.append(
-            f"mqadmin of RocketMQ {context.source.release} asks for {time_text(begin, context.printer.zone)} to "
-            f"{time_text(end, context.printer.zone)} only and would have found nothing"
-        )
 
 
 def _by_id(line: Line, context: Context) -> ExitCode:
@@ -168,7 +172,9 @@ def _by_id(line: Line, context: Context) -> ExitCode:
 
 def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
     """Return the answer of a broker that compares the topic of an offset id's message, or does not."""
-    stored = next((_sent_to(message) for message in answer.messages), topic)
+    stored = topic
+    for message in answer.messages[:1]:  # one that waits under a topic of the broker's own was sent to another
+        stored = message.properties.get(REAL_TOPIC) if message.topic in _WAITING_TOPICS else message.topic
     if not release.by_id_matches_topic or not topic or stored == topic or topic.startswith(LMQ_PREFIX):
         return answer
     sentence = (
@@ -176,11 +182,6 @@ def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) ->
         f"query by-id -i {text} finds it"
     )
     return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
-
-
-def _sent_to(message: Message) -> str | None:
-    """Return the topic that a message was sent to, where it waits under a topic of the broker's own."""
-    return message.properties.get(REAL_TOPIC) if message.topic in _WAITING_TOPICS else message.topic
 
 
 def _offset_id_only(text: str, context: Context) -> Answer:
@@ -205,58 +206,153 @@ def _by_offset(line: Line, context: Context) -> ExitCode:
     return context.finish(answer)
 
 
+# the traces of a message
+
+
+def _message_traces(line: Line, context: Context) -> ExitCode:
+    """Print the sending of a message and each consumption, with times and outcomes."""
+    source, printer = context.source, context.printer
+    topic, message_id = line.options.get("traceTopic", TRACE_TOPIC), line.options["msgId"]
+    window = TimeWindow(_milliseconds(line, "beginTimestamp", 0), _milliseconds(line, "endTimestamp", MAX_TIME))
+    answer = lookups.by_key_as_client(source, topic, message_id, window, _limit(line))
+    if answer.reason:
+        return context.finish(answer)
+    reported = [
+        (trace, message)
+        for message in map(printer.shown, answer.messages)
+        for trace in decode_traces(message.record.body if message.body is None else message.body)
+    ]
+    of_message = [one for one in reported if one[0].message_id == message_id]
+    if printer.as_json:
+        for trace, message in of_message:
+            place = {"trace_topic": topic, "physical_offset": message.record.physical_offset}
+            address = address_text(message.record.born_host)
+            printer.object("trace", {**place, "client_address": address, **trace._asdict()})
+        return context.finish(answer)
+    answer.reason = _why_no_trace(answer.messages, reported, {trace.kind for trace, _ in of_message}, message_id)
+    if answer.reason is None:
+        for text in _trace_lines(of_message, context):
+            printer.out(text)
+    return context.finish(answer)
+
+
+def _milliseconds(line: Line, name: str, otherwise: int) -> int:
+    moment = line.integer(name, otherwise)
+    if not MIN_LONG <= moment <= MAX_LONG:
+        raise UnsupportedFormat(f"{line.command}: {name} must be a time in milliseconds, not {moment}")
+    return moment
+
+
+def _why_no_trace(
+    messages: Sequence[Message], reported: Sequence[_Reported], kinds: set[TraceKind], message_id: str
+) -> Reason | None:
+    """Say why mqadmin prints nothing: it decodes all traces that it gets first, and fails at one that it cannot."""
+    empty = next((message for message in messages if not message.record.body), None)
+    if empty is not None:
+        text = f"the trace at offset {empty.record.physical_offset} has no body, at which mqadmin fails; --json shows"
+        return Reason(ReasonKind.MQADMIN_CANNOT, f"{text} the others")
+    for trace, message in reported:
+        if trace.error is not None:
+            text = (
+                f"the trace at offset {message.record.physical_offset} has a line {trace.kind} that mqadmin cannot "
+                f"decode ({trace.error}), at which it fails; --json shows what can be read"
+            )
+            return Reason(ReasonKind.MQADMIN_CANNOT, text)
+    if kinds & {TraceKind.SENT, TraceKind.CONSUMED}:
+        return None
+    if kinds:
+        named = ", ".join(sorted(kind.value for kind in kinds))
+        text = f"of {message_id} there are only traces that mqadmin does not print ({named}); --json does"
+        return Reason(ReasonKind.MQADMIN_CANNOT, text)
+    text = f"{message_id} is a key of {len(messages)} traces, but the id of none of their messages"
+    return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
+
+
+def _trace_lines(reported: Sequence[_Reported], context: Context) -> Iterator[str]:
+    """Yield mqadmin's lines: each sending in the order of the log, then consumers, group by group."""
+    groups: dict[str, list[_Reported]] = {}
+    for one in reported:
+        if one[0].kind is TraceKind.SENT:
+            yield f"{_trace_header('Producer', 'Send')}{_trace_line('Pub', one, context)}\n"
+        elif one[0].kind is TraceKind.CONSUMED:
+            groups.setdefault(one[0].client_group or "", []).append(one)
+    for group in set_order(groups):
+        yield _trace_header("Consumer", "Consumer")
+        for one in groups[group]:
+            yield _trace_line("Sub", one, context)
+        yield "\n"
+
+
+def _trace_line(name: str, reported: _Reported, context: Context) -> str:
+    trace, message = reported
+    timestamp = trace.event_timestamp
+    if timestamp is None:
+        # Such a line is as old as its decoder's object.
+        timestamp = context.now_ms or 0
+        context.printer.note("a trace does not say when it was: as mqadmin, this prints the moment of the call")
+    group, address = message.shown(trace.client_group or ""), address_text(message.record.born_host)
+    status = "failed" if trace.is_success is False else "success"
+    time = second_text(timestamp, context.printer.zone)
+    return _trace_columns(name, group, address, time, f"{trace.cost_ms}ms", status)
+
+
+def _trace_header(who: str, when: str) -> str:
+    return _trace_columns("#Type", f"#{who}Group", "#ClientHost", f"#{when}Time", "#CostTimes", "#Status")
+
+
+def _trace_columns(*values: str) -> str:
+    return " ".join(map(pad, values, _TRACE_WIDTHS)) + "\n"
+
+
+# queues
+
+
 def _query_cq(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic, queue_id = line.options["topic"], line.integer("queue")
     first, count = line.integer("index"), line.integer("count", _DEFAULT_UNITS)
     offsets = source.queue_offsets(topic, queue_id)
-    if offsets is None:
-        return context.refuse(reasons.no_offset(source, topic, queue_id, first, offsets))
-    if not source.release.prints_queue_units:
+    if offsets is not None and not source.release.prints_queue_units:
         printer.out(queue_header(OffsetRange(0, 0)))
         printer.note(
             f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 prints the units "
             f"({offsets.minimum} to {offsets.maximum - 1} are there)"
         )
         return context.finish()
-    end = min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
-    units = [(index, source.unit(topic, queue_id, index)) for index in range(first, end)]
-    if not units:
+    end = 0 if offsets is None else min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
+    if offsets is None or end <= first:
         return context.refuse(reasons.no_offset(source, topic, queue_id, first, offsets))
     printer.layout(queue_header(offsets))
-    for index, unit in units:
+    for index in range(first, end):
+        unit = source.unit(topic, queue_id, index)
         if unit:
             place = {"topic": topic, "queue_id": queue_id, "queue_offset": index}
             printer.row("unit", {**place, **unit._asdict()}, queue_unit(index, unit))
     return context.finish()
 
 
-class _StatusRow(NamedTuple):
-    """One queue, as topicStatus shows it; rows are sorted by these fields."""
+def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, OffsetRange, int]]:
+    """
+    Yield the queues of the broker, and of a static topic its own, which are made of them.
 
-    broker: str
-    queue_id: int
-    offsets: OffsetRange
-    stored: int  # ms, of the newest message; 0 without one
-
-
-def _status_rows(topic: str, context: Context) -> Iterator[_StatusRow]:
-    """Yield the queues of the broker, and of a static topic its own, which are made of them."""
+    Each comes with its broker, its id, its offsets, and the time of its newest message, 0 without one.
+    """
     source, broker = context.source, context.broker_name
     source.complete_queues(topic)
-    rows: dict[int, _StatusRow] = {}
+    queues: dict[int, tuple[OffsetRange, int]] = {}
     for queue_id in source.queue_ids(topic):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
         newest = source.in_queue(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
-        rows[queue_id] = _StatusRow(broker, queue_id, offsets, newest.record.store_timestamp if newest else 0)
-    yield from rows.values()
-    for queue in static_queues(source, topic):
-        ends = [rows.get(part.queue_id) for part in (queue.first, queue.last) if part.broker == broker]
-        if None in ends or len(ends) < len((queue.first, queue.last)):
-            context.printer.note(f"queue {queue.queue_id} of {topic} is in part on another broker: left out")
-            continue
-        first, last = (row for row in ends if row is not None)
-        yield _StatusRow(LOGICAL_BROKER, queue.queue_id, queue.offsets(first.offsets, last.offsets), last.stored)
+        queues[queue_id] = offsets, newest.record.store_timestamp if newest else 0
+    yield from ((broker, queue_id, *queue) for queue_id, queue in queues.items())
+    for static in static_queues(source, topic):
+        first, last = (
+            queues.get(part.queue_id) if part.broker == broker else None for part in (static.first, static.last)
+        )
+        if first is None or last is None:
+            context.printer.note(f"queue {static.queue_id} of {topic} is in part on another broker: left out")
+        else:
+            yield LOGICAL_BROKER, static.queue_id, static.offsets(first[0], last[0]), last[1]
 
 
 def _topic_status(line: Line, context: Context) -> ExitCode:
@@ -265,12 +361,12 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
     if not source.has_topic(topic):
         return context.refuse(reasons.unknown_topic(source, topic))
     printer.layout(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
-    for row in sorted(_status_rows(topic, context)):
-        limits = {"min_offset": row.offsets.minimum, "max_offset": row.offsets.maximum}
-        queue = {"topic": topic, "broker": row.broker, "queue_id": row.queue_id}
-        updated = time_text(row.stored, printer.zone) if row.stored > 0 else ""
-        shown = topic_status_row(row.broker, row.queue_id, *row.offsets, updated)
-        printer.row("queue", {**queue, **limits, "updated": row.stored}, shown)
+    for broker, queue_id, offsets, stored in sorted(_status_rows(topic, context)):
+        queue = {"topic": topic, "broker": broker, "queue_id": queue_id}
+        limits = {"min_offset": offsets.minimum, "max_offset": offsets.maximum}
+        updated = time_text(stored, printer.zone) if stored > 0 else ""
+        shown = topic_status_row(broker, queue_id, *offsets, updated)
+        printer.row("queue", {**queue, **limits, "updated": stored}, shown)
     if source.release.prints_put_tps:
         printer.layout("\nTopic Put TPS: 0.0\n")  # an offline store has no put TPS
     return context.finish()
@@ -281,7 +377,7 @@ _COMMANDS: dict[str, Callable[[Line, Context], ExitCode]] = {
     "queryMsgById": _by_id,
     "queryMsgByUniqueKey": _by_unique_key,
     "queryMsgByOffset": _by_offset,
-    "queryMsgTraceById": message_traces,
+    "queryMsgTraceById": _message_traces,
     "printMsg": print_topic,
     "printMsgByQueue": print_queue,
     "consumeMessage": consume,

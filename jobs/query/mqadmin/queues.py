@@ -1,61 +1,181 @@
-"""mqadmin's commands that pull queues: printMsg, printMsgByQueue and consumeMessage."""
+"""
+mqadmin's commands that pull queues: printMsg, printMsgByQueue and consumeMessage. They print pull by pull.
 
+A broker answers with what one ConsumeQueue file has, so many messages and bytes at most, and looks at so many units;
+the client then drops messages whose tag only has the hash of a wanted one. How much a broker gives depends on whether
+it takes the messages to be in memory, which those of a small log are. printMsg asks for the first one by time (-b, -e).
+"""
+
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from enum import StrEnum, unique
+from typing import NamedTuple
 
 from jobs.console.exit_codes import ExitCode
 from jobs.query import reasons
-from jobs.query.message import MAX_TIME
+from jobs.query.message import MAX_TIME, Message
 from jobs.query.mqadmin.arguments import Context, Line
-from jobs.query.mqadmin.java import set_order
-from jobs.query.mqadmin.pulls import Pull, PulledQueue, PullStatus, queue_order, wanted_tags
+from jobs.query.mqadmin.java import hash_order, set_order
 from jobs.query.mqadmin.text import OffsetRange, message_line, pad
-from jobs.query.source import Answer, Reason, ReasonKind
+from jobs.query.source import Answer, Reason, ReasonKind, Source
+from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.hashing import java_hash
 
 _LINE = "--------------------------------------------------------\n"
-_ENDS = {PullStatus.NO_NEW, PullStatus.ILLEGAL}
 _MESSAGES = 128  # that consumeMessage prints
+_PULL_COUNT = 32  # asked for by printMsg, and maxTransferCountOnMessageInMemory
+_PULL_BYTES = 256 * 1024  # maxTransferBytesOnMessageInMemory
+_UNITS_FILTERED = 16_000 // UNIT.size  # maxFilterMessageCount, in bytes of units
+
+_Tags = frozenset[str] | None  # None: all
 
 
-class _Output:
-    """The output of pulled messages."""
+@unique
+class _Status(StrEnum):
+    """What a client makes of a broker's answer."""
 
-    def __init__(self, line: Line, context: Context, *, prints_body: bool) -> None:
-        self.printer = context.printer
-        charset = line.charset("charsetName", "UTF-8") or "UTF-8"
-        self._broker, self._charset = context.broker_name, charset if prints_body else None
+    FOUND = "FOUND"
+    NO_MATCHED = "NO_MATCHED_MSG"
+    NO_NEW = "NO_NEW_MSG"
+    ILLEGAL = "OFFSET_ILLEGAL"
 
-    def messages(self, pull: Pull, queue: PulledQueue) -> None:
-        if self.printer.as_json:
-            self.printer.details(Answer(pull.messages, offsets=queue.offsets))
-            return
-        for message in pull.messages:
-            self.printer.out(message_line(self.printer.shown(message), queue.offsets, self._broker, self._charset))
+
+_Pull = tuple[_Status, list[Message], int]  # messages, perhaps none although the broker found some; the next offset
+
+
+class PulledQueue(NamedTuple):
+    """A queue, as a client pulls it."""
+
+    source: Source
+    topic: str
+    broker: str
+    queue_id: int
+    offsets: OffsetRange
+
+    @property
+    def name(self) -> str:
+        """Return `MessageQueue.toString()`."""
+        return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.queue_id}]"
+
+    def asked(self, line: Line, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
+        """Return the part that is asked for, by store time; a time before the *earliest* limits nothing."""
+
+        def limit(name: str, otherwise: int) -> int:
+            time = line.moment(name, -MAX_TIME - 1, context.printer.zone)
+            return self._offset_at(time) if time >= earliest else otherwise
+
+        return OffsetRange(limit("beginTimestamp", self.offsets.minimum), limit("endTimestamp", self.offsets.maximum))
+
+    def _offset_at(self, time: int) -> int:
+        """Return the offset that brokers of the release give for a store time."""
+        if self.source.release.time_search_takes_nearest:
+            return self._nearest(self.source.searched_by_time(self.topic, self.queue_id, self.offsets, time), time)
+
+        def stored(offset: int) -> int:
+            found = self._stored(offset)
+            return time if found is None else found
+
+        return bisect_left(range(self.offsets.maximum), time, self.offsets.minimum, key=stored)
+
+    def _nearest(self, searched: OffsetRange, time: int) -> int:
+        """Return the message stored nearest to a time, as ConsumeQueue#getOffsetInQueueByTime; of two the first."""
+        low, high = searched.minimum, searched.maximum - 1
+        before: tuple[int, int] | None = None  # store time, offset
+        after: tuple[int, int] | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            stored = self._stored(middle)
+            if stored is None:
+                return 0
+            if stored == time:
+                return middle
+            if stored > time:
+                after, high = (stored, middle), middle - 1
+            else:
+                before, low = (stored, middle), middle + 1
+        if before is None or after is None:
+            found = before or after
+            return found[1] if found else searched.minimum
+        return after[1] if time - before[0] > after[0] - time else before[1]
+
+    def _stored(self, offset: int) -> int | None:
+        message = self.source.in_queue(self.topic, self.queue_id, offset)
+        return message.record.store_timestamp if message else None
+
+    def pull(self, offset: int, tags: _Tags = None, count: int = _PULL_COUNT) -> _Pull:
+        """Pull from *offset*."""
+        first, next_one = self.offsets
+        if offset == next_one:
+            return _Status.NO_NEW, [], offset
+        if not first <= offset < next_one:
+            return _Status.ILLEGAL, [], first if offset < first or first == 0 else next_one
+        pull_end = self.source.pull_end(self.topic, self.queue_id, offset)
+        end = min(next_one, offset + _UNITS_FILTERED, pull_end)
+        hashes = None if tags is None else {java_hash(tag) for tag in tags}
+        found: list[Message] = []
+        size = 0
+        is_hole = True
+        for message in self.source.by_queue(self.topic, self.queue_id, offset, end):
+            is_full = len(found) == min(count, _PULL_COUNT)
+            if found and (is_full or (message and size + message.record.total_size > _PULL_BYTES)):
+                break
+            offset += 1
+            is_hole &= message is None
+            if message and (hashes is None or (message.tags and java_hash(message.tags) in hashes)):
+                found.append(message)
+                size += message.record.total_size
+        if is_hole:  # the numbers of lost messages may be many, and a damaged number may be any
+            offset = max(offset, self.source.next_number(self.topic, self.queue_id, offset))
+        status = _Status.FOUND if found else _Status.NO_MATCHED
+        return status, [one for one in found if tags is None or one.tags in tags], offset
+
+
+def _wanted_tags(line: Line) -> _Tags:
+    """Return the tags that `TagA || TagB` names."""
+    expression = line.options.get("subExpression", "*")
+    if expression.strip() in ("", "*"):
+        return None
+    return frozenset(part.strip() for part in expression.split("||") if part.strip())
+
+
+def _print(messages: list[Message], queue: PulledQueue, context: Context, charset: str | None) -> None:
+    """Print pulled messages, their bodies in a charset; None: without them."""
+    printer = context.printer
+    if printer.as_json:
+        printer.details(Answer(messages, offsets=queue.offsets))
+        return
+    for message in messages:
+        printer.out(message_line(printer.shown(message), queue.offsets, context.broker_name, charset))
+
+
+def _charset(line: Line) -> str:
+    return line.charset("charsetName", "UTF-8") or "UTF-8"
 
 
 def print_topic(line: Line, context: Context) -> ExitCode:
     """Print the messages of every queue of a topic: printMsg."""
-    source, topic = context.source, line.options["topic"]
+    source, printer, topic = context.source, context.printer, line.options["topic"]
     if not source.has_topic(topic):
         return context.refuse(reasons.unknown_topic(source, topic))
-    output = _Output(line, context, prints_body=line.is_true("printBody", "true"))
-    tags = wanted_tags(line.options.get("subExpression", "*"))
+    charset = _charset(line)
+    prints_body = line.is_true("printBody", "true")
+    tags = _wanted_tags(line)
     newline = "\n" if source.release.print_msg_ends_lines else ""
     for queue in _queues(topic, context):
-        asked = _asked(line, queue, context)
-        output.printer.layout(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
+        asked = queue.asked(line, context)
+        printer.layout(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
         offset = asked.minimum
         while offset < asked.maximum:
-            pull = queue.pull(offset, tags)
-            offset = pull.next_offset
-            output.messages(pull, queue)
-            if pull.status is PullStatus.NO_MATCHED:
-                output.printer.layout(f"{queue.name} no matched msg. status={pull.status}, offset={offset}{newline}")
-            if pull.status in _ENDS:
+            status, messages, offset = queue.pull(offset, tags)
+            _print(messages, queue, context, charset if prints_body else None)
+            if status is _Status.NO_MATCHED:
+                printer.layout(f"{queue.name} no matched msg. status={status}, offset={offset}{newline}")
+            elif status is not _Status.FOUND:
                 break
         if newline:
-            output.printer.layout(_LINE)
+            printer.layout(_LINE)
     return context.finish()
 
 
@@ -64,38 +184,34 @@ def print_queue(line: Line, context: Context) -> ExitCode:
     queue = _named_queue(line, context)
     if not isinstance(queue, PulledQueue):
         return queue
-    output = _Output(line, context, prints_body=line.is_true("printBody"))
+    charset = _charset(line)
+    prints_body = line.is_true("printBody")
     prints_messages = line.is_true("printMsg") or context.printer.as_json
-    tags = wanted_tags(line.options.get("subExpression", "*"))
+    tags = _wanted_tags(line)
     counted: Counter[str] = Counter()
     found = 0
-    asked = _asked(line, queue, context)
+    asked = queue.asked(line, context)
     offset = asked.minimum
     while offset < asked.maximum:
-        pull = queue.pull(offset, tags)
-        if pull.status is not PullStatus.FOUND:
+        status, messages, offset = queue.pull(offset, tags)
+        if status is not _Status.FOUND:
             break
-        offset = pull.next_offset
-        found += len(pull.messages)
-        counted.update(message.tags for message in pull.messages if message.tags and not message.tags.isspace())
+        found += len(messages)
+        counted.update(message.tags for message in messages if message.tags and not message.tags.isspace())
         if prints_messages:
-            output.messages(pull, queue)
+            _print(messages, queue, context, charset if prints_body else None)
     if line.is_true("calculate"):
         for tag in sorted(set_order(counted), key=lambda tag: -counted[tag]):
-            output.printer.layout(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
+            context.printer.layout(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
     if not found:
-        return context.refuse(_why_none(asked, queue))
+        text = (
+            f"queue {queue.queue_id} of {queue.topic} has no such message from offset {asked.minimum} to before "
+            f"{asked.maximum}, as far as mqadmin looks: it ends at the first pull without one"
+        )
+        return context.refuse(Reason(ReasonKind.NOT_ON_DISK, text))
     if not prints_messages and not line.is_true("calculate"):
         context.printer.note(f"{found} messages were pulled: -p true prints them, -f true counts their tags")
     return context.finish()
-
-
-def _why_none(asked: OffsetRange, queue: PulledQueue) -> Reason:
-    text = (
-        f"queue {queue.queue_id} of {queue.topic} has no such message from offset {asked.minimum} to before "
-        f"{asked.maximum}, as far as mqadmin looks: it ends at the first pull without one"
-    )
-    return Reason(ReasonKind.NOT_ON_DISK, text)
 
 
 def consume(line: Line, context: Context) -> ExitCode:
@@ -106,18 +222,43 @@ def consume(line: Line, context: Context) -> ExitCode:
     if refused:
         context.printer.out(refused)
         return ExitCode.USAGE
-    output = _Output(line, context, prints_body=True)
+    charset, left = _charset(line), line.integer("messageNumber", _MESSAGES)
     if "queueId" in line.options:
         queue = _named_queue(line, context)
         if not isinstance(queue, PulledQueue):
             return queue
-        _consume_queue(line, queue, output, context)
-    else:
-        topic = line.options["topic"]
-        if not context.source.has_topic(topic):
-            return context.refuse(reasons.unknown_topic(context.source, topic))
-        _consume_topic(line, topic, output, context)
+        first, last = queue.asked(line, context, earliest=1)
+        offset = line.integer("offset", 0)
+        if offset > last:
+            context.printer.layout(f"{queue.name} no matched msg, offset={offset}\n")
+            return context.finish()
+        first = max(first, offset)
+        if last - first > left:
+            context.printer.layout(f"The oldler {left} message will be provided\n")
+            last = first + left - 1
+        _consume(queue, first, last, context, charset)
+        return context.finish()
+    topic = line.options["topic"]
+    if not context.source.has_topic(topic):
+        return context.refuse(reasons.unknown_topic(context.source, topic))
+    _consume_queues(topic, left, line, context)
     return context.finish()
+
+
+def _consume_queues(topic: str, left: int, line: Line, context: Context) -> None:
+    charset = _charset(line)
+    for queue in _queues(topic, context):
+        if left == 0:
+            return
+        # The last offset is included, which is that of the next message as a rule.
+        first, last = queue.asked(line, context, earliest=1)
+        if last - first > left:
+            context.printer.layout(f"The older {left} message of the {queue.queue_id} queue will be provided\n")
+            last, left = first + left - 1, 0
+        else:
+            # One too many: the rest may be -1, with which the next queue begins.
+            left -= last - first + 1
+        _consume(queue, first, last, context, charset)
 
 
 def _why_not(line: Line, context: Context) -> str | None:
@@ -138,82 +279,40 @@ def _why_not(line: Line, context: Context) -> str | None:
     return None
 
 
-def _consume_topic(line: Line, topic: str, output: _Output, context: Context) -> None:
-    left = line.integer("messageNumber", _MESSAGES)
-    for queue in _queues(topic, context):
-        if left == 0:
-            return
-        first, last = _consumed(line, queue, context)
-        if last - first > left:
-            output.printer.layout(f"The older {left} message of the {queue.queue_id} queue will be provided\n")
-            last, left = first + left - 1, 0
-        else:
-            # One too many: the rest may be -1, with which the next queue begins.
-            left -= last - first + 1
-        _consume(queue, first, last, output)
-
-
-def _consume_queue(line: Line, queue: PulledQueue, output: _Output, context: Context) -> None:
-    first, last = _consumed(line, queue, context)
-    offset, count = line.integer("offset", 0), line.integer("messageNumber", _MESSAGES)
-    if offset > last:
-        output.printer.layout(f"{queue.name} no matched msg, offset={offset}\n")
-        return
-    first = max(first, offset)
-    if last - first > count:
-        output.printer.layout(f"The oldler {count} message will be provided\n")
-        last = first + count - 1
-    _consume(queue, first, last, output)
-
-
-def _consumed(line: Line, queue: PulledQueue, context: Context) -> OffsetRange:
-    """Return the offsets that are asked for, the last one included, which is that of the next message as a rule."""
-    return _asked(line, queue, context, earliest=1)
-
-
-def _consume(queue: PulledQueue, first: int, last: int, output: _Output) -> None:
+def _consume(queue: PulledQueue, first: int, last: int, context: Context, charset: str) -> None:
     offset = first
     while offset <= last:
-        pull = queue.pull(offset, None, last - offset + 1)
-        offset = pull.next_offset
-        if pull.status is PullStatus.FOUND:
-            output.printer.layout("Consume ok\n")
-            output.messages(pull, queue)
-        elif pull.status is PullStatus.NO_MATCHED:
-            output.printer.layout(f"{queue.name} no matched msg. status={pull.status}, offset={offset}\n")
-        else:
-            output.printer.layout(f"{queue.name} print msg finished. status={pull.status}, offset={offset}\n")
+        status, messages, offset = queue.pull(offset, None, last - offset + 1)
+        if status is _Status.FOUND:
+            context.printer.layout("Consume ok\n")
+            _print(messages, queue, context, charset)
+            continue
+        ended = "no matched msg." if status is _Status.NO_MATCHED else "print msg finished."
+        context.printer.layout(f"{queue.name} {ended} status={status}, offset={offset}\n")
+        if status is not _Status.NO_MATCHED:
             return
 
 
 def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
-    """Yield the queues of a topic in the order in which a client walks them."""
-    broker = context.broker_name
-    context.source.complete_queues(topic)
-    for queue_id in queue_order(topic, broker, context.source.queue_ids(topic)):
-        offsets = context.source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
-        yield PulledQueue(context.source, topic, broker, queue_id, offsets)
+    """Yield the queues of a topic in the order in which a client walks its set of them."""
+    source, broker = context.source, context.broker_name
+    source.complete_queues(topic)
+    # MessageQueue#hashCode
+    of_broker = 31 * (31 + java_hash(broker))
+    hashes = {queue_id: 31 * (of_broker + queue_id) + java_hash(topic) for queue_id in source.queue_ids(topic)}
+    for queue_id in hash_order(hashes):
+        offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
+        yield PulledQueue(source, topic, broker, queue_id, offsets)
 
 
 def _named_queue(line: Line, context: Context) -> PulledQueue | ExitCode:
     """Return the queue that a line names, or how the command ends where it is not there."""
     source, named = context.source, line.options["brokerName"]
     topic, queue_id = line.options["topic"], line.integer("queueId")
-    refused = context.other_broker(named)
-    if refused is not None:
-        return refused
+    if source.broker not in {None, named}:
+        return context.printer.empty(reasons.other_name(str(source.broker), named))
     source.complete_queues(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
         return context.refuse(reasons.no_offset(source, topic, queue_id, 0, offsets))
     return PulledQueue(source, topic, named, queue_id, offsets)
-
-
-def _asked(line: Line, queue: PulledQueue, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
-    """Return the part of a queue that is asked for, by store time; a time before the *earliest* limits nothing."""
-
-    def limit(name: str, otherwise: int) -> int:
-        time = line.moment(name, -MAX_TIME - 1, context.printer.zone)
-        return queue.offset_at(time) if time >= earliest else otherwise
-
-    return OffsetRange(limit("beginTimestamp", queue.offsets.minimum), limit("endTimestamp", queue.offsets.maximum))

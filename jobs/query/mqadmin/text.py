@@ -5,9 +5,8 @@ What only an online client can know is left out: which consumer groups have take
 written to a file unless it is asked for.
 """
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,8 @@ from jobs.query.message import Message
 from jobs.query.mqadmin.java import decode_as_java, map_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, Unit
+from rmq_formats.errors import FormatError
+from rmq_formats.message_id import decode_offset_id, decode_unique_id, nearly_time
 from rmq_formats.properties import UNIQ_KEY
 from rmq_formats.release import Release
 
@@ -23,6 +24,7 @@ _QUEUE_LINE = "======================================\n"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _PLAIN_BUCKETS = 16  # a map that the client makes because the message has no properties
 _V6_SIZE = 16
+_PORTS = 1 << 16
 _HOUR_MS = 3_600_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -116,22 +118,41 @@ def index_key(message: Message, topic: str, key_type: str, key: str) -> str:
     return f"{hours * _HOUR_MS}@{topic}@{key_type}@{key}@{message.message_id}@{record.physical_offset}"
 
 
-class Detail(NamedTuple):
-    """How one message is printed in full."""
+def detail(  # noqa: PLR0913 - what of a message is printed, and how
+    message: Message,
+    zone: tzinfo | None,
+    *,
+    has_offset_id: bool = True,
+    offsets: OffsetRange | None = None,
+    body_path: Path | None = None,
+    charset: str | None = None,
+) -> str:
+    """
+    Return the lines of queryMsgById, queryMsgByOffset and queryMsgByUniqueKey, which prints no offset id.
 
-    zone: tzinfo | None
-    has_offset_id: bool = True  # queryMsgByUniqueKey prints none
-    offsets: OffsetRange | None = None  # of a pull
-    body_path: Path | None = None
-    body_charset: str | None = None
-
-
-BODY_NOT_WRITTEN = "(not written)"
-
-
-def detail(message: Message, how: Detail) -> str:
-    """Return the lines of queryMsgById, queryMsgByOffset and queryMsgByUniqueKey."""
-    shown = "".join(f"{pad(label, 20)} {value}\n" for label, value in _detail_lines(message, how))
+    *offsets*: those of the queue, of a pull; *charset*: of the body, which is not printed without one.
+    """
+    record = message.record
+    offset_id = ("OffsetID:", message.offset_id)
+    lines: list[tuple[str, object]] = [
+        *[offset_id] * ((2 if message.release.prints_offset_id_twice else 1) if has_offset_id else 0),
+        ("Topic:", message.topic),
+        ("Tags:", f"[{_java_null(message.tags)}]"),
+        ("Keys:", f"[{_java_null(message.properties.get('KEYS'))}]"),
+        ("Queue ID:", record.queue_id),
+        ("Queue Offset:", record.queue_offset),
+        ("CommitLog Offset:", record.physical_offset),
+        ("Reconsume Times:", record.reconsume_times),
+        ("Born Timestamp:", time_text(record.born_timestamp, zone)),
+        ("Store Timestamp:", time_text(record.store_timestamp, zone)),
+        ("Born Host:", host_text(record.born_host)),
+        ("Store Host:", host_text(record.store_host)),
+        ("System Flag:", message.printed_sys_flag),
+        ("Properties:", properties_text(message, offsets) or ""),
+        ("Message Body Path:", body_path or "(not written)"),
+        *([] if charset is None else [("Message Body:", body_text(message, charset))]),
+    ]
+    shown = "".join(f"{pad(label, 20)} {value}\n" for label, value in lines)
     # Then mqadmin asks for the topic's consumers; without a route to it that fails before the empty lines.
     return shown + "\n\n" if has_route(message.topic, message.release) else shown
 
@@ -143,36 +164,10 @@ def has_route(topic: str, release: Release) -> bool:
     return topic != HALF_TOPIC or release.half_topic_has_route
 
 
-def _detail_lines(message: Message, how: Detail) -> Iterable[tuple[str, object]]:
-    record = message.record
-    if how.has_offset_id:
-        yield from [("OffsetID:", message.offset_id)] * (2 if message.release.prints_offset_id_twice else 1)
-    yield "Topic:", message.topic
-    yield "Tags:", f"[{_java_null(message.tags)}]"
-    yield "Keys:", f"[{_java_null(message.properties.get('KEYS'))}]"
-    yield "Queue ID:", record.queue_id
-    yield "Queue Offset:", record.queue_offset
-    yield "CommitLog Offset:", record.physical_offset
-    yield "Reconsume Times:", record.reconsume_times
-    yield "Born Timestamp:", time_text(record.born_timestamp, how.zone)
-    yield "Store Timestamp:", time_text(record.store_timestamp, how.zone)
-    yield "Born Host:", host_text(record.born_host)
-    yield "Store Host:", host_text(record.store_host)
-    yield "System Flag:", message.printed_sys_flag
-    yield "Properties:", properties_text(message, how.offsets) or ""
-    yield "Message Body Path:", how.body_path or BODY_NOT_WRITTEN
-    if how.body_charset is not None:
-        yield "Message Body:", body_text(message, how.body_charset)
-
-
 def body_text(message: Message, charset: str) -> str:
     """Return the body in *charset*; what cannot be decompressed is shown as it is stored."""
     body = message.record.body if message.body is None else message.body
     return message.shown(decode_as_java(body, charset))
-
-
-def _java_null(text: str | None) -> str:
-    return "null" if text is None else text
 
 
 def topic_status_row(broker: str, queue_id: object, minimum: object, maximum: object, updated: str) -> str:
@@ -196,34 +191,69 @@ def queue_unit(index: int, unit: Unit) -> str:
 
 def message_line(message: Message, offsets: OffsetRange, broker: str, charset: str | None) -> str:
     """Return printMsg's line of one message, its body in a charset; None: without the body."""
-    body = "NOT PRINT BODY" if charset is None else body_text(message, charset)
-    return f"MSGID: {message.message_id} {_java_text(message, offsets, broker)} BODY: {body}\n"
-
-
-def _java_text(message: Message, offsets: OffsetRange, broker: str) -> str:
     record = message.record
+    body = "NOT PRINT BODY" if charset is None else body_text(message, charset)
     named = f"brokerName={broker}, " if message.release.prints_broker_of_message else ""
     return (
-        f"MessageExt [{named}queueId={record.queue_id}, storeSize={record.total_size}, "
+        f"MSGID: {message.message_id} MessageExt [{named}queueId={record.queue_id}, storeSize={record.total_size}, "
         f"queueOffset={record.queue_offset}, sysFlag={message.printed_sys_flag}, "
         f"bornTimestamp={record.born_timestamp}, bornHost=/{host_text(record.born_host)}, "
         f"storeTimestamp={record.store_timestamp}, storeHost=/{host_text(record.store_host)}, "
         f"msgId={message.offset_id}, commitLogOffset={record.physical_offset}, bodyCRC={record.body_crc}, "
         f"reconsumeTimes={record.reconsume_times}, preparedTransactionOffset={record.prepared_transaction_offset}, "
-        f"toString()={_message_text(message, offsets, message.release)}]"
+        f"toString()={_message_text(message, offsets)}] BODY: {body}\n"
     )
 
 
-def _message_text(message: Message, offsets: OffsetRange, release: Release) -> str:
+def _message_text(message: Message, offsets: OffsetRange) -> str:
     properties = properties_text(message, offsets) or "null"
     body = (message.record.body if message.body is None else message.body) or None
-    if not release.prints_message_in_braces:
+    if not message.release.prints_message_in_braces:
         size = 0 if body is None else len(body)
         return f"Message [topic={message.topic}, flag={message.record.flag}, properties={properties}, body={size}]"
     numbers = "null" if body is None else f"[{', '.join(str(byte - (byte >> 7 << 8)) for byte in body)}]"
     is_transactional = message.properties.get(_TRANSACTION_PREPARED, "").lower() == "true"
-    transaction_id = message.properties.get(UNIQ_KEY) if is_transactional else None
+    transaction_id = _java_null(message.properties.get(UNIQ_KEY) if is_transactional else None)
     return (
         f"Message{{topic='{message.topic}', flag={message.record.flag}, properties={properties}, body={numbers}, "
-        f"transactionId='{'null' if transaction_id is None else transaction_id}'}}"
+        f"transactionId='{transaction_id}'}}"
     )
+
+
+def _java_null(text: str | None) -> str:
+    return "null" if text is None else text
+
+
+def id_readings(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object], str] | None:
+    """Return both readings of an id, a broker's and a producer's, for programs and as text; None of any other text."""
+    try:
+        offset_id, unique = decode_offset_id(text), decode_unique_id(text)
+        near = nearly_time(unique, now_ms, zone)
+    except FormatError:
+        return None
+    host, address = host_text(offset_id.host), str(ip_address(unique.address))
+    is_port = 0 < offset_id.host.port < _PORTS
+    lines = (
+        ("As a broker's id", ""),
+        ("  Store Host:", host if is_port else f"{host} (not a port: this is not a broker's id)"),
+        ("  CommitLog Offset:", offset_id.physical_offset),
+        ("As a producer's id", ""),
+        ("  Address:", address),
+        ("  Process:", unique.process_id),
+        ("  Class loader:", unique.loader_hash),
+        ("  In its month:", f"{unique.time_diff} ms"),
+        ("  Time:", f"{time_text(near, zone)} {zone} (if it is younger than a month)"),
+        ("  Counter:", unique.counter),
+    )
+    value: dict[str, object] = {
+        "offset_id": {"store_host": host, "physical_offset": offset_id.physical_offset},
+        "unique_id": {
+            "address": address,
+            "process_id": unique.process_id,
+            "loader_hash": unique.loader_hash,
+            "time_diff": unique.time_diff,
+            "nearly_time": near,
+            "counter": unique.counter,
+        },
+    }
+    return value, "".join(f"{pad(label, 20)} {shown}".rstrip() + "\n" for label, shown in lines)
