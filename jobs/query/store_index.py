@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.query.message import KeyWanted, Message, entries_under
 from jobs.query.store_log import Span, holding
 from jobs.query.store_reader import StoreReader
-from jobs.store.rocksdb import Database
-from jobs.store.rocksdb_keys import rows_under
+from jobs.store.rocksdb import Database, rows_under
 from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData, FormatError

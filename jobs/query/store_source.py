@@ -34,12 +34,10 @@ from jobs.query.source import (
 from jobs.query.store_index import StoreIndex
 from jobs.query.store_log import ALL, COMPILED_FROM, LOG_SEARCHED_UNASKED, LogQueue, Sieve, Span, holding, search
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
-from jobs.store.broker_config import BrokerConfig, broker_config
+from jobs.store.broker_config import BrokerConfig, broker_config, read_config
 from jobs.store.broker_config import Progress as ReaderProgress
-from jobs.store.config_files import read_config
-from jobs.store.features import QueueStorage, features_of
 from jobs.store.log_ends import LostPart, lost_ends
-from jobs.store.queue_files import QueueFile, StoredQueue
+from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, features_of
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.consumequeue.unit import (
