@@ -18,9 +18,9 @@ WRITERS := tests/oracle/test_scenarios.py
 
 # What tests compiled code or runs verbs waits for the compiler, and tries hundreds of random logs; `make test` has it.
 COMPILED := $(wildcard $(patsubst %,tests/rmq_formats/test_%.py,bodies columns compiled index_build consumequeue_build kernels open_segments rocksdb scan)) \
-	$(patsubst %,tests/test_%.py,fault_draws faults)
+	tests/test_faults.py
 FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/rmq_formats/test_*.py)) \
-	$(patsubst %,tests/jobs/%.py,launch/test_arguments launch/test_java launch/test_submission command/test_cli command/test_options console/test_exit_codes)
+	$(wildcard $(patsubst %,tests/jobs/%.py,command/test_arguments command/test_cli command/test_options launch/test_submission))
 
 # With the JIT off compiled code counts. Random examples are the same ones in every run: so is the result.
 COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campaign or spark)" --hypothesis-seed=0

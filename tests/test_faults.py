@@ -1,4 +1,8 @@
-"""The matrix of faults: no verb is green on damage that it reads, none is red on health, and the page says so."""
+"""
+Faults: no verb is green on damage that it reads, none is red on health, and the page of faults says so.
+
+One by one, and in company: then no right file is changed, no verdict is green on damage, and no two verbs contradict.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +13,17 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from tests.documentation import ROOT
 from tests.golden import unpack
-from tests.sampling import some_often
-from tests.support.faults import NO_FAULT, STORE, VERBS, line, matrix, page, said
+from tests.sampling import sample, some_often
+from tests.support.fault_draws import Draw, drawn, failure, judged, of_faults, of_repairs
+from tests.support.fault_kinds import STORE
+from tests.support.faults import NO_FAULT, VERBS, line, matrix, page, said
+
+JUDGES = {"faults": of_faults, "repairs": of_repairs}
+# What went wrong once, each shrunk to its smallest.
+_LINES = (ROOT / "tests" / "support" / "past_draws.txt").read_text(encoding="utf-8").splitlines()
+PAST = [line for line in _LINES if line.startswith("faults")]
+_OFTEN = sample(PAST, 32)
+_PARTS = 5
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +50,44 @@ def test_the_page_is_what_comes_out_now_and_verify_is_never_green_on_damage(fold
     assert [] == green
     assert {line(*row) for row in rows} <= set(text.splitlines())
     assert every > 1 or text == page(rows)
+
+
+@pytest.mark.parametrize("past", [*sorted(_OFTEN), *(one for one in _LINES if one not in PAST)])
+def test_what_went_wrong_once_stays_right(past: str) -> None:
+    what, _, draw = past.partition(" ")
+    assert judged(Draw.parsed(draw), JUDGES[what]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_all_else_that_went_wrong_once_stays_right(part: int) -> None:
+    others = [one.partition(" ")[2] for one in PAST if one not in _OFTEN]
+    broken = {one: judged(Draw.parsed(one), of_faults) for one in others[part::_PARTS]}
+
+    assert {one: violations for one, violations in broken.items() if violations} == {}
+
+
+def _check(what: str, seed: int, most: int = 4) -> None:
+    if found := failure(drawn(seed, most), JUDGES[what]):
+        pytest.fail(f"python -m tests.support.fault_draws {what} {found}", pytrace=False)
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("seed", range(33))
+def test_draws_break_no_rule(seed: int) -> None:
+    _check("faults", seed)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", range(500_000, 500_006))
+def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
+    _check("repairs", seed)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("most", range(1, 5))
+@pytest.mark.parametrize(("what", "first", "count"), [("faults", 1000, 2000), ("repairs", 510_000, 500)])
+def test_thousands_of_draws_break_no_rule(what: str, first: int, count: int, most: int) -> None:
+    for seed in range(first * most, first * most + count):
+        _check(what, seed, most)

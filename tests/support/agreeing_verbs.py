@@ -1,18 +1,17 @@
 """
 Verbs agree: each way to read a damaged store gives all of its messages, or says with its exit code that it does not.
 
-    python -m tests.support.agreeing_verbs SEED COUNT [FAULTS]     draw, judge, and shrink what fails
-    python -m tests.support.agreeing_verbs STORE KIND:SEED …       one draw again
-
-The truth is what the verbs give together: a message that one of them has, and another leaves out, is missing there.
+The truth about faults is what the verbs give together: a message that one of them has, and another leaves out, is
+missing there. The truth about clocks is the log as the broker left it, of which only the store times are changed: they
+step back, jump ahead and return, stand still, walk at random, or are wrong in single records; in some draws a record is
+zeroed, too. Index files have the right times, so they are left out there: `verify` would contradict them.
 """
 
 import io
 import json
-import sys
-import tempfile
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from random import Random
@@ -21,9 +20,15 @@ from typing import Any, NamedTuple
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.store.release import UndecidedError
+from rmq_formats.commitlog.layout import HOST_BITS, RECORD
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.errors import NotAStore
-from tests.golden import release_of
-from tests.support.fault_draws import Campaign, Draw, Planted, Violation, drawn, guarded, planted
+from rmq_formats.flags import TransactionType, transaction_type
+from tests.golden import golden_stores, release_of, unpack
+from tests.rmq_formats.stores import newest_segment, read_segment, segment_files, walked_segments
+from tests.support.commands import overwrite
+from tests.support.fault_draws import Planted, Violation
 from tests.support.lakes import ingest_store, rows_of
 
 _TOPICS = 3  # of a store, that are asked for one by one
@@ -64,15 +69,9 @@ def exported(*words: str | Path, out: Path) -> Given:
     return Given(code, {row["physical_offset"]: row for row in rows})
 
 
-def judged(draw: Draw) -> list[Violation]:
-    with tempfile.TemporaryDirectory() as name:
-        one = planted(draw, Path(name))
-        return guarded(lambda: violations(one, Path(name)))
-
-
-def violations(one: Planted, folder: Path) -> Iterator[Violation]:
+def of_agreement(one: Planted) -> Iterator[Violation]:
     """Yield each command that leaves out a message and ends as if it had all."""
-    release = release_of(one.draw.store) if "/" not in one.draw.store else None
+    folder, release = one.root.parent, release_of(one.draw.store)
     places: list[tuple[str | Path, ...]] = [("--store", one.root)]
     table: dict[int, Any] = {}
     with suppress(UndecidedError, NotAStore):
@@ -140,7 +139,152 @@ def _number(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["topic"], row["queue_id"], row["queue_offset"]
 
 
-AGREEMENTS = Campaign("tests.support.agreeing_verbs", drawn, Draw.parsed, judged)
+# --- clocks that lie ---
 
-if __name__ == "__main__":
-    AGREEMENTS.run(sys.argv[1:])
+
+class Placed(NamedTuple):
+    """A record of a store, and where it is."""
+
+    record: MessageRecord
+    path: Path
+    position: int
+
+
+def placed_records(store: Path) -> list[Placed]:
+    """Return the records of a store that is whole, in the order of its log."""
+    paths = {read_segment(path).base_offset: path for path in segment_files(store)}
+    found = []
+    for segment, pieces in walked_segments(store):
+        for piece in pieces:
+            if piece.kind is PieceKind.RECORD:
+                record = segment.record_at(piece.offset - segment.base_offset)
+                position = record.physical_offset - segment.base_offset
+                found.append(Placed(record, paths[segment.base_offset], position))
+    return found
+
+
+def set_store_times(store: Path, time_of: Callable[[int, MessageRecord], int]) -> list[int]:
+    """Give each record, by its number and what it is, another store time; no CRC of a body covers it."""
+    times = []
+    for number, (record, path, position) in enumerate(placed_records(store)):
+        times.append(time_of(number, record))
+        at = position + RECORD[record.sys_flag & HOST_BITS].offset("store_timestamp")
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(times[-1].to_bytes(8, "big", signed=True))
+    return times
+
+
+_STORES = golden_stores("base", "direct", "retry", "crash-after", "crash-later", "expired", "live")
+_SHIFTS = (1, 999, 5_000, 3_600_000, 86_400_001, 31_536_000_000, 1 << 41)
+_WITHOUT_UNIT = {TransactionType.PREPARED, TransactionType.ROLLBACK}
+
+Clock = Callable[[int, MessageRecord], int]
+
+
+class LyingClock(NamedTuple):
+    """A store whose clock lied, and what is true of it."""
+
+    root: Path
+    about: str
+    intact: frozenset[int]  # physical offsets of the records that are as the broker wrote them
+    newest: Path  # the last segment that was written to
+
+
+def _lying(seed: int, folder: Path) -> LyingClock:
+    random = Random(seed)
+    name = random.choice(_STORES)
+    root = unpack(name, folder)
+    shutil.rmtree(root / "index", ignore_errors=True)
+    shutil.rmtree(root / "EXPECT", ignore_errors=True)
+    records, newest = placed_records(root), newest_segment(root)
+    kind = random.choice(sorted(_CLOCKS))
+    set_store_times(root, _CLOCKS[kind](random, len(records)))
+    damaged = None
+    if random.random() < 0.6:
+        # Of a record that no queue has no unit proves that the log went on after it: what follows may be left over.
+        dispatched = [one for one in records if transaction_type(one.record.sys_flag) not in _WITHOUT_UNIT]
+        in_newest = [one for one in dispatched if one.path == newest]
+        damaged = random.choice(in_newest if in_newest and random.random() < 0.7 else dispatched)
+        overwrite(damaged.path, damaged.position, bytes(damaged.record.total_size))
+    intact = frozenset(one.record.physical_offset for one in records if one is not damaged)
+    what = f", zeroed record at {damaged.record.physical_offset}" if damaged else ""
+    return LyingClock(root, f"{name}: {kind}{what}", intact, newest)
+
+
+def _stepping_back(random: Random, count: int) -> Clock:
+    at, shift = random.randrange(count), random.choice(_SHIFTS)
+    return lambda number, one: max(one.store_timestamp - shift * (number >= at), 1)
+
+
+def _returning(random: Random, count: int) -> Clock:
+    begin, end = sorted((random.randrange(count), random.randrange(count + 1)))
+    shift = random.choice(_SHIFTS)
+    return lambda number, one: one.store_timestamp + shift * (begin <= number < end)
+
+
+def _standing(random: Random, count: int) -> Clock:
+    begin, still = random.randrange(count), 1_795_160_458_000
+    return lambda number, one: still if number >= begin else min(one.store_timestamp, still)
+
+
+def _walking(random: Random, count: int) -> Clock:
+    steps = [random.choice(_SHIFTS[:5]) * random.choice([-1, 1]) for _ in range(count)]
+    return lambda number, one: max(one.store_timestamp + sum(steps[:number]), 1)
+
+
+def _wrong_in_one(random: Random, count: int) -> Clock:
+    at, bit = random.randrange(count), random.randrange(62)
+    return lambda number, one: one.store_timestamp ^ ((1 << bit) * (number == at))
+
+
+_CLOCKS: dict[str, Callable[[Random, int], Clock]] = {
+    "steps back": _stepping_back,
+    "jumps ahead and returns": _returning,
+    "stands still": _standing,
+    "walks": _walking,
+    "is wrong in one record": _wrong_in_one,
+}
+
+
+def of_clocks(seed: int, folder: Path) -> Iterator[str]:
+    """Yield what a verb lost, repeated, or left out without a word."""
+    one = _lying(seed, folder / "store")
+    release = release_of(one.root.name)
+    half = _half_written(one, folder)
+    for lake, stores in (("once", [one.root]), ("twice", [half, one.root])):
+        taken = [ingest_store(store, folder / lake, "b0", release=release) for store in stores][-1]
+        offsets = [row["physical_offset"] for row in rows_of(folder / lake)]
+        repeated = [offset for offset, times in Counter(offsets).items() if times > 1]
+        if repeated:
+            yield f"{one.about}: ingest {lake}: repeated {repeated[:3]}"
+        yield from _lost(
+            one, f"ingest {lake}", Given(taken.exit_code, {offset: {} for offset in offsets}), is_said=False
+        )
+    for place in (("--store", one.root), ("--lake", folder / "once")):
+        listed = run("query", "list", "-m", "100000", "--json", *place)
+        yield from _lost(one, f"query list {place[0]}", listed, is_said=True)
+        written = exported(*place, out=folder / "out.ndjson")
+        yield from _lost(one, f"export {place[0]}", written, is_said=False)
+
+
+def _half_written(one: LyingClock, folder: Path) -> Path:
+    """Return the store as it was when half of its newest segment was written, next to a broker."""
+    store = Path(shutil.copytree(one.root, folder / "half" / one.root.name))
+    (store / "abort").touch()
+    segment = one.newest
+    inside = sorted(
+        offset for offset in one.intact if int(segment.name) <= offset < int(segment.name) + segment.stat().st_size
+    )
+    if inside:
+        at = inside[len(inside) // 2] - int(segment.name)
+        path = store / segment.relative_to(one.root)
+        overwrite(path, at, bytes(path.stat().st_size - at))
+    return store
+
+
+def _lost(one: LyingClock, verb: str, given: Given, *, is_said: bool) -> Iterator[str]:
+    missing = sorted(one.intact - {*given.messages})
+    if missing and not (is_said and given.code in _SAID):
+        lacks = f"lacks {len(missing)} of {len(one.intact)} from {missing[0]}"
+        yield f"{one.about}: {verb}: exit {int(given.code)}, {lacks}"

@@ -1,11 +1,11 @@
 """
 Random faults in company: one to four at once in stores of many releases, each draw judged against its truth.
 
-    python -m tests.support.fault_draws SEED COUNT [FAULTS]     draw, judge, and shrink what fails
-    python -m tests.support.fault_draws STORE KIND:SEED …       one draw again
+    python -m tests.support.fault_draws WHAT SEED COUNT [FAULTS]          draw, judge, and shrink what fails
+    python -m tests.support.fault_draws WHAT OPTIONS STORE KIND:SEED …    one again; OPTIONS such as lake,bridge or -
 
-The truth is the store before anything was planted: which files are right, and what the others were. Every verb runs in
-this process, without Spark.
+WHAT is `faults`, `repairs` or `agreement`. The truth is the store before anything was planted: which files are right,
+and what the others were. Every verb runs in this process, without Spark.
 """
 
 import os
@@ -17,33 +17,33 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
-from typing import Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
+from typing import NamedTuple, NoReturn
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.problems import Problems
 from jobs.lake.findings import DAMAGED_RANGE
+from jobs.lake.lake import Lake
 from jobs.products.queues.differences import DifferenceKind
 from jobs.query.source import silent
-from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
+from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.layout import BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
-from rmq_formats.commitlog.record import MessageRecord, decode_record
+from rmq_formats.broker_start import StartOutcome
+from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.commitlog.record import decode_record, has_right_body_crc
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import ENTRY, HEADER
-from rmq_formats.properties import CRC_SIZE
-from tests.golden import SITUATIONS, unpack, unpack_situation
-from tests.support.faults import GEOMETRY
+from tests.golden import SITUATIONS, release_of
+from tests.support.fault_kinds import GEOMETRY, KINDS, NO_PLACE, SEGMENT, Target, golden, units
 from tests.support.in_memory import folder_of_process
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
@@ -54,32 +54,41 @@ STORES = (
     "b551-types-crc", "b551-cqdouble",
 )  # fmt: skip
 _DONORS = ("b514-base", "b470-base")  # whose files are foreign elsewhere
-_TIMER_DONOR = "b551-timer"
-NO_PLACE = (IndexError, KeyError, ValueError, struct.error, FileNotFoundError)  # raised by a fault that has none
+OPTIONS = ("lake", "bridge", "accept")  # of repairs
 _MOST = 4
-_SEGMENT = 16384  # bytes of a segment in the golden stores
 _LONGEST = 120  # seconds of CPU a draw: the first one compiles
 Files = dict[str, bytes]
 
 
 class Draw(NamedTuple):
-    """A store, and what is planted in it: each fault by its kind and its own seed, so that each can be left out."""
+    """A store, what is planted in it, each fault by its kind and its own seed, and how it is repaired."""
 
     store: str
     faults: tuple[tuple[str, int], ...]
+    options: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        return " ".join((self.store, *(f"{kind}:{seed}" for kind, seed in self.faults)))
+        options = ",".join(sorted(self.options)) or "-"
+        return " ".join((options, self.store, *(f"{kind}:{seed}" for kind, seed in self.faults)))
 
     @classmethod
     def parsed(cls, text: str) -> "Draw":
-        store, *faults = text.split()
-        return cls(store, tuple((kind, int(seed)) for kind, _, seed in (fault.partition(":") for fault in faults)))
+        options, store, *faults = text.split()
+        planted = tuple((kind, int(seed)) for kind, _, seed in (fault.partition(":") for fault in faults))
+        return cls(store, planted, frozenset(options.split(",")) & {*OPTIONS})
 
     def smaller(self) -> Iterator["Draw"]:
         """Yield the same with fewer faults, the fewest first."""
         for size in range(1, len(self.faults)):
             yield from (self._replace(faults=some) for some in combinations(self.faults, size))
+
+
+def drawn(seed: int, most: int = _MOST) -> Draw:
+    random, choices = Random(seed), Random(-seed)
+    kinds = random.choices(sorted(KINDS), k=random.randint(1, most))
+    store = random.choice(STORES)
+    faults = tuple((kind, random.randrange(10**6)) for kind in kinds)
+    return Draw(store, faults, frozenset(option for option in OPTIONS if choices.random() < 0.5))
 
 
 class HangError(BaseException):
@@ -92,317 +101,6 @@ class Violation(NamedTuple):
     rule: str
     text: str
 
-
-# --- faults ----------------------------------------------------------------------------------------------------------
-
-
-class Target:
-    """A store that is about to be damaged."""
-
-    def __init__(self, root: Path, random: Random, donor: Path) -> None:
-        self.root, self.random, self.donor = root, random, donor
-
-    def files(self, pattern: str, root: Path | None = None) -> list[Path]:
-        return sorted(path for path in (root or self.root).glob(pattern) if path.is_file())
-
-    def one(self, pattern: str) -> Path:
-        """Return a file; `IndexError` where there is none: then the fault has no place."""
-        return self.random.choice(self.files(pattern))
-
-    def flip(self, path: Path, at: int, bit: int | None = None) -> None:
-        data = bytearray(path.read_bytes())
-        data[at] ^= 1 << (self.random.randrange(8) if bit is None else bit)
-        path.write_bytes(data)
-
-    def write(self, path: Path, at: int, new: bytes) -> None:
-        data = path.read_bytes()
-        path.write_bytes(data[:at] + new + data[at + len(new) :])
-
-    def records(self) -> list[tuple[Path, int, MessageRecord]]:
-        found = []
-        for path in self.files(LOG):
-            data, at = path.read_bytes(), 0
-            while at + 8 <= len(data):
-                size, magic = struct.unpack_from(">ii", data, at)
-                if magic not in {MAGIC_V1, MAGIC_V2} or not MIN_RECORD_SIZE <= size <= len(data) - at:
-                    break
-                try:
-                    found.append((path, at, decode_record(data, at)))
-                except FormatError:
-                    break
-                at += size
-        return found
-
-    def swap(self, first: Path, second: Path) -> None:
-        one, other = first.read_bytes(), second.read_bytes()
-        first.write_bytes(other)
-        second.write_bytes(one)
-
-    def foreign(self, path: Path, pattern: str, donor: Path | None = None) -> None:
-        """Give *path* the content of a file of another store."""
-        same = [
-            other for other in self.files(pattern, donor or self.donor) if other.stat().st_size == path.stat().st_size
-        ]
-        path.write_bytes(self.random.choice([one for one in same if any(one.read_bytes())]).read_bytes())
-
-
-LOG, QUEUE, INDEX = "commitlog/*", "consumequeue/*/*/*", "index/*"
-_TIMER = "timerlog/*"
-
-Plant = Callable[[Target], object]
-Change = Callable[[Target, Path], object]
-
-
-def _in(pattern: str, change: Change) -> Plant:
-    """Return the fault that changes one file of a kind."""
-    return lambda target: change(target, target.one(pattern))
-
-
-# --- faults of any file
-
-
-def _cut(target: Target, path: Path) -> None:
-    os.truncate(path, target.random.randrange(path.stat().st_size))
-
-
-def _lengthen(target: Target, path: Path) -> None:
-    path.write_bytes(path.read_bytes() + bytes(target.random.choice((1, 20, 4096))))
-
-
-def _break_off(target: Target, path: Path) -> None:
-    """Cut a file short and give it the name of an unfinished copy of rsync."""
-    _cut(target, path)
-    path.rename(path.with_name(f".{path.name}.Xq3fZa"))
-
-
-def _shift(target: Target, path: Path) -> None:
-    """Put some bytes into a file, whose length stays."""
-    data, at = path.read_bytes(), target.random.randrange(path.stat().st_size)
-    new = target.random.randbytes(target.random.choice((1, 4, 20)))
-    path.write_bytes((data[:at] + new + data[at:])[: len(data)])
-
-
-def _empty(target: Target, path: Path) -> None:
-    """Leave nothing of a file but its name, or its name and its length."""
-    path.write_bytes(bytes(target.random.choice((0, path.stat().st_size))))
-
-
-def _misdirect(target: Target, path: Path) -> None:
-    """Write a page of a file over another one, as a disk does that misses the place."""
-    page, data = target.random.choice((512, 4096)), path.read_bytes()
-    source, place = target.random.sample(range(0, len(data), page), 2)
-    target.write(path, place, data[source : source + page][: len(data) - place])
-
-
-def _zero_page_of(target: Target, path: Path) -> None:
-    """Zero one page, none that is all zeros already."""
-    page, data = target.random.choice((512, 4096)), path.read_bytes()
-    at = target.random.choice([at for at in range(0, len(data), page) if any(data[at : at + page])])
-    target.write(path, at, bytes(min(page, len(data) - at)))
-
-
-def _random_page_of(target: Target, path: Path) -> None:
-    page, size = target.random.choice((512, 4096)), path.stat().st_size
-    at = target.random.randrange(0, size, page)
-    target.write(path, at, target.random.randbytes(min(page, size - at)))
-
-
-def _free_name(target: Target, path: Path, steps: Sequence[int]) -> Path:
-    """Return a path beside a file, some steps after it in its kind; there is no place where that file exists."""
-    free = path.with_name(str(int(path.name) + target.random.choice(steps)).zfill(len(path.name)))
-    if free.exists():
-        raise IndexError
-    return free
-
-
-def _rename(*steps: int) -> Change:
-    return lambda target, path: path.rename(_free_name(target, path, steps))
-
-
-def _copy(target: Target, path: Path) -> None:
-    """Leave a second copy of a file, under another name of its kind."""
-    if not any(path.read_bytes()):
-        raise IndexError
-    size = 1 if path.parent.name == "index" else path.stat().st_size
-    shutil.copyfile(path, _free_name(target, path, (size, 2 * size)))
-
-
-_OF_ANY_FILE: dict[str, Change] = {
-    "cut": _cut, "lengthen": _lengthen, "break-off": _break_off, "shift": _shift, "empty": _empty, "copy": _copy,
-    "delete": lambda _, path: path.unlink(),
-}  # fmt: skip
-
-
-def _swap(pattern: str) -> Plant:
-    return lambda target: target.swap(*target.random.sample(target.files(pattern), 2))
-
-
-def _foreign(pattern: str) -> Plant:
-    return _in(pattern, lambda target, path: target.foreign(path, pattern))
-
-
-def _other_timer(target: Target, path: Path) -> None:
-    target.foreign(path, _TIMER, golden(_TIMER_DONOR))
-
-
-def _delete_folder(pattern: str) -> Plant:
-    """Return the fault that deletes one folder; a database lies among those of queues."""
-    return lambda target: shutil.rmtree(
-        target.random.choice(sorted(path for path in target.root.glob(pattern) if path.is_dir()))
-    )
-
-
-# --- faults of records
-
-
-def _part_of(name: str) -> Plant:
-    """Return what flips a bit in one part of a record."""
-
-    def plant(target: Target) -> None:
-        path, at, record = target.random.choice(target.records())
-        start, size = _places(record)[name]
-        target.flip(path, at + start + target.random.randrange(size))
-
-    return plant
-
-
-def _places(record: MessageRecord) -> dict[str, tuple[int, int]]:
-    """Return where parts of a record are, and how long; only those that it has."""
-    properties_at = record.total_size - len(record.properties_raw)
-    topic_at = properties_at - 2 - len(record.topic_raw)
-    body_at = topic_at - (1 if record.magic_code & 0xFFFFFFFF == MAGIC_V1 & 0xFFFFFFFF else 2) - len(record.body)
-    places = {
-        "head": (0, 48), "queue_id": (12, 4), "queue_offset": (20, 8), "topic": (topic_at, len(record.topic_raw)),
-        "body": (body_at, len(record.body)), "properties": (properties_at, len(record.properties_raw)),
-    }  # fmt: skip
-    for name in (b"KEYS", b"UNIQ_KEY", b"TAGS"):
-        start = (b"\x02" + record.properties_raw).find(b"\x02" + name + b"\x01")
-        if start >= 0:
-            value = start + len(name) + 1
-            end = record.properties_raw.find(b"\x02", value)
-            places[name.decode()] = (properties_at + value, (end if end >= 0 else len(record.properties_raw)) - value)
-    return {name: place for name, place in places.items() if place[1] > 0}
-
-
-def _zero_page(target: Target) -> None:
-    path, at, _ = target.random.choice(target.records())
-    page = target.random.choice((512, 4096))
-    target.write(path, at // page * page, bytes(page))
-
-
-def _zero_properties(target: Target) -> None:
-    path, at, record = target.random.choice(target.records())
-    zeros = target.random.randrange(1, len(record.properties_raw))
-    target.write(path, at + record.total_size - zeros, bytes(zeros))
-
-
-def _lose_property_crc(target: Target) -> None:
-    path, at, record = target.random.choice(target.records())
-    if b"__CRC32#" not in record.properties_raw:
-        raise IndexError
-    target.write(path, at + record.total_size - CRC_SIZE, bytes(CRC_SIZE))
-
-
-def _random_tail(target: Target) -> None:
-    path, at, record = target.records()[-1]
-    room = path.stat().st_size - at - record.total_size - 8
-    stale = path.read_bytes()[: max(room, 0)] if target.random.random() < 0.5 else target.random.randbytes(max(room, 0))
-    target.write(path, at + record.total_size, stale)
-
-
-def _zero_newest(target: Target) -> None:
-    path, at, _ = target.records()[-target.random.randrange(1, 6)]
-    target.write(path, at, bytes(path.stat().st_size - at))
-
-
-def _random_newest(target: Target) -> None:
-    path, at, _ = target.records()[-target.random.randrange(1, 6)]
-    target.write(path, at, target.random.randbytes(path.stat().st_size - at))
-
-
-def _older_segment(target: Target) -> None:
-    """Bring a segment back as it was when fewer records were in it."""
-    path, at, _ = target.random.choice(target.records())
-    target.write(path, at, bytes(path.stat().st_size - at))
-
-
-# --- faults of units and of index entries
-
-
-def _swap_queues(target: Target) -> None:
-    first = target.one(QUEUE)
-    others = [one for one in target.files(f"consumequeue/*/*/{first.name}") if one.read_bytes() != first.read_bytes()]
-    target.swap(first, target.random.choice(others))
-
-
-def _older_queue(target: Target, path: Path) -> None:
-    """Bring a queue file back as it was when fewer units were in it."""
-    data = path.read_bytes()
-    count = len(data.rstrip(b"\0")) // UNIT.size + 1
-    target.write(path, (at := target.random.randrange(count) * UNIT.size), bytes(len(data) - at))
-
-
-def _unit_bit(target: Target, path: Path) -> None:
-    units = [number for number, unit in enumerate(_units(path.read_bytes())) if any(unit)]
-    target.flip(path, target.random.choice(units) * UNIT.size + target.random.randrange(UNIT.size))
-
-
-def _double_unit(target: Target, path: Path) -> None:
-    data = path.read_bytes()
-    end = -(-len(data.rstrip(b"\0")) // UNIT.size) * UNIT.size
-    if not UNIT.size <= end < len(data):
-        raise IndexError
-    target.write(path, end, data[end - UNIT.size : end])
-
-
-def _index_bit(target: Target, path: Path) -> None:
-    count = struct.unpack_from(">i", path.read_bytes(), HEADER.size - 4)[0]
-    if count < 2 or target.random.random() < 0.3:
-        target.flip(path, target.random.randrange(HEADER.size))
-    else:
-        entry = GEOMETRY.entry_position(target.random.randrange(1, count))
-        target.flip(path, entry + target.random.randrange(ENTRY.size))
-
-
-def _slot_bit(target: Target, path: Path) -> None:
-    target.flip(path, HEADER.size + target.random.randrange(GEOMETRY.hash_slots * 4))
-
-
-def _break_positions(target: Target) -> None:
-    path = target.one(target.random.choice(("config/consumerOffset.json", "config/topics.json")))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-KINDS: dict[str, Plant] = {
-    **{
-        f"{name}-{part}": _in(pattern, change)
-        for name, change in _OF_ANY_FILE.items()
-        for part, pattern in (("segment", LOG), ("queue", QUEUE), ("index", INDEX))
-    },
-    **{f"bit-{name.lower().replace('_', '-')}": _part_of(name) for name in
-       ("body", "topic", "KEYS", "TAGS", "properties", "queue_offset", "queue_id", "head")},
-    "bit-unique-key": _part_of("UNIQ_KEY"), "zero-page": _zero_page, "zero-properties": _zero_properties,
-    "lose-property-crc": _lose_property_crc, "random-tail": _random_tail, "zero-newest": _zero_newest,
-    "random-newest": _random_newest, "older-segment": _older_segment, "foreign-segment": _foreign(LOG),
-    "foreign-queue": _foreign(QUEUE), "foreign-index": _foreign(INDEX), "swap-segments": _swap(LOG),
-    "swap-queues": _swap_queues, "swap-index": _swap(INDEX), "older-queue": _in(QUEUE, _older_queue),
-    "rename-segment": _in(LOG, _rename(_SEGMENT, 7 * _SEGMENT, 10**9 * _SEGMENT)),
-    "rename-queue": _in(QUEUE, _rename(100, 200, 600)), "rename-index": _in(INDEX, _rename(10, 20, 60)),
-    "unit-bit": _in(QUEUE, _unit_bit), "double-unit": _in(QUEUE, _double_unit),
-    "unit-high-bit": _in(QUEUE, lambda target, path: target.flip(path, 0, 7)), "index-bit": _in(INDEX, _index_bit),
-    "slot-bit": _in(INDEX, _slot_bit), "zero-queue-page": _in(QUEUE, _zero_page_of),
-    "zero-index-page": _in(INDEX, _zero_page_of), "random-page": _in(LOG, _random_page_of),
-    "random-queue-page": _in(QUEUE, _random_page_of), "random-index-page": _in(INDEX, _random_page_of),
-    "misdirected-log": _in(LOG, _misdirect), "misdirected-queue": _in(QUEUE, _misdirect),
-    "misdirected-index": _in(INDEX, _misdirect), "cut-checkpoint": _in("checkpoint", _cut),
-    "bit-checkpoint": _in("checkpoint", lambda target, path: target.flip(path, target.random.randrange(24))),
-    "foreign-checkpoint": _foreign("checkpoint"), "break-positions": _break_positions,
-    "timer-bit": _in(_TIMER, lambda target, path: target.flip(path, target.random.randrange(52))),
-    "foreign-timer": _in(_TIMER, _other_timer),
-    "abort": lambda target: (target.root / "abort").touch(), "delete-queues": _delete_folder("consumequeue"),
-    "delete-queue-folder": _delete_folder("consumequeue/*/*"), "delete-topic": _delete_folder("consumequeue/*"),
-    "delete-indexes": _delete_folder("index"),
-}  # fmt: skip
 
 # What no witness contradicts where it is planted: a free field without a checksum, bytes after the log's end, a name
 # that sorts where the old one did, newest records that no queue names.
@@ -417,12 +115,6 @@ _IN_RECORDS = frozenset(
     "shift-index", "misdirected-queue", "misdirected-index",
 }  # fmt: skip
 _CRC_COVERS = frozenset({"bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags"})
-
-
-def drawn(seed: int, most: int = _MOST) -> Draw:
-    random = Random(seed)
-    kinds = random.choices(sorted(KINDS), k=random.randint(1, most))
-    return Draw(random.choice(STORES), tuple((kind, random.randrange(10**6)) for kind in kinds))
 
 
 # --- the judge -------------------------------------------------------------------------------------------------------
@@ -448,17 +140,6 @@ class Planted(NamedTuple):
         return self.pristine.get(name) != self.damaged.get(name)
 
 
-@cache
-def _unpacked() -> Path:
-    """Return this process's own folder of unpacked golden stores."""
-    return folder_of_process("fault-draws-")
-
-
-@cache
-def golden(name: str) -> Path:
-    return unpack_situation(name, _unpacked()) / "store" if name in SITUATIONS else unpack(name, _unpacked())
-
-
 def planted(draw: Draw, folder: Path) -> Planted:
     root = Path(shutil.copytree(golden(draw.store), folder / "store"))
     pristine = content_of(root)
@@ -474,17 +155,17 @@ def planted(draw: Draw, folder: Path) -> Planted:
         done.append((kind, seed))
         before = states.index(states[-1])  # a fault that does nothing, or takes the last ones back
         del states[before + 1 :], done[before:]
-    return Planted(root, pristine, states[-1], Draw(draw.store, tuple(done)))
+    return Planted(root, pristine, states[-1], draw._replace(faults=tuple(done)))
 
 
-def judged(draw: Draw) -> list[Violation]:
+def judged(draw: Draw, judge: Callable[["Planted"], Iterator[Violation]]) -> list[Violation]:
+    """Return what *judge* says of a draw; a timeout or a traceback is one more violation."""
     with tempfile.TemporaryDirectory() as name:
         one = planted(draw, Path(name))
-        return guarded(lambda: _violations(one)) if one.draw.faults else []
+        return _guarded(lambda: judge(one)) if one.draw.faults else []
 
 
-def guarded(judge: Callable[[], Iterator[Violation]]) -> list[Violation]:
-    """Return the violations that *judge* yields; a timeout or a traceback is one more."""
+def _guarded(judge: Callable[[], Iterator[Violation]]) -> list[Violation]:
     signal.signal(signal.SIGVTALRM, _hangs)
     signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
     try:
@@ -503,7 +184,7 @@ def _hangs(_number: int, _frame: object) -> NoReturn:
     raise HangError
 
 
-def _violations(one: Planted) -> Iterator[Violation]:
+def of_faults(one: Planted) -> Iterator[Violation]:
     store = str(one.root)
     problems = inspect_store(store, (), BrokerConf(), deep=False, progress=silent).problems
     yield from _of_problems(one, problems)
@@ -529,14 +210,14 @@ def _violations(one: Planted) -> Iterator[Violation]:
     if plan.found.severity is not found.severity:
         yield Violation("repair finds something else", f"{plan.found.severity.value}, not {found.severity.value}")
     after = content_of(one.root)
-    yield from wrong_files(one, after)
+    yield from _wrong_files(one, after)
     if done.exit_code > found.exit_code:
         yield Violation("worse than before", f"{done.severity.value}, not {found.severity.value}")
     if done.files:
-        yield from undone(one)
+        yield from _undone(one)
 
 
-def undone(one: Planted) -> Iterator[Violation]:
+def _undone(one: Planted) -> Iterator[Violation]:
     undo(str(one.root), one.root.parent / "repair")
     now = content_of(one.root)
     if different := sorted(name for name in {*now, *one.damaged} if now.get(name) != one.damaged.get(name)):
@@ -564,7 +245,7 @@ def _unseen(one: Planted) -> frozenset[str]:
         unseen |= {"zero-newest", "random-newest", "older-segment"}
     if not any(any(was) for name, was in one.pristine.items() if name not in one.damaged):
         unseen |= {"delete-segment"}  # the one that was made ahead of need
-    if _are_changes_of_expired_units(one):
+    if _are_changes_of_expiredunits(one):
         unseen |= {"unit-bit"}  # tags, size of a message that retention deleted: other units are not compared
     if _are_changes_of_expired_seconds(one):
         unseen |= {"index-bit"}  # the seconds of such a message: a clock may have been set back
@@ -604,7 +285,7 @@ def _part(name: str) -> str:
     return {"commitlog": "log", "index": "index", "checkpoint": "index"}.get(folder, "queues")
 
 
-def wrong_files(one: Planted, after: Files) -> Iterator[Violation]:
+def _wrong_files(one: Planted, after: Files) -> Iterator[Violation]:
     for name, was in sorted(one.pristine.items()):
         now = after.get(name)
         if not one.is_changed(name):
@@ -637,10 +318,10 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
         if len(now) < len(was) or any(now[at] != was[at] for at in right):
             yield Violation("right bytes of the log were changed", name)
     elif name.startswith("consumequeue/") and (not _is_log_whole(one) or "expired" in one.draw.store):
-        left = [*_units(damaged), *[b""] * len(was)]
+        left = [*units(damaged), *[b""] * len(was)]
         wrong = [
             number
-            for number, (old, new, there) in enumerate(zip(_units(was), _units(now), left, strict=False))
+            for number, (old, new, there) in enumerate(zip(units(was), units(now), left, strict=False))
             for known in [12 if kinds & {"bit-tags", "bit-properties"} and there != old else UNIT.size]
             if new[:known] != old[:known] and not _is_blank(new) and (any(old) or not one.is_killed)
         ]  # no witness of a record's tags is left with its unit; a killed broker had not come to every record
@@ -659,9 +340,9 @@ def _are_newest_changed(one: Planted, newest: int) -> bool:
 def _is_filler_changed(one: Planted) -> bool:
     """Return whether of the log only bytes have changed that nobody reads: those of blanks, but for their heads."""
     offsets, ends = _changed_offsets(one), _ends(one)
-    starts = [after for after, following in pairwise(ends) if following // _SEGMENT > after // _SEGMENT]
+    starts = [after for after, following in pairwise(ends) if following // SEGMENT > after // SEGMENT]
     return bool(offsets) and all(
-        any(start + BLANK.size <= at < (start // _SEGMENT + 1) * _SEGMENT for start in starts) for at in offsets
+        any(start + BLANK.size <= at < (start // SEGMENT + 1) * SEGMENT for start in starts) for at in offsets
     )
 
 
@@ -687,7 +368,7 @@ def _is_newest_named(one: Planted) -> bool:
     return any(
         unit.startswith(address)
         for name, data in one.damaged.items() if name.startswith("consumequeue/") and not one.is_changed(name)
-        for unit in _units(data)
+        for unit in units(data)
     )  # fmt: skip
 
 
@@ -709,13 +390,13 @@ def _are_changes_of_expired_seconds(one: Planted) -> bool:
     )
 
 
-def _are_changes_of_expired_units(one: Planted) -> bool:
+def _are_changes_of_expiredunits(one: Planted) -> bool:
     """Return whether queues differ in sizes and tags codes alone, of units whose records may lie before the log."""
     start = _log_start(one)
     changed = [
         (was, now)
         for name in one.changed & set(one.pristine) & set(one.damaged) if name.startswith("consumequeue/")
-        for was, now in zip(_units(one.pristine[name]), _units(one.damaged[name]), strict=False) if was != now
+        for was, now in zip(units(one.pristine[name]), units(one.damaged[name]), strict=False) if was != now
     ]  # fmt: skip
     ends = (int.from_bytes(now[:8]) + int.from_bytes(now[8:12]) for _, now in changed)
     return all(was[:8] == now[:8] for was, now in changed) and all(end <= start for end in ends)
@@ -723,10 +404,6 @@ def _are_changes_of_expired_units(one: Planted) -> bool:
 
 def _is_log_whole(one: Planted) -> bool:
     return not any(name.startswith("commitlog/") for name in one.changed)
-
-
-def _units(data: bytes) -> list[bytes]:
-    return [data[at : at + UNIT.size] for at in range(0, len(data), UNIT.size)]
 
 
 def _is_dispatched(one: Planted, name: str, now: bytes | None) -> bool:
@@ -771,48 +448,138 @@ def _entries(data: bytes) -> set[bytes]:
     return {data[at : at + 12] for at in starts}
 
 
-class _Shrinkable(Protocol):
-    def smaller(self) -> Iterator[Self]: ...
+# --- repairs ---
+
+# Kinds that a checksum, a size or a name convicts: with a lake all of it comes back.
+_DECIDED = frozenset({
+    "zero-page", "bit-body", "delete-segment", "rename-segment", "cut-segment", "lengthen-segment", "delete-queue",
+    "cut-queue", "lengthen-queue", "unit-high-bit", "cut-index", "swap-index", "foreign-segment", "zero-properties",
+})  # fmt: skip
 
 
-One = TypeVar("One", bound=_Shrinkable)
+@cache
+def _lake_of(name: str) -> Lake:
+    folder = folder_of_process("repair-draws-lake-")
+    release = None if name in SITUATIONS else release_of(name)
+    ingest_store(golden(name), folder / "lake", release=release)
+    return Lake(str(folder / "lake"))
 
 
-@dataclass(frozen=True)
-class Campaign(Generic[One]):
-    """Draws of one kind: how they are made, read and judged, and the module that does so on a command line."""
-
-    module: str
-    drawn: Callable[[int, int], One]
-    parsed: Callable[[str], One]
-    judged: Callable[[One], list[Violation]]
-
-    def failure(self, one: One) -> str | None:
-        """Return the line that repeats the smallest draw that breaks the same rules; None where none is broken."""
-        found = self.judged(one)
-        rules = {violation.rule for violation in found}
-        for smaller in one.smaller() if rules else ():
-            if same := [violation for violation in self.judged(smaller) if violation.rule in rules]:
-                one, found = smaller, same
-                break
-        texts = sorted({f"{violation.rule}: {violation.text}" for violation in found})
-        return f"python -m {self.module} {one} # {'; '.join(texts)}" if found else None
-
-    def run(self, arguments: Sequence[str]) -> None:
-        """Judge one draw, or SEED COUNT [FAULTS] of them."""
-        if not arguments[0].isdigit():
-            print(*self.judged(self.parsed(" ".join(arguments))), sep="\n")
-            return
-        first, count, most = (int(number) for number in (*arguments, str(_MOST))[:3])
-        failed = 0
-        for seed in range(first, first + count):
-            if failure := self.failure(self.drawn(seed, most)):
-                print(f"{seed}: {failure}", flush=True)
-                failed += 1
-        print(f"{count} draws, {failed} with violations")
+def of_repairs(one: Planted) -> Iterator[Violation]:
+    """Repair with a lake, with bridges, with what a person accepts; undo, and repair again."""
+    try:
+        plan = _repaired(one, "plan", apply=False)
+        if content_of(one.root) != one.damaged:
+            yield Violation("a plan changes the store", "")
+        accepted = frozenset(plan.undecided) if "accept" in one.draw.options else frozenset[str]()
+        done = _repaired(one, "repair", accepted)
+    except UndecidedError:
+        return
+    except NotRepairableError as error:
+        yield Violation("refused", str(error))
+        return
+    after = content_of(one.root)
+    yield from _of_files(one, after, accepted)
+    yield from _of_harm(plan.found.start, done.start)
+    left = {group.cause.file for group in done.left.groups} if done.left is not None else set()
+    if done.exit_code > plan.found.exit_code and not left <= one.changed:  # else what is left was hidden
+        yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
+    again = _repaired(one, "repair")  # what was undecided beside something wrong may be decided now
+    yield from _of_files(one, content_of(one.root), accepted)
+    if done.files or again.files:
+        yield from _undone(one)
 
 
-FAULTS = Campaign("tests.support.fault_draws", drawn, Draw.parsed, judged)
+def _repaired(one: Planted, out: str, accepted: frozenset[str] = frozenset(), *, apply: bool = True) -> RepairSummary:
+    request = RepairRequest(
+        str(one.root), one.root.parent / out, _lake_of(one.draw.store) if "lake" in one.draw.options else None,
+        apply=apply, bridge="bridge" in one.draw.options, accepted=accepted,
+    )  # fmt: skip
+    return repair(request, OneByOne())
+
+
+def _of_files(one: Planted, after: Files, accepted: frozenset[str]) -> Iterator[Violation]:
+    judged = after
+    if "bridge" in one.draw.options:
+        yield from _of_bridged(one, after)
+        judged = {
+            name: one.damaged.get(name, one.pristine.get(name, data)) if name.startswith("commitlog/") else data
+            for name, data in after.items()
+        }
+    for violation in _wrong_files(one, judged):
+        if not any(name in violation.text for name in accepted):
+            yield violation
+    kinds = {kind for kind, _ in one.draw.faults}
+    is_known = any(name.startswith("commitlog/") for name in {*one.pristine} - one.changed)  # to the lake, by its bytes
+    if "lake" in one.draw.options and kinds <= _DECIDED and is_known:
+        for name in sorted(one.changed & {*one.pristine}):
+            if _is_undecided(one, name):
+                continue
+            was = one.pristine[name]
+            was = was.rstrip(b"\0") if name.startswith("commitlog/") else was  # what follows the log's end is its own
+            if not after.get(name, b"").startswith(was):
+                yield Violation("the lake has it, and it did not come back", name)
+
+
+def _is_undecided(one: Planted, name: str) -> bool:
+    """
+    Return whether a repair brings a file back in part only, or not at all, though its fault is convicted elsewhere.
+
+    Blanks stand for units of messages that retention deleted; other sound records at their own offsets may be those of
+    a log that was rewritten.
+    """
+    if not name.startswith("commitlog/"):
+        return "expired" in one.draw.store
+    is_foreign = any(kind == "foreign-segment" for kind, _ in one.draw.faults)
+    with suppress(FormatError):
+        first, other = (decode_record(files.get(name, b"")) for files in (one.pristine, one.damaged))
+        is_at_own_offset = first.physical_offset == other.physical_offset and has_right_body_crc(other)
+        return is_foreign and is_at_own_offset and first != other
+    return False
+
+
+def _of_bridged(one: Planted, after: Files) -> Iterator[Violation]:
+    """Yield records that were whole before bridges were written, and are not now."""
+    for path, at, record in Target(golden(one.draw.store), Random(0), one.root).records():
+        name = str(path.relative_to(golden(one.draw.store)))
+        was, now = (files.get(name, b"")[at : at + record.total_size] for files in (one.damaged, after))
+        if was == one.pristine[name][at : at + record.total_size] != now:
+            yield Violation("a bridge over a whole record", f"{name} at {at}")
+
+
+def _of_harm(before: StartOutcome | None, after: StartOutcome | None) -> Iterator[Violation]:
+    """Yield what a start deletes that it would not have deleted before."""
+    if before is None or after is None or after.starts is False:
+        return
+    allowed = 0 if before.starts is False else before.deletes_messages
+    if allowed is not None and after.deletes_messages is not None and after.deletes_messages > allowed:
+        yield Violation("a start deletes more", f"{after.deletes_messages}, not {allowed}")
+
+
+def failure(draw: Draw, judge: Callable[[Planted], Iterator[Violation]]) -> str | None:
+    """Return the smallest draw that breaks the same rules, as a line that repeats it; None where none is broken."""
+    found = judged(draw, judge)
+    rules = {violation.rule for violation in found}
+    for smaller in draw.smaller() if rules else ():
+        if same := [violation for violation in judged(smaller, judge) if violation.rule in rules]:
+            draw, found = smaller, same
+            break
+    return f"{draw} # {'; '.join(sorted({f'{one.rule}: {one.text}' for one in found}))}" if found else None
+
+
+def main(what: str, *arguments: str) -> None:
+    """Judge one draw, or SEED COUNT [FAULTS] of them."""
+    from tests.support.agreeing_verbs import of_agreement
+
+    judge = {"faults": of_faults, "repairs": of_repairs, "agreement": of_agreement}[what]
+    if not arguments[0].isdigit():
+        print(*judged(Draw.parsed(" ".join(arguments)), judge), sep="\n")
+        return
+    first, count, most = (int(number) for number in (*arguments, str(_MOST))[:3])
+    failed = [found for seed in range(first, first + count) if (found := failure(drawn(seed, most), judge))]
+    print(*(f"python -m tests.support.fault_draws {what} {line}" for line in failed), sep="\n")
+    print(f"{count} draws, {len(failed)} with violations")
+
 
 if __name__ == "__main__":
-    FAULTS.run(sys.argv[1:])
+    main(*sys.argv[1:])

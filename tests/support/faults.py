@@ -1,5 +1,5 @@
 """
-The matrix of faults: each way in which a store can be damaged, and what each verb says of it.
+The page of faults: what each verb says of each way in which a store can be damaged.
 
     python -m tests.support.faults > docs/internals/faults.md
 
@@ -8,15 +8,13 @@ Spark. `test_faults.py` compares the page with what comes out now.
 """
 
 import io
-import os
+import json
+import re
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from enum import Enum
-from operator import itemgetter
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,48 +27,44 @@ from jobs.store.workers import OneByOne
 from jobs.verify.log import UNCHECKED_FIELDS
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.layout import RECORD
-from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import decode_unit
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
 from tests.golden import unpack
-from tests.oracle.broker_starts import STALE, recorded
+from tests.support.fault_kinds import (
+    MESSAGE_HIT,
+    NO_CHECKSUM,
+    QUEUE_FILE,
+    SEGMENT,
+    STALE,
+    STORE,
+    UNIT_HIT,
+    Fault,
+    Part,
+    faults,
+    without_rights,
+)
 from tests.support.lakes import ingest_store, table_of
-from tests.support.stores import flip
-
-STORE = "b533-base"
-GEOMETRY = Geometry(100, 20)
-SEGMENT, QUEUE_FILE = 16384, 200
-WANTED = Wanted(*GEOMETRY, "5.3.3", conf=BrokerConf(consume_queue_size=QUEUE_FILE))
-NOBODY = 65534
-QUEUE = "consumequeue/T1/0"
-_HIT = 17  # the message of that queue that faults of the log hit; it lies in the second of four segments
-_UNIT_HIT = 12
-_ENTRY_HIT = 7
-
-
-class Part(Enum):
-    """What a fault is in."""
-
-    LOG = "log"
-    QUEUES = "queues"
-    INDEX = "index"
-    CHECKPOINT = "checkpoint"
-
-
-class Fault(NamedTuple):
-    """One fault: how it is planted, and the file that it is in."""
-
-    part: Part
-    name: str
-    plant: Callable[[Path], object]
-    file: str  # relative to the store
-    unseen: str = ""  # why nobody can see it
-
 
 NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "there is none")
+STARTED = Path(__file__).parents[1] / "oracle" / "recorded_starts.jsonl"
+
+
+class Start(NamedTuple):
+    """One start of a broker on a damaged store, as it was recorded."""
+
+    case: str
+    release: str
+    started: bool
+    lost: int
+    deleted: int
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether its faults are drawn: each has its seed in its name."""
+        return bool(re.search(r":\d", self.case))
+
+
+def recorded_starts() -> list[Start]:
+    return [Start(**json.loads(line)) for line in STARTED.read_text(encoding="utf-8").splitlines()]
 
 
 class Cell(NamedTuple):
@@ -94,122 +88,6 @@ _WORDS = {
     ExitCode.MISMATCH: "**contradiction** (4)",
     ExitCode.NOT_FOUND: "**not found** (5)",
 }
-
-
-# --- faults ----------------------------------------------------------------------------------------------------------
-
-
-def faults(healthy: Path) -> Iterator[Fault]:
-    yield from _of_log(healthy)
-    yield from _of_queues(healthy)
-    yield from _of_index(healthy)
-    yield Fault(Part.CHECKPOINT, "missing", _unlink("checkpoint"), "checkpoint", "a broker makes one at its next start")
-    yield Fault(Part.CHECKPOINT, "cut short", _cut("checkpoint", 10), "checkpoint")
-    yield Fault(Part.CHECKPOINT, "log time", _flip("checkpoint", 1), "checkpoint")
-    yield Fault(Part.CHECKPOINT, "queue time", _flip("checkpoint", 8 + 1), "checkpoint")
-    yield Fault(Part.CHECKPOINT, "index time", _flip("checkpoint", 16 + 7), "checkpoint")
-    yield Fault(Part.CHECKPOINT, "access denied", _deny("checkpoint"), "checkpoint")
-
-
-def _of_log(healthy: Path) -> Iterator[Fault]:
-    files = [f"commitlog/{number * SEGMENT:020d}" for number in range(4)]
-    yield Fault(Part.LOG, "first segment missing", _unlink(files[0]), files[0])
-    yield Fault(Part.LOG, "middle segment missing", _unlink(files[1]), files[1])
-    yield Fault(Part.LOG, "last segment missing", _unlink(files[3]), files[3])
-    for place, file in zip(("first", "middle", "last"), (files[0], files[1], files[3]), strict=True):
-        yield Fault(Part.LOG, f"{place} segment cut short", _cut(file, 5000), file)
-    record = hit_record(healthy)
-    base = record.physical_offset % SEGMENT
-    for name, at in _places_of(record).items():
-        unseen = NO_CHECKSUM if name in _FREE_FIELDS else ""
-        yield Fault(Part.LOG, f"record: {name}", _flip(files[1], base + at), files[1], unseen)
-    yield Fault(Part.LOG, "access denied", _deny(files[1]), files[1])
-
-
-NO_CHECKSUM = "no checksum covers the changed bit, and neither queues nor index files depend on it"
-
-# What a broker stores once, without a checksum.
-_FREE_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "store_host", "reconsume_times"}) | {
-    "prepared_transaction_offset",
-    "properties",
-}
-
-
-def _of_queues(_healthy: Path) -> Iterator[Fault]:
-    files = [f"{QUEUE}/{number * QUEUE_FILE:020d}" for number in range(3)]
-    for place, file in zip(("first", "middle", "last"), files, strict=True):
-        yield Fault(Part.QUEUES, f"{place} file missing", _unlink(file), file)
-        yield Fault(Part.QUEUES, f"{place} file cut short", _cut(file, 90), file)
-    yield Fault(Part.QUEUES, "folder of a topic missing", lambda store: shutil.rmtree(store / "consumequeue/T1"), QUEUE)
-    yield Fault(Part.QUEUES, "all folders missing", lambda store: shutil.rmtree(store / "consumequeue"), QUEUE)
-    for field in UNIT.fields:
-        at = _UNIT_HIT * UNIT.size - QUEUE_FILE + UNIT.offset(field.name) + _size_of(field.code) - 1
-        yield Fault(Part.QUEUES, f"unit: {field.name}", _flip(files[1], at), files[1])
-    yield Fault(Part.QUEUES, "access denied", _deny(files[1]), files[1])
-
-
-def _of_index(healthy: Path) -> Iterator[Fault]:
-    names = [f"index/{path.name}" for path in sorted((healthy / "index").iterdir())]
-    places = zip(("first", "middle", "last"), (names[0], names[6], names[-1]), strict=True)
-    for place, file in places:
-        yield Fault(Part.INDEX, f"{place} file missing", _unlink(file), file)
-        yield Fault(Part.INDEX, f"{place} file cut short", _cut(file, 500), file)
-    yield Fault(Part.INDEX, "all files missing", lambda store: shutil.rmtree(store / "index"), names[6])
-    for field in HEADER.fields:
-        at = HEADER.offset(field.name) + _size_of(field.code) - 1
-        yield Fault(Part.INDEX, f"header: {field.name}", _flip(names[6], at), names[6])
-    data = (healthy / names[6]).read_bytes()
-    slot = next(n for n in range(GEOMETRY.hash_slots) if data[GEOMETRY.slot_position(n) + 3])
-    yield Fault(Part.INDEX, "slot", _flip(names[6], GEOMETRY.slot_position(slot) + 3), names[6])
-    for field in ENTRY.fields:
-        at = GEOMETRY.entry_position(_ENTRY_HIT) + ENTRY.offset(field.name) + _size_of(field.code) - 1
-        yield Fault(Part.INDEX, f"entry: {field.name}", _flip(names[6], at), names[6])
-    yield Fault(Part.INDEX, "access denied", _deny(names[6]), names[6])
-
-
-def hit_record(store: Path) -> MessageRecord:
-    at = _HIT * UNIT.size
-    path = store / QUEUE / f"{at // QUEUE_FILE * QUEUE_FILE:020d}"
-    physical_offset = decode_unit(path.read_bytes()[at % QUEUE_FILE :][: UNIT.size]).physical_offset
-    segment = (store / f"commitlog/{physical_offset // SEGMENT * SEGMENT:020d}").read_bytes()
-    return decode_record(segment, physical_offset % SEGMENT, physical_offset)
-
-
-def _places_of(record: MessageRecord) -> dict[str, int]:
-    """Return the position of the bit to change in each part of a record: a number's last byte, a host's first one."""
-    layout = RECORD[0]  # hosts are IPv4
-    hosts = {f"{name}_host": layout.offset(f"{name}_host_address") for name in ("born", "store")}
-    numbers = [field for field in layout.fields if "_host_" not in field.name]
-    topic_length = layout.size + len(record.body)
-    properties_length = topic_length + 1 + len(record.topic.encode())
-    places = hosts | {field.name: layout.offset(field.name) + _size_of(field.code) - 1 for field in numbers}
-    return dict(sorted(places.items(), key=itemgetter(1))) | {
-        "body": layout.size,
-        "topic_length": topic_length,
-        "topic": topic_length + 1,
-        "properties_length": properties_length + 1,
-        "properties": properties_length + 2,
-    }
-
-
-def _size_of(code: str) -> int:
-    return {"b": 1, "h": 2, "i": 4, "q": 8}[code[-1]]
-
-
-def _unlink(file: str) -> Callable[[Path], object]:
-    return lambda store: (store / file).unlink()
-
-
-def _cut(file: str, size: int) -> Callable[[Path], object]:
-    return lambda store: os.truncate(store / file, size)
-
-
-def _deny(file: str) -> Callable[[Path], object]:
-    return lambda store: (store / file).chmod(0)
-
-
-def _flip(file: str, at: int) -> Callable[[Path], object]:
-    return lambda store: flip(store / file, at)
 
 
 # --- verbs -----------------------------------------------------------------------------------------------------------
@@ -258,7 +136,7 @@ def _ingest(store: Path, _fault: Fault) -> Cell:
 
 
 def _query(store: Path, fault: Fault) -> Cell:
-    number = _UNIT_HIT if fault.part is Part.QUEUES else _HIT
+    number = UNIT_HIT if fault.part is Part.QUEUES else MESSAGE_HIT
     asked = ("-t", "T1", "-b", "b0", "-i", "0", "-o", str(number))
     return _cell(_command("query", "by-offset", *asked, "--store", store)[0], "answers")
 
@@ -313,22 +191,6 @@ def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
         return Cell(ExitCode.FAILED, "**failed** (1)")
     finally:
         shutil.rmtree(work)
-
-
-@contextmanager
-def without_rights(work: Path, *, denied: bool) -> Iterator[None]:
-    if not denied or os.geteuid() != 0:
-        yield
-        return
-    for path in [work, *work.rglob("*")]:
-        os.chown(path, NOBODY, NOBODY)
-        if path.is_file() and stat.S_IMODE(path.stat().st_mode):
-            path.chmod(0o644)
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -396,12 +258,12 @@ messages would be deleted, `verify`, `inspect` and `repair` say `do not start th
 
 def _starts() -> Iterator[str]:
     """Yield what was seen of brokers that were started on damaged stores."""
-    rows = recorded()
+    rows = recorded_starts()
     releases = sorted({row.release for row in rows})
     heads = [f"{release}, {state}" for release in releases for state in ("closed", "killed")]
     cells: dict[str, dict[str, str]] = {}
     for row in rows:
-        name, killed, _ = row.case.partition(f" + {STALE.name}")
+        name, killed, _ = row.case.partition(f" + {STALE}")
         if not row.is_drawn and " + " not in name and not name.startswith("killed"):
             text = "refused" if not row.started else f"**{row.lost} gone**" if row.lost else "starts"
             cells.setdefault(name, {})[f"{row.release}, {'killed' if killed else 'closed'}"] = text

@@ -16,7 +16,7 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.store.beside_broker import FileState, file_states, hold_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
-from tests.support.faults import WANTED
+from tests.support.fault_kinds import WANTED
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of
 

@@ -13,7 +13,7 @@ from jobs.launch.arguments import file_system_options, properties_of, without_se
 from jobs.storage.s3 import delta_options
 from jobs.storage.settings import file_system_settings, settings_of_environment
 from tests.support.commands import Run
-from tests.support.faults import without_rights
+from tests.support.fault_kinds import without_rights
 
 KEY, SECRET, TOKEN = "AKIAEXAMPLEEXAMPLE", "wJalrXUtnFEMIexampleexample", "IQoJb3JpZ2luexample"
 HADOOP = {"fs.s3a.access.key": KEY, "fs.s3a.secret.key": SECRET, "fs.s3a.session.token": TOKEN}

@@ -12,7 +12,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.diagnosis.log_check import FAR, StoreTimes, stray_times
 from rmq_formats.commitlog.scan import Records
 from tests.golden import StoreOf, golden_stores
-from tests.support.clocks import placed_records, set_store_times
+from tests.support.agreeing_verbs import placed_records, set_store_times
 from tests.support.commands import Run, copy_of
 
 _TIME = 1_795_160_458_000

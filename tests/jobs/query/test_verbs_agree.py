@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.agreeing_verbs import AGREEMENTS, judged
-from tests.support.fault_draws import Draw, drawn
+from tests.support.agreeing_verbs import of_agreement
+from tests.support.fault_draws import Draw, drawn, failure, judged
 
 # What went wrong once, each shrunk to its smallest.
 PAST = (
@@ -16,11 +16,11 @@ PAST = (
 
 @pytest.mark.parametrize("draw", PAST)
 def test_what_went_wrong_once_goes_right(draw: str) -> None:
-    assert judged(Draw.parsed(draw)) == []
+    assert judged(Draw.parsed(f"- {draw}"), of_agreement) == []
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(1000, 1040))
 def test_no_verb_leaves_out_a_message_without_a_word(seed: int) -> None:
     """The line that is shown draws the smallest case again."""
-    assert AGREEMENTS.failure(drawn(seed, 3)) is None
+    assert failure(drawn(seed, 3), of_agreement) is None

@@ -31,7 +31,7 @@ from tests.golden import StoreOf
 from tests.jobs.repair.test_killed_repairs import plant
 from tests.support.changing_world import effects, faults, play
 from tests.support.commands import Run, overwrite
-from tests.support.faults import STORE, WANTED
+from tests.support.fault_kinds import STORE, WANTED
 from tests.support.killed_repairs import Scene, scene_of
 from tests.support.stores import content_of
 

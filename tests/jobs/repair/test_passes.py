@@ -18,7 +18,7 @@ from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
-from tests.support.faults import STORE, WANTED
+from tests.support.fault_kinds import STORE, WANTED
 from tests.support.lakes import ingest_store
 
 

@@ -30,7 +30,17 @@ from tests.golden import StoreOf, unpack
 from tests.rmq_formats.reference import IndexWriter
 from tests.rmq_formats.stores import stored_records
 from tests.support.commands import Run, overwrite
-from tests.support.faults import QUEUE_FILE, SEGMENT, STORE, WANTED, Fault, Part, faults, hit_record, without_rights
+from tests.support.fault_kinds import (
+    QUEUE_FILE,
+    SEGMENT,
+    STORE,
+    WANTED,
+    Fault,
+    Part,
+    faults,
+    hit_record,
+    without_rights,
+)
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.stores import content_of, flip, lose_first_segment_like_retention, records_of, tree_state
 

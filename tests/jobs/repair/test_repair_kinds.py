@@ -15,7 +15,7 @@ from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from tests.golden import StoreOf, release_of
-from tests.support.faults import GEOMETRY
+from tests.support.fault_kinds import GEOMETRY
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip, log_folders
 

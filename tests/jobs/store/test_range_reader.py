@@ -23,10 +23,9 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
 from tests.rmq_formats.stores import newest_segment
 from tests.rmq_formats.strategies import FRAMINGS, mutations
-from tests.support.clocks import Placed, placed_records, set_store_times
+from tests.support.agreeing_verbs import Placed, of_clocks, placed_records, set_store_times
 from tests.support.commands import Run, copy_of, overwrite
 from tests.support.lakes import table_of
-from tests.support.lying_clocks import violations
 
 _PAGE = 4096
 _SIZE = 1 << 20
@@ -210,4 +209,4 @@ def test_without_a_unit_that_proves_it_an_earlier_record_is_left_over(
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: int, tmp_path: Path) -> None:
-    assert list(violations(seed, tmp_path)) == []
+    assert list(of_clocks(seed, tmp_path)) == []

@@ -1,7 +1,13 @@
-"""The matrix of faults, repaired: a broker starts on each outcome and serves every message whose bytes are there."""
+"""
+Stores that are damaged, and repaired, and what real brokers make of them.
 
+A start goes as `verify` says; no repair lets a broker delete a message that is whole; what was repaired is served.
+"""
+
+import json
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -14,13 +20,11 @@ from jobs.products.index.settings import Wanted
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
-from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
-from tests.oracle.broker_starts import GEOMETRY as BRIDGED_GEOMETRY
-from tests.oracle.broker_starts import RELEASES
 from tests.oracle.judge import records
 from tests.oracle.process import DriverProcess, running
 from tests.oracle.sessions import (
@@ -33,13 +37,216 @@ from tests.oracle.sessions import (
     open_broker,
     open_store,
 )
-from tests.oracle.settings import SMALL_GEOMETRY
+from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.support.commands import overwrite
 from tests.support.fault_draws import Draw, drawn, planted
-from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, WANTED, Fault, faults
+from tests.support.fault_kinds import (
+    FIRST_TIME,
+    KILLED,
+    MESSAGES,
+    NO_DAMAGE,
+    OF_LOG,
+    OF_OTHERS,
+    QUEUE_FILE,
+    SEGMENT,
+    STALE,
+    STEP_MS,
+    STORE,
+    WANTED,
+    Fault,
+    faults,
+    golden,
+    planted_start,
+)
+from tests.support.faults import STARTED, Start, recorded_starts
 from tests.support.killed_repairs import Scene, scene_of
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip
+
+RELEASES = ("4.9.8", "5.3.3", "5.5.0")
+_GEOMETRY = Geometry(commit_log_file_size=SEGMENT, consume_queue_units=20, hash_slots=100, index_entries=60)
+_DONOR = "b514-base"  # of foreign files
+_SAMPLE = {
+    "4.9.8": (
+        "page of zeros in the third last segment",
+        "empty last segment",
+        f"queue file cut + {STALE}",
+    ),
+    "5.3.3": (
+        "page of zeros in the last segment",
+        "bit in a blank: size",
+        "zeros at the end of properties",
+        "segment longer",
+        f"one queue gone + {STALE}",
+    ),
+    "5.5.0": (f"bit in a record: body + {STALE}",),
+}
+
+
+def _whole(store: Path, healthy: Sequence[MessageRecord]) -> set[int]:
+    """Return the offsets of the healthy store's messages that this one has whole, as a broker sees it."""
+    found = set()
+    for record in healthy:
+        base = record.physical_offset // SEGMENT * SEGMENT
+        path = store / "commitlog" / f"{base:020d}"
+        with suppress(FormatError):
+            there = decode_record(
+                path.read_bytes() if path.exists() else b"", record.physical_offset - base, record.physical_offset
+            )
+            is_half = record is healthy[-1] and there.properties_raw.endswith(b"\0")
+            if has_right_body_crc(there) and not is_half:
+                found.add(record.physical_offset)
+    return found
+
+
+def _files_of(store: Path) -> frozenset[str]:
+    return frozenset(
+        path.relative_to(store).as_posix()
+        for folder in ("commitlog", "consumequeue", "index")
+        for path in (store / folder).rglob("*")
+        if path.is_file() and (folder != "commitlog" or path.read_bytes().strip(b"\0") or not path.stat().st_size)
+    )
+
+
+class _Broker:
+    """A release at work, and the healthy store that it wrote; tells of each start whether it went as was said."""
+
+    def __init__(self, driver: DriverProcess, root: Path) -> None:
+        self.driver, self.root = driver, root
+        self.starts: list[Start] = []
+        with open_store(driver, root, _GEOMETRY) as opened:
+            opened.put_all(
+                DirectMessage(
+                    f"T{number % 3}", number % 2, f"{number:05}".encode() * 140,
+                    f"UNIQ_KEY\1u{number}\2KEYS\1k{number}\2TAGS\1Tag{number % 3}\2",
+                    store_timestamp=FIRST_TIME + number * STEP_MS,
+                )
+                for number in range(MESSAGES)
+            )  # fmt: skip
+        self.log = records(root)
+
+    def planted(self, case: str, store: Path) -> Path:
+        return planted_start(case, self.root, store, golden(_DONOR))
+
+    def said(self, store: Path) -> Verdict:
+        return verify(VerifyRequest(str(store), _GEOMETRY.wanted(self.driver.release)), OneByOne())
+
+    def log_end(self, store: Path) -> int | None:
+        """Start with a store; return where its log ends then, None where the broker refuses it."""
+        try:
+            with open_store(self.driver, store, _GEOMETRY) as opened:
+                return opened.log_end()
+        except StoreRefusedError:
+            return None
+
+    def surprises(self, cases: Sequence[str], folder: Path) -> Iterator[str]:
+        """Yield the starts that went otherwise than was said."""
+        for number, case in enumerate(cases):
+            store = self.planted(case, folder / str(number))
+            whole, said, before = _whole(store, self.log), self.said(store), _files_of(store)
+            end = self.log_end(store)
+            left = _files_of(store)
+            lost = 0 if end is None else sum(offset >= end for offset in whole)
+            self.starts.append(Start(case, self.driver.release, end is not None, lost, len(before - left)))
+            start = said.start
+            assert start is not None
+            # What is dispatched again after a kill may make a queue file again.
+            files = {one for one in start.deletes_files if not one.startswith("consumeq") or one not in left}
+            seen = (end is not None, lost, {*before - left})
+            if (start.starts, start.deletes_messages, files) != seen or start.cuts_at not in {None, end}:
+                yield f"{self.driver.release}: {case}: said {start}, seen {seen}, the log ends at {end}"
+            if (lost or end is None) and not said.severity.is_alarm:
+                yield f"{self.driver.release}: {case}: verify is green, and the start was not"
+
+    def record(self) -> None:
+        """Write what was seen down in place of the earlier starts of their kind and release."""
+        replaced = {(one.release, one.is_drawn) for one in self.starts}
+        kept = [one for one in recorded_starts() if (one.release, one.is_drawn) not in replaced]
+        lines = [json.dumps(one._asdict()) for one in sorted({*kept, *self.starts})]
+        STARTED.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Broker]:
+    with running(request.param) as driver:
+        yield _Broker(driver, tmp_path_factory.mktemp("start") / "store")
+
+
+@pytest.mark.oracle
+def test_a_start_goes_as_verify_says(broker: _Broker, tmp_path: Path) -> None:
+    """Some kinds of damage; `make test-campaign` has all, and mixtures."""
+    assert [] == list(broker.surprises(_SAMPLE[broker.driver.release], tmp_path))
+
+
+def _every_case() -> list[str]:
+    """Return each damage alone, in a store that was closed, and in one that was killed; and mixtures."""
+    random = Random(int(os.environ.get("BROKER_STARTS_SEED", "20261123")))
+    mixed = [
+        " + ".join((*random.sample([*OF_LOG][:20], random.randrange(1, 3)), random.choice([*OF_OTHERS]),
+                    *random.choice(((), (KILLED,), (STALE,)))))
+        for _ in range(10)
+    ]  # fmt: skip
+    alone = [*OF_LOG, *OF_OTHERS]
+    return [NO_DAMAGE, KILLED, STALE, *alone, *(f"{one} + {STALE}" for one in alone), *mixed]
+
+
+def _drawn_cases() -> list[str]:
+    """Return one to four random faults of each part of a store, in stores that were closed or killed."""
+    return [
+        " + ".join((*(f"{kind}:{own}" for kind, own in drawn(seed).faults),
+                    *Random(seed).choice(((), (KILLED,), (STALE,)))))
+        for seed in range(81_000_000, 81_000_060)
+    ]  # fmt: skip
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("cases", [_every_case, _drawn_cases])
+def test_every_start_goes_as_verify_says(broker: _Broker, tmp_path: Path, cases: Callable[[], list[str]]) -> None:
+    broker.starts.clear()
+
+    assert [] == list(broker.surprises(cases(), tmp_path))
+    broker.record()
+
+
+_HISTORIES = (
+    f"queue file cut + page of zeros in the early segment + {STALE}",
+    "queue file cut + page of zeros in the third last segment",
+    f"segment cut + bit in a body, third last segment + {STALE}",
+    f"queue file longer + bit in a record: magic + bit in a blank: magic + {KILLED}",
+    f"bit in a record: body + {STALE}",
+    f"queue files swapped + zeros to the end of the second last segment + {STALE}",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.campaign if at else pytest.mark.oracle) for at, one in enumerate(_HISTORIES)],
+)
+def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Path, name: str) -> None:
+    """Without bridges the store stays refused, or is as it was; with them every whole message is kept."""
+    wanted = _GEOMETRY.wanted(broker.driver.release)._replace(
+        conf=BrokerConf(consume_queue_size=_GEOMETRY.consume_queue_file_size)
+    )
+    for bridges in (False, True):
+        folder = tmp_path / str(bridges)
+        store = broker.planted(name, folder / "store")
+        whole, before = _whole(store, broker.log), broker.said(store).start
+        request = RepairRequest(
+            str(store), folder / "repair", wanted=wanted, apply=True, bridge=bridges, deliver_empty=bridges
+        )
+        summary = repair(request, OneByOne())
+        end = broker.log_end(store)
+        lost = 0 if end is None else sum(offset >= end for offset in whole)
+        assert before is not None
+        assert lost <= (0 if bridges else before.deletes_messages or 0)
+        if bridges:
+            # A queue file that stays undecided may keep the broker from starting, which loses nothing.
+            assert end is not None or any(name.startswith("consumequeue/") for name in summary.undecided)
+            assert summary.withheld is None
+
+
+# --- repaired stores are served ---
+
 
 _RELEASE = "5.3.3"  # that wrote the store
 _KEEP = {"fileReservedTime": "1000000"}  # hours: the store is older than a broker keeps its files
@@ -155,24 +362,15 @@ def _started(driver: DriverProcess, store: Path) -> _Served | None:
         return None
 
 
-class _Left(NamedTuple):
-    """The offsets of a healthy store's records that a damaged one has."""
-
-    equal: set[int]  # byte by byte
-    whole: set[int]  # as a broker sees it: framed, with the CRC of its body
-
-
-def _left(store: Path, healthy: Path) -> _Left:
-    left = _Left(set(), set())
-    for record in records(healthy):
-        path = store / "commitlog" / f"{record.physical_offset // SEGMENT * SEGMENT:020d}"
-        data, at = path.read_bytes() if path.exists() else b"", record.physical_offset % SEGMENT
-        if data[at : at + record.total_size] == encode_record(record):
-            left.equal.add(record.physical_offset)
-        with suppress(FormatError):
-            if has_right_body_crc(decode_record(data, at, record.physical_offset)):
-                left.whole.add(record.physical_offset)
-    return left
+def _equal(store: Path, healthy: Sequence[MessageRecord]) -> set[int]:
+    """Return the offsets of the healthy store's records that a damaged one has byte by byte."""
+    found = set()
+    for record in healthy:
+        base = record.physical_offset // SEGMENT * SEGMENT
+        path, at = store / "commitlog" / f"{base:020d}", record.physical_offset - base
+        if path.exists() and path.read_bytes()[at : at + record.total_size] == encode_record(record):
+            found.add(record.physical_offset)
+    return found
 
 
 def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -> Iterator[str]:
@@ -183,24 +381,25 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
     assert served is not None
     store = planted(draw, folder).root
     conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
-    wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, driver.release, conf=conf)
+    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, driver.release, conf=conf)
     request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True)
     with suppress(NotRepairableError, RefusedError, UndecidedError):
         repair(request, OneByOne())
     said = verify(VerifyRequest(str(store), wanted), OneByOne())
-    left = _left(store, healthy)
+    log = records(healthy)
+    whole, equal = _whole(store, log), _equal(store, log)
     seen = _started(driver, store)
     assert said.start is not None
     if said.start.starts not in {None, seen is not None}:
         yield f"said {said.start}, started: {seen is not None}"
     if seen is None or said.start.deletes_messages is None:
         return
-    lost = sum(offset >= seen.log_end for offset in left.whole)
+    lost = sum(offset >= seen.log_end for offset in whole)
     others = any(kind == "foreign-segment" for kind, _ in draw.faults)  # whose whole messages are counted, too
     if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
         yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
     if not said.severity.is_alarm:
-        missing = {one for one in served.messages if one[3] in left.equal} - seen.messages
+        missing = {one for one in served.messages if one[3] in equal} - seen.messages
         if missing:
             yield f"not served: {sorted(missing)[:3]} of {len(missing)}"
 
@@ -282,7 +481,7 @@ _BRIDGED_MESSAGES = 60
 
 def _plant_zeros(store: Path, lost: MessageRecord) -> None:
     """Zero a record, and let the next start walk the log from its beginning."""
-    base = lost.physical_offset // BRIDGED_GEOMETRY.commit_log_file_size * BRIDGED_GEOMETRY.commit_log_file_size
+    base = lost.physical_offset // _GEOMETRY.commit_log_file_size * _GEOMETRY.commit_log_file_size
     overwrite(store / "commitlog" / f"{base:020d}", lost.physical_offset - base + 4, bytes(100))
     (store / "abort").touch()
     (store / "checkpoint").unlink()
@@ -290,7 +489,7 @@ def _plant_zeros(store: Path, lost: MessageRecord) -> None:
 
 def _received(driver: DriverProcess, store: Path) -> dict[str, list[int]]:
     """Return the offsets that each kind of consumer receives."""
-    with open_broker(driver, store, BRIDGED_GEOMETRY, _KEEP, home=store.parent / "home") as broker:
+    with open_broker(driver, store, _GEOMETRY, _KEEP, home=store.parent / "home") as broker:
         received = {f"pull {at_once}": broker.pull(_BRIDGED_TOPIC, at_once=at_once) for at_once in (1, 32)}
         kinds = (False, True) if driver.release >= "5" else (False,)
         for pops in kinds:
@@ -307,17 +506,17 @@ def test_no_consumer_receives_anything_for_a_bridge(writer: str, tmp_path: Path)
     with running(writer) as driver:
         (tmp_path / "home").mkdir()
         healthy = tmp_path / "healthy"
-        with open_broker(driver, healthy, BRIDGED_GEOMETRY, _KEEP, home=tmp_path / "home") as broker:
+        with open_broker(driver, healthy, _GEOMETRY, _KEEP, home=tmp_path / "home") as broker:
             broker.make_topic(_BRIDGED_TOPIC, 1)
             broker.send_each(
                 ClientMessage(_BRIDGED_TOPIC, b"%05d" % number * 80) for number in range(_BRIDGED_MESSAGES)
             )
         log = [record for record in records(healthy) if record.topic == _BRIDGED_TOPIC]
-        lost = next(one for one in log if one.physical_offset > BRIDGED_GEOMETRY.commit_log_file_size * 3 // 2)
+        lost = next(one for one in log if one.physical_offset > _GEOMETRY.commit_log_file_size * 3 // 2)
         store = Path(shutil.copytree(healthy, tmp_path / "store"))
         _plant_zeros(store, lost)
-        wanted = BRIDGED_GEOMETRY.wanted(writer)._replace(
-            conf=BrokerConf(consume_queue_size=BRIDGED_GEOMETRY.consume_queue_file_size)
+        wanted = _GEOMETRY.wanted(writer)._replace(
+            conf=BrokerConf(consume_queue_size=_GEOMETRY.consume_queue_file_size)
         )
         repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True, bridge=True), OneByOne())
         received = _received(driver, store)
