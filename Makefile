@@ -3,7 +3,6 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
-VERDICTS := build/verdicts.jsonl
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 # One more than cores: some tests wait for processes of their own. Each takes some 1 GiB.
 WORKERS := --numprocesses $(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4)))
@@ -66,18 +65,16 @@ test-campaign: environment ## What takes a quiet machine and patience: whole com
 
 test-matrix: environment ## Every case of every matrix; what brokers of all releases write and accept (an hour), as docs/internals/compatibility.md
 	$(PYTHON) -m pytest --whole $(WORKERS) -m "sample and not ($(SLOW) or campaign)" $(ARGS)
-	mkdir -p build && rm -f $(VERDICTS)
 	$(MAKE) --jobs 2 --no-print-directory matrix-writers matrix-others
-	$(PYTHON) -m tests.oracle.compatibility $(VERDICTS)
 
 # Two halves side by side: brokers wait most of the time.
 matrix-writers: MATRIX_PART = $(WRITERS)
 matrix-others: MATRIX_PART = $(filter-out $(WRITERS),$(wildcard tests/oracle/test_*.py))
 matrix-writers matrix-others:
-	ORACLE_VERDICTS=$(VERDICTS) $(PYTHON) -m pytest -m oracle $(MATRIX_PART) $(ARGS)
+	ORACLE_VERDICTS=1 $(PYTHON) -m pytest -m oracle $(MATRIX_PART) $(ARGS)
 
 golden: environment ## Stores of real brokers, with provenance and hashes, in build/golden (ARGS="--release 5.5.0")
-	$(PYTHON) -m tests.oracle.golden --out build/golden $(ARGS)
+	$(PYTHON) -m tests.oracle.plays --out build/golden $(ARGS)
 
 coverage: environment ## The branches of rmq_formats by tests of formats (less than 98 in 100 fails), then those of jobs by tests of jobs
 	$(COVERED) --cov=rmq_formats --cov-fail-under=98 tests/rmq_formats tests/jobs/typed tests/jobs/dump tests/jobs/inspect

@@ -2,16 +2,17 @@
 Real RocketMQ for tests.
 
 Tests take a `release` and perhaps a `scenario`. Each test runs once with every change, on one of the two newest lines;
-on the other releases it is also marked `campaign`, and `make test-matrix` runs it.
+on the other releases it is also marked `campaign`, and `make test-matrix` runs it, which puts what became of each into
+the tables of docs/internals/compatibility.md: text, rows and columns are written by hand.
 """
 
-import json
+import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import pytest
 
@@ -22,10 +23,15 @@ from tests.oracle.scenarios import SCENARIOS
 from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_broker, open_store
 from tests.oracle.stage import Stage
 
-Opened_co = TypeVar("Opened_co", bound=RealStore, covariant=True)
+# Opens a store with a release, perhaps with settings, for the length of a `with` block; nothing outlives that.
+BrokerFactory: TypeAlias = Callable[..., AbstractContextManager[RealBroker]]
+StoreFactory: TypeAlias = Callable[..., AbstractContextManager[RealStore]]
+Kills: TypeAlias = Callable[[str, Path, Iterable[DirectMessage], int], None]
 Verdict: TypeAlias = Callable[[str, str, str], None]
 _IN_TWO_MINUTES = ("everyday", "edges", "killed")
 """Scenarios that every run of brokers plays: a test has the first one that it names."""
+_PAGE = Path(__file__).parents[2] / "docs" / "internals" / "compatibility.md"
+_WORDS_OF_A_KIND = 4  # cells that name a row of the table of store kinds
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -61,19 +67,6 @@ def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
     return Plays(tmp_path_factory.mktemp("plays"))
 
 
-class Opens(Protocol[Opened_co]):
-    """Opens a store, with a whole broker or without one, for the length of a `with` block; nothing outlives that."""
-
-    def __call__(
-        self, release: str, store: Path, settings: dict[str, str] | None = ...
-    ) -> AbstractContextManager[Opened_co]:
-        """Open *store* with *release*."""
-
-
-BrokerFactory: TypeAlias = Opens[RealBroker]
-StoreFactory: TypeAlias = Opens[RealStore]
-
-
 @pytest.fixture
 def real_broker(tmp_path: Path) -> BrokerFactory:
     """Open stores with a real broker, name server and clients."""
@@ -99,16 +92,11 @@ def real_store() -> StoreFactory:
     return start
 
 
-class Kills(Protocol):
-    """Kills a release while it appends."""
-
-    def __call__(self, release: str, store: Path, messages: Iterable[DirectMessage], *, after: int) -> None:
-        """Kill *release* in *store* when it has answered for *after* of *messages*, with more of them on the way."""
-
-
 @pytest.fixture
 def kills(tmp_path: Path) -> Kills:
-    def kill(release: str, store: Path, messages: Iterable[DirectMessage], *, after: int) -> None:
+    """Kill a release in a store when it has answered for some of the messages, with more of them on the way."""
+
+    def kill(release: str, store: Path, messages: Iterable[DirectMessage], after: int) -> None:
         stage = Stage(release, store, tmp_path)
         if store.exists():
             stage.remove_empty_files()
@@ -122,12 +110,32 @@ def kills(tmp_path: Path) -> Kills:
 
 @pytest.fixture(scope="session")
 def verdict() -> Verdict:
-    """Write down what became of a scenario on a release, for docs/internals/compatibility.md."""
-    path = os.environ.get("ORACLE_VERDICTS")
+    """Write down what became of a scenario on a release, where `make test-matrix` asks for it."""
 
     def write(release: str, way: str, words: str) -> None:
-        if path:
-            with Path(path).open("a", encoding="utf-8") as verdicts:
-                verdicts.write(json.dumps({"release": release, "way": way, "verdict": words}) + "\n")
+        if "ORACLE_VERDICTS" in os.environ:
+            with _PAGE.open("r+", encoding="utf-8") as page:
+                fcntl.flock(page, fcntl.LOCK_EX)
+                text = _with_verdict(page.read(), release, way, words)
+                page.seek(0)
+                page.write(text)
+                page.truncate()
 
     return write
+
+
+def _with_verdict(page: str, release: str, way: str, words: str) -> str:
+    """Return the page with a new cell: a release and what was tried on it are a column and a row, or the other way."""
+    lines, names, is_found = page.split("\n"), list[str](), False
+    for number, line in enumerate(lines):
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != len(names):
+            names = cells
+            continue
+        for column, name in enumerate(names):
+            if column and (release, way) in {(cells[0], name), (name, " | ".join(cells[:_WORDS_OF_A_KIND]))}:
+                cells[column], is_found = words, True
+                lines[number] = f"| {' | '.join(cells)} |"
+    if not is_found:
+        raise KeyError(f"{_PAGE.name} has no cell for {way} on {release}")
+    return "\n".join(lines)

@@ -37,7 +37,7 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexH
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import is_index_name, name_of_offset
-from tests.oracle.settings import SMALL_GEOMETRY, Geometry
+from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.rmq_formats.builders import into, reading
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
 from tests.support.stores import segments_of

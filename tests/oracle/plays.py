@@ -1,15 +1,29 @@
-"""Scenarios played once for all tests that look at what they leave."""
+"""
+Scenarios played once for all tests that look at what they leave, or kept as golden stores.
 
+    python -m tests.oracle.plays --out build/golden --release 5.5.0 --scenario everyday
+
+Times, ids and names of index files differ from run to run; what is sent, and the rules by which it is stored, do not.
+"""
+
+import argparse
+import hashlib
+import shlex
 import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 from rmq_formats.commitlog.record import MessageRecord
-from tests.oracle.judge import Derived, Writer, by_scalar, list_index_files, on_disk, records
-from tests.oracle.scenarios import Scenario
+from tests.oracle.judge import Derived, Writer, by_scalar, differences, list_index_files, on_disk, records
+from tests.oracle.releases import MATRIX, class_path_of
+from tests.oracle.scenarios import ORDERS, SCENARIOS, UPGRADES, Scenario
 from tests.oracle.stage import Stage
+from tests.support.stores import files_in
 
 
 @dataclass(frozen=True)
@@ -51,13 +65,12 @@ class Plays:
         key = (scenario.name, release)
         if key not in self._played:
             place = self._directory / release / scenario.name
-            place.mkdir(parents=True)
-            self._played[key] = Played(scenario, scenario.on(release, place / "store", place / "scratch"))
+            self._played[key] = play(scenario, release, place / "store", place / "scratch")
         return self._played[key]
 
 
-def fill_store(release: str, scenario: Scenario, store: Path, scratch: Path) -> Played:
-    scratch.mkdir(parents=True, exist_ok=True)
+def play(scenario: Scenario, release: str, store: Path, scratch: Path) -> Played:
+    scratch.mkdir(parents=True)
     return Played(scenario, scenario.on(release, store, scratch))
 
 
@@ -74,3 +87,63 @@ def install_ours(store: Path, log: list[MessageRecord], writer: Writer) -> None:
     (store / "index").mkdir()
     for name, data in zip(names, made.index_files, strict=True):
         (store / "index" / name).write_bytes(data)
+
+
+_NOT_KEPT: Final = ("lock", "compaction", "rocksdbstore", "timerlog", "timerwheel")
+
+
+def keep(scenario: Scenario, release: str, out: Path) -> Path:
+    """Keep what a scenario leaves as a golden store: one archive, with its provenance, and every file's hash."""
+    digits = [part.replace("-incubating", "i").replace(".", "") for part in (release, *scenario.name.split("-")[1:3])]
+    name = f"up{digits[1]}-{digits[2]}" if scenario in UPGRADES else f"b{digits[0]}-{scenario.name}"
+    with tempfile.TemporaryDirectory(prefix="oracle-golden-") as scratch:
+        store = Path(scratch) / name
+        played = play(scenario, release, store, Path(scratch) / "scratch")
+        for part in _NOT_KEPT:
+            shutil.rmtree(store / part, ignore_errors=True)
+            (store / part).unlink(missing_ok=True)
+        provenance = "\n".join((*_provenance(played), ""))
+        (store / "EXPECT").mkdir()
+        (store / "EXPECT" / "sent.txt").write_text("".join(f"{line}\n" for line in played.stage.sent), encoding="utf-8")
+        for number, asked in enumerate(played.stage.asked, 1):
+            (store / "EXPECT" / f"{number:02}-{asked.arguments[0]}.txt").write_text(
+                f"# mqadmin {shlex.join(asked.arguments)}\n# ---- stdout ----\n{asked.printed.stdout}"
+                f"# ---- stderr ----\n{asked.printed.stderr}",
+                encoding="utf-8",
+            )
+        (store / "PROVENANCE.md").write_text(provenance, encoding="utf-8")
+        return Path(shutil.make_archive(str(out / name), "xztar", scratch, name))
+
+
+def _provenance(played: Played) -> Iterator[str]:
+    stage, size = played.stage, played.stage.geometry
+    found = differences(played.disk, by_scalar(played.log, played.writer))
+    yield f"# {played.store.name}"
+    yield from (f"* Apache RocketMQ **{release}** wrote from offset {since} on" for since, release in stage.rules)
+    yield f"* scenario `{played.scenario.name}`: {played.scenario.why}"
+    yield f"* geometry {size}; zone UTC; settings beside those: {stage.settings or 'none'}"
+    yield f"* a rebuild from the log differs in: {', '.join(one.file for one in found) or 'nothing'}"
+    yield f"* not kept, where the broker left it: {', '.join(_NOT_KEPT)}\n\n## sha256"
+    for name, data in files_in(played.store).items():
+        yield f"{hashlib.sha256(data).hexdigest()}  {name}"
+    yield "\n## JARs"
+    yield from sorted(jar.name for jar in class_path_of(stage.release) if jar.name.startswith("rocketmq-"))
+
+
+def main() -> None:
+    known = {**SCENARIOS, ORDERS.name: ORDERS}
+    parser = argparse.ArgumentParser(description=keep.__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--release", action="append", choices=MATRIX)
+    parser.add_argument("--scenario", action="append", choices=known)
+    chosen = parser.parse_args()
+    wanted = [known[name] for name in chosen.scenario or SCENARIOS]
+    plays = [(one, release) for release in chosen.release or MATRIX for one in wanted if one.runs_on(release)]
+    if not (chosen.release or chosen.scenario):
+        plays += [(upgrade, upgrade.since) for upgrade in UPGRADES]
+    for scenario, release in plays:
+        print(keep(scenario, release, chosen.out), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 What is sent to a real RocketMQ, and why: one function a scenario, its docstring the reason.
 
 A scenario plays on a `Stage` and runs on every release from `since` on. The stores it leaves are judged by
-`tests/oracle/test_*.py`, and kept as golden stores by `tests/oracle/golden.py`.
+`tests/oracle/test_*.py`, and kept as golden stores by `tests/oracle/plays.py`.
 """
 
 import time
@@ -12,9 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Final, TypeAlias
 
-from tests.oracle.releases import version_of
+from tests.oracle.releases import group_of_one, version_of
 from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage
-from tests.oracle.settings import group_of_one
 from tests.oracle.stage import Stage, StageBroker, StageStore
 from tests.support.waiting import wait_until
 

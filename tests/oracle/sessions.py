@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tests.oracle.process import AT_FULL_SPEED, Answer, DriverProcess, Value, list_fields, running, text_field
-from tests.oracle.settings import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, SMALL_GEOMETRY, Geometry, store_settings
+from tests.oracle.releases import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, SMALL_GEOMETRY, Geometry, store_settings
 from tests.support.waiting import free_port
 
 

@@ -27,6 +27,7 @@ from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
 from tests.oracle.judge import records
 from tests.oracle.process import DriverProcess, running
+from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.oracle.sessions import (
     ClientMessage,
     Consumed,
@@ -37,7 +38,6 @@ from tests.oracle.sessions import (
     open_broker,
     open_store,
 )
-from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.support.commands import overwrite
 from tests.support.fault_draws import Draw, drawn, planted
 from tests.support.fault_kinds import (

@@ -32,9 +32,8 @@ from tests.oracle.judge import (
     unfaithful,
     units_into_log,
 )
-from tests.oracle.releases import NEWEST_OF_TWO_LINES, marks
+from tests.oracle.releases import NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, marks
 from tests.oracle.sessions import DirectMessage, RealStore, some_messages
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import removed_empty_files
 
 _LIVES = 3
@@ -59,7 +58,7 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
     seen: set[str] = set()
     for life in range(_LIVES):
         messages = some_messages(f"life{life}") if times == "running" else _at_standing_times(life)
-        kills(release, store, islice(messages, 400), after=random.randrange(20, 300))
+        kills(release, store, islice(messages, 400), random.randrange(20, 300))
         log = records(store)
         explained = explain_index(store, log, writer)
         seen |= set(explained)
@@ -223,7 +222,7 @@ def test_after_a_kill_the_index_is_rebuilt_installed_and_kept_by_the_starting_br
 ) -> None:
     """`abort` is there: without the advanced checkpoint the broker would delete the newest files once more."""
     store = tmp_path / "store"
-    kills(release, store, islice(some_messages("killed"), 400), after=150)
+    kills(release, store, islice(some_messages("killed"), 400), 150)
     for path in list_index_files(store)[2:]:
         path.unlink()
     removed_empty_files(store)

@@ -1,10 +1,13 @@
-"""Random messages, real store classes and ours: the files are equal every time."""
+"""Random messages, real store classes and ours: the files are equal every time, and so are malformed texts."""
 
 import os
+import struct
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -14,6 +17,7 @@ import pytest
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, new_record
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
+from rmq_formats.hashing import java_hash, java_text
 from rmq_formats.indexfile.lookup import IndexReader, select
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import name_of_offset
@@ -30,9 +34,8 @@ from tests.oracle.judge import (
     unfaithful,
 )
 from tests.oracle.process import DriverProcess, running
-from tests.oracle.releases import version_of
+from tests.oracle.releases import Geometry, version_of
 from tests.oracle.sessions import ClientMessage, Crafted, DirectMessage, RealStore, open_store
-from tests.oracle.settings import Geometry
 from tests.rmq_formats.builders import reading
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 
@@ -347,3 +350,41 @@ def test_files_are_equal_whatever_is_sent(verdict: Callable[[str, str, str], Non
         if number >= len(DOORS) and time.monotonic() >= deadline:
             break
     verdict(release, "random messages", f"{messages} messages, all files equal")
+
+
+# One byte of each kind that UTF-8 distinguishes, and the edges between them.
+_KINDS = bytes.fromhex("00 41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff")
+
+
+def _short_sequences() -> Iterator[bytes]:
+    for size in range(3):
+        yield from map(bytes, product(range(256), repeat=size))
+    for size in (3, 4):
+        yield from map(bytes, product(_KINDS, repeat=size))
+
+
+def _random_sequences(count: int) -> Iterator[bytes]:
+    source = Random(20261120)
+    for _ in range(count):
+        text = bytearray("".join(chr(source.choice((65, 0xE9, 0x4E2D, 0x1F600))) for _ in range(8)).encode())
+        for _ in range(source.randrange(4)):
+            text[source.randrange(len(text))] = source.choice(_KINDS)
+        yield bytes(text)
+        yield bytes(source.choice(_KINDS) for _ in range(source.randrange(5, 12)))
+
+
+@pytest.mark.oracle
+def test_malformed_utf8_is_read_and_hashed_as_a_jvm_does() -> None:
+    """Every short sequence of bytes, and many longer ones."""
+    sequences = [*_short_sequences(), *_random_sequences(100_000)]
+    asked = struct.pack(">i", len(sequences)) + b"".join(struct.pack(">i", len(raw)) + raw for raw in sequences)
+    command = ["java", str(Path(__file__).with_name("JavaText.java"))]
+    answer = subprocess.run(command, input=asked, stdout=subprocess.PIPE, check=True, timeout=300).stdout
+    differing, position = [], 0
+    for raw in sequences:
+        value, units = struct.unpack_from(">ii", answer, position)
+        start, position = position + 8, position + 8 + 2 * units
+        if (java_hash(java_text(raw)), java_text(raw).encode("utf-16-be")) != (value, answer[start:position]):
+            differing.append(raw.hex())
+
+    assert differing[:20] == []

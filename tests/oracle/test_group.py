@@ -26,9 +26,8 @@ from rmq_formats.release import Release
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on_disk, records, unfaithful
 from tests.oracle.process import DriverProcess
-from tests.oracle.releases import MATRIX, marks, version_of
+from tests.oracle.releases import MATRIX, SMALL_GEOMETRY, marks, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker, open_broker
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.lakes import ingest_store, leftovers, raw_rows
 from tests.support.query_lakes import open_lake
 from tests.support.stores import segments_of

@@ -16,9 +16,8 @@ from jobs.ingest.run import ingest
 from tests.oracle.conftest import Verdict
 from tests.oracle.judge import records
 from tests.oracle.process import running
-from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, marks
+from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, Geometry, marks
 from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
-from tests.oracle.settings import Geometry
 from tests.oracle.stage import Stage
 from tests.support.commands import runner
 from tests.support.lakes import table_of

@@ -15,8 +15,8 @@ from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.judge import records
+from tests.oracle.releases import SMALL_GEOMETRY, group_of_one
 from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker
-from tests.oracle.settings import SMALL_GEOMETRY, group_of_one
 from tests.support.lakes import ingest_store
 
 _TOPIC, _GROUP = "Orders", "billing"

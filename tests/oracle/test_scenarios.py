@@ -13,8 +13,6 @@ import pytest
 
 from rmq_formats.consumequeue.unit import QueueKind, expected_units
 from rmq_formats.flags import TransactionType, transaction_type
-from tests.oracle.answers import BODIES, differing_answers
-from tests.oracle.compatibility import of_upgrade
 from tests.oracle.conftest import BrokerFactory, StoreFactory, Verdict
 from tests.oracle.judge import (
     Derived,
@@ -31,6 +29,7 @@ from tests.oracle.plays import Played, Plays, install_ours
 from tests.oracle.releases import version_of
 from tests.oracle.scenarios import SCENARIOS, UPGRADES, Scenario
 from tests.oracle.sessions import DirectMessage, RealStore, rebuild_by_broker
+from tests.oracle.stage import BODIES, differing_answers
 
 _EQUAL = ("everyday", "edges", "clock", "restarted", "typed", "property-crc", "retried", "timed", "dledger")
 _LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
@@ -67,7 +66,8 @@ def test_a_store_of_two_releases_follows_the_rules_of_each_from_its_first_messag
     plays: Plays, verdict: Verdict, upgrade: Scenario
 ) -> None:
     """One index file may mix two ways of counting slots, or hold tags only in its second half."""
-    verdict(*of_upgrade(*upgrade.name.split("-")[1:3]), _equal(plays.of(upgrade, upgrade.since)))
+    first, second = upgrade.name.split("-")[1:3]
+    verdict(f"{first}, then {second}", "verdict", _equal(plays.of(upgrade, upgrade.since)))
 
 
 def _equal(played: Played) -> str:

@@ -27,9 +27,8 @@ from rmq_formats.release import Release
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.conftest import Verdict as Note
 from tests.oracle.process import DriverError
-from tests.oracle.releases import marks, version_of
+from tests.oracle.releases import SMALL_GEOMETRY, marks, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker
-from tests.oracle.settings import SMALL_GEOMETRY
 from tests.support.lakes import ingest_store, rows_of
 
 RELEASES: Final = ("5.3.3", "5.4.0", "5.5.1")

@@ -1,6 +1,7 @@
-"""Queues changed from files to RocksDB and back: real brokers open what was made, serve every message, and go on."""
+"""Queues in RocksDB: changed from files and back, over gaps, and left to the broker; real ones open them and go on."""
 
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -9,15 +10,15 @@ import pytest
 
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import Target
+from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.rocksdb.queues import UNIT_FAMILY
 from tests.oracle.conftest import BrokerFactory, Verdict
-from tests.oracle.releases import version_of
+from tests.oracle.releases import SMALL_GEOMETRY, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker
-from tests.oracle.settings import SMALL_GEOMETRY
 
 _LIGHT_SINCE = (5, 3, 3)  # 5.2.0 makes no rows of light queues
 _TAKES_TOPICS_SINCE = (5, 3, 3)  # from JSON files to RocksDB; 5.2.0 does not, and back no release does
@@ -158,3 +159,43 @@ def _content(folder: Path, target: Target) -> dict[str, bytes]:
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
     with open_database(str(folder), AnyStorage()) as database:
         return {key.hex(): value for key, value in database.items(UNIT_FAMILY)}
+
+
+_MANY = 300
+_LIMITED_SINCE = (5, 4, 0)
+_MADE_AGAIN_SINCE = (5, 3, 3)
+_LIMIT = "commitLogRecoverMaxNum"
+
+
+def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(
+    real_broker: BrokerFactory, tmp_path: Path, release: str
+) -> None:
+    """The database is damaged and an index file lost: the file comes back, then the command is run as it is printed."""
+    store, settings = tmp_path / "store", {"storeType": "defaultRocksDB"}
+    with real_broker(release, store, settings=settings) as broker:
+        broker.make_topic(_TOPICS[0], 2)
+        keys = [f"k-{number}" for number in range(_MANY)]
+        broker.send_each(ClientMessage(_TOPICS[0], bytes(300 + at), "TagA", key) for at, key in enumerate(keys))
+        broker.drain()
+        pulled = sorted(broker.pull(_TOPICS[0]))
+    min((store / "consumequeue").glob("MANIFEST-*")).unlink()
+    sorted((store / "index").iterdir())[2].unlink()
+    wanted = SMALL_GEOMETRY.wanted(release)
+    summary = repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True), OneByOne())
+    (note,) = summary.notes
+    subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
+    segments = len(list((store / "commitlog").iterdir()))
+    if version_of(release) >= _LIMITED_SINCE:
+        settings[_LIMIT] = str(segments)
+    with real_broker(release, store, settings=settings) as broker:
+        broker.drain()
+        served = sorted(broker.pull(_TOPICS[0]))
+
+    if version_of(release) < _MADE_AGAIN_SINCE:
+        assert not [one for one in served if one.physical_offset]
+        return
+    assert summary.left is not None
+    assert ["unreadable_database"] == [finding.kind for finding in summary.left.findings]
+    assert f"{_LIMIT}={segments}" in note
+    # Of the log's very first message such a broker may say that it has expired: its offset is 0.
+    assert [one for one in pulled if one.physical_offset] == [one for one in served if one.physical_offset]
