@@ -39,10 +39,9 @@ BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}, "r
 # Spark start their JVM before they import.
 LIGHT = (
     *("jobs.command.cli", "jobs.console.verbs", "jobs.command.options", "jobs.launch"),
-    *("jobs.verbs.query", "jobs.verbs.inspect", "jobs.verbs.dump", "jobs.verbs.ingest", "jobs.ingest.look"),
-    *("jobs.verbs.verify", "jobs.verbs.rebuild_index", "jobs.verbs.rebuild_consumequeue", "jobs.verbs.export"),
-    *("jobs.verbs.optimize", "jobs.verbs.restore", "jobs.verbs.browse", "jobs.browse.server"),
-    "jobs.verbs.type",
+    *("jobs.verbs.query", "jobs.verbs.look", "jobs.verbs.dump", "jobs.verbs.ingest", "jobs.ingest.look"),
+    *("jobs.verbs.verify", "jobs.verbs.rebuild", "jobs.verbs.export", "jobs.verbs.type", "jobs.verbs.lake"),
+    *("jobs.verbs.restore", "jobs.browse.server"),
 )
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import subprocess
-import sys
 from configparser import ConfigParser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,13 +105,3 @@ def test_systemd_takes_for_a_success_what_nobody_has_to_look_at() -> None:
 
     taken = {ExitCode(int(code)) for code in unit["Service"]["SuccessExitStatus"].split()}
     assert _QUIET - {ExitCode.CLEAN} == taken
-
-
-@pytest.mark.parametrize("verb", sorted(path.stem for path in (ROOT / "jobs" / "verbs").glob("[a-z]*.py")))
-def test_the_file_of_a_verb_says_that_it_is_no_program(verb: str) -> None:
-    script = ROOT / "jobs" / "verbs" / f"{verb}.py"
-
-    ended = subprocess.run([sys.executable, script, "STORE"], capture_output=True, text=True, check=False)
-
-    assert 1 == ended.returncode
-    assert ["rmq-lake: a verb's file is no program: spark-submit jobs/main.py VERB …"] == ended.stderr.splitlines()

@@ -1,7 +1,7 @@
 """
 The command line: verbs that are loaded when they are called, and the one place where an exception becomes an exit code.
 
-A verb's module has `command: click.Command`; the command returns an ExitCode, or nothing for a clean end.
+The command of a verb returns an ExitCode, or nothing for a clean end.
 """
 
 import os
@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from io import StringIO
 from itertools import takewhile
 from time import monotonic
@@ -93,7 +92,7 @@ class _Verbs(click.Group):
             return None
         if cmd_name not in VERBS:
             raise click.exceptions.NoSuchCommand(cmd_name, possibilities=VERBS, ctx=ctx)
-        command: click.Command = import_module(VERBS[cmd_name].module).command
+        command = VERBS[cmd_name].load()
         name_variables(command, cmd_name)
         return command
 

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from jobs.command.options import composed
+from jobs.command.options import FILE, composed, flag, option
 from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
 from jobs.console.exit_codes import ExitCode, HeldError, RequestError
 from jobs.console.log import say
@@ -184,18 +184,16 @@ def config_option(command: _Command) -> _Command:
             say(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
             return ExitCode.HELD
 
-    config = click.option(
+    config = option(
         "--config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
+        "FILE",
+        "TOML with defaults of options, by their names; a table [VERB] is for that verb alone.",
+        FILE,
         is_eager=True,
         expose_value=False,
         callback=_read_config,
-        help="TOML with defaults of options, by their names; a table [VERB] is for that verb alone.",
     )
-    show = click.option(
-        "--show-config", is_flag=True, help="Print every setting and its origin, as TOML for --config, and exit."
-    )
+    show = flag("--show-config", "Print every setting and its origin, as TOML for --config, and exit.")
     return cast("_Command", config(show(shown_or_run)))  # click's decorators forget the type
 
 
@@ -223,10 +221,8 @@ def source_options(command: _Command) -> _Command:
         return command(*arguments, store=store, lake=lake, **values)
 
     return composed(
-        click.option(
-            "--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."
-        ),
-        click.option("--lake", type=READ_LAKE, metavar="LAKE", help="The lake, instead of a store."),
+        option("--store", "STORE", "The broker's store root: a path or a URI (s3a, hdfs).", STORE),
+        option("--lake", "LAKE", "The lake, instead of a store.", READ_LAKE),
     )(cast("_Command", with_one))
 
 

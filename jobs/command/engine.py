@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.options import StorePlace
+from jobs.command.options import StorePlace, option
 from jobs.command.places import PLACES
 from jobs.console.log import say
 from jobs.launch.arguments import all_settings, file_system_options
@@ -27,13 +27,14 @@ _CHOICE = f"{__name__}.choice"  # in click's context, for the answer
 _WITHOUT_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config"}
 _BLOCK = 512  # bytes: what `st_blocks` counts
 
-engine_option = click.option(
+engine_option = option(
     "--engine",
-    type=click.Choice([AUTO, *(engine.value for engine in Engine)]),
+    None,
+    "Run in this process (here) or in Spark tasks (spark). auto: Spark if a Spark option is given, or for "
+    "data above the limit that --show-config prints; otherwise here.",
+    click.Choice([AUTO, *(engine.value for engine in Engine)]),
     default=AUTO,
     show_default=True,
-    help="Run in this process (here) or in Spark tasks (spark). auto: Spark if a Spark option is given, or for "
-    "data above the limit that --show-config prints; otherwise here.",
 )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from jobs.command.options import examples
 from jobs.command.places import OUTPUT_DIRECTORY, refuse_used
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
@@ -181,9 +182,9 @@ def _what_spark_ran() -> str:
     return f"{text} So small a step\nneeds no Spark: without `--engine spark` the command's own process does the same."
 
 
-@click.command(epilog="\b\nExamples:\n  rmq-lake demo\n  rmq-lake demo /tmp/tour    # and keep everything there")
+@click.command(epilog=examples("demo", "demo /tmp/tour    # and keep everything there"))
 @click.argument("directory", metavar="[DIR]", required=False, type=OUTPUT_DIRECTORY)
-def command(*, directory: Path | None) -> ExitCode:
+def demo(*, directory: Path | None) -> ExitCode:
     """Show everything on a small real store; its files stay in DIR, an empty or new directory."""
     from jobs.command import cli
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import hash_slots_option, index_num_option, json_option
+from jobs.command.options import (
+    NOT_NEGATIVE,
+    examples,
+    flag,
+    hash_slots_option,
+    index_num_option,
+    json_option,
+    option,
+)
 from jobs.command.places import STORED
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.log import say
@@ -17,36 +25,28 @@ from jobs.dump.kinds import NAMES, dumper_of, recognise
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
-_EPILOG = """\
-\b
-Examples:
-  rmq-lake dump store/commitlog/00000000000000000000
-  rmq-lake dump --from 16626 --limit 1 --fields store/commitlog/00000000000000000000
-  rmq-lake dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'
-  rmq-lake dump store/index/20251120010000000 --chain 'Orders#4711'
-  rmq-lake dump store/checkpoint
 
-\b
-Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a file is damaged
-"""
-
-
-@click.command(epilog=_EPILOG)
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
-@click.option("--from", "start", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at this offset.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print at most N items of each file.")
-@click.option("--fields", is_flag=True, help="Name every byte, one line per field.")
-@click.option(
-    "--chain",
-    metavar="KEY|SLOT",
-    help="For an index file: print the entries of one slot, newest first. KEY is topic#key.",
+@click.command(
+    epilog=examples(
+        "dump store/commitlog/00000000000000000000",
+        "dump --from 16626 --limit 1 --fields store/commitlog/00000000000000000000",
+        """dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'""",
+        "dump store/index/20251120010000000 --chain 'Orders#4711'",
+        "dump store/checkpoint",
+        exit_codes="0 clean · 1 a file cannot be read · 2 usage · 3 something in a file is damaged",
+    )
 )
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
+@option("--from start", "N", "Begin at this offset.", NOT_NEGATIVE, default=0)
+@option("--limit", "N", "Print at most N items of each file.", NOT_NEGATIVE)
+@flag("--fields", "Name every byte, one line per field.")
+@option("--chain", "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key.")
 @hash_slots_option
 @index_num_option
-@click.option("--as", "named", type=click.Choice(tuple(NAMES)), help="The kind of the files, if it is not recognised.")
+@option("--as named", None, "The kind of the files, if it is not recognised.", click.Choice(tuple(NAMES)))
 @json_option
 @config_option
-def command(  # noqa: PLR0913 - one argument an option
+def dump(  # noqa: PLR0913 - one argument an option
     *,
     files: tuple[str, ...],
     start: int,

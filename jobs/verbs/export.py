@@ -10,9 +10,17 @@ import click
 from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import ONE_SOURCE, source_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import commitlog_option, one_release_option
+from jobs.command.options import (
+    commitlog_option,
+    examples,
+    flag,
+    one_release_option,
+    option,
+    refuse_reversed,
+    since_option,
+    until_option,
+)
 from jobs.command.places import OUTPUT_FILE
-from jobs.command.times import refuse_reversed, since_option, until_option
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
@@ -34,60 +42,52 @@ _SHOWN = 5
 
 
 @click.command(
-    epilog="\b\nExamples:\n"
-    "  rmq-lake export --store /data/store -t Orders --format ndjson --out orders.ndjson\n"
-    "  rmq-lake export --lake LAKE --where \"properties['region'] = 'eu'\" --out eu.ndjson\n"
-    "  rmq-lake export --store STORE --since 2h --out new.ndjson --dry-run\n"
-    "  rmq-lake export --lake LAKE --where \"get_json_object(body_text, '$.id') = '7'\" --format parquet --out 7.parq"
+    epilog=examples(
+        "export --store /data/store -t Orders --format ndjson --out orders.ndjson",
+        """export --lake LAKE --where "properties['region'] = 'eu'" --out eu.ndjson""",
+        "export --store STORE --since 2h --out new.ndjson --dry-run",
+        """export --lake LAKE --where "get_json_object(body_text, '$.id') = '7'" --format parquet --out 7.parq""",
+    )
 )
 @source_options
 @commitlog_option
-@click.option(
-    "--broker", metavar="NAME", help="With --lake: only messages of this broker. With --store: the label of the broker."
-)
+@option("--broker", "NAME", "With --lake: only messages of this broker. With --store: the label of the broker.")
 @one_release_option
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
-@since_option
-@until_option
-@click.option(
-    "--where",
-    metavar="SQL",
-    help="A condition in Spark SQL on the columns of `messages` and on body_text; needs Spark.",
-)
-@click.option(
-    "--format",
-    "--output",
-    "kind",
-    type=click.Choice(["ndjson", "json", "csv", "parquet"]),
+@option("-t --topic topics", "TOPIC", "Only this topic; may be repeated.", multiple=True)
+@since_option()
+@until_option()
+@option("--where", "SQL", "A condition in Spark SQL on the columns of `messages` and on body_text; needs Spark.")
+@option(
+    "--format --output kind",
+    None,
+    "ndjson: one object per line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
+    click.Choice(["ndjson", "json", "csv", "parquet"]),
     default="ndjson",
     show_default=True,
-    help="ndjson: one object per line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
 )
-@click.option(
+@option(
     "--max-body-size",
-    type=click.IntRange(1, 1 << 30),
+    "BYTES",
+    "Bodies that are larger when decompressed are exported as stored, and reported.",
+    click.IntRange(1, 1 << 30),
     default=_LARGEST_BODY,
     show_default=True,
-    metavar="BYTES",
-    help="Bodies that are larger when decompressed are exported as stored, and reported.",
 )
-@click.option(
-    "--verify",
-    "is_verified",
-    is_flag=True,
-    help="Re-encode each row's record; leave out and report rows that another engine has changed (exit code 3).",
+@flag(
+    "--verify is_verified",
+    "Re-encode each row's record; leave out and report rows that another engine has changed (exit code 3).",
 )
-@click.option(
+@option(
     "--out",
+    "FILE",
+    "The file to write, complete or not at all; -: stream ndjson or csv to standard output.",
+    OUTPUT_FILE,
     required=True,
-    type=OUTPUT_FILE,
-    metavar="FILE",
-    help="The file to write, complete or not at all; -: stream ndjson or csv to standard output.",
 )
-@click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
+@flag("--dry-run", "Show how much would be read; write nothing.")
 @engine_option
 @answer_options
-def command(  # noqa: PLR0913 - one argument an option
+def export(  # noqa: PLR0913 - one argument an option
     *,
     store: str | None,
     lake: str | None,

@@ -11,18 +11,23 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_engine, workers_of
-from jobs.command.iceberg import Registrations, iceberg_option
 from jobs.command.options import (
+    DURATION,
+    MILLISECONDS,
+    POSITIVE,
+    UNTIL,
     StorePlace,
+    examples,
+    flag,
     hash_slots_option,
     index_num_option,
     max_rate_option,
+    option,
     releases_option,
     report_option,
     store_options,
 )
 from jobs.command.places import OUTPUT_FILE, WRITTEN
-from jobs.command.times import DURATION, MILLISECONDS, UNTIL
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.progress import announce_once
@@ -34,6 +39,7 @@ from jobs.products.registry import NAMES
 from jobs.storage.locations import is_local, normalise
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
+from jobs.verbs.lake import Registrations, iceberg_option
 
 if TYPE_CHECKING:
     from jobs.lake.iceberg import Target
@@ -50,91 +56,69 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     return value
 
 
-@click.command(epilog="\b\nExamples:\n  rmq-lake ingest /data/rocketmq/store --lake /data/lake\n  "
-               "rmq-lake ingest STORE --lake LAKE --broker broker-a --exclude-topics 'RMQ_SYS_*'")  # fmt: skip
+@click.command(
+    epilog=examples(
+        "ingest /data/rocketmq/store --lake /data/lake",
+        "ingest STORE --lake LAKE --broker broker-a --exclude-topics 'RMQ_SYS_*'",
+    )
+)
 @store_options
-@click.option(
-    "--lake",
-    required=True,
-    metavar="LAKE",
-    type=WRITTEN,
-    help="Directory or s3a:// URI of the lake; created if it does not exist.",
-)
-@click.option(
-    "--broker", metavar="NAME", help="Label of the broker in every table; by default its brokerName, else `default`."
-)
-@click.option(
+@option("--lake", "LAKE", "Directory or s3a:// URI of the lake; created if it does not exist.", WRITTEN, required=True)
+@option("--broker", "NAME", "Label of the broker in every table; by default its brokerName, else `default`.")
+@option(
     "--topics",
+    "GLOB[,GLOB]",
+    "Ingest only these topics. The choice also applies to later runs of the store.",
     multiple=True,
-    metavar="GLOB[,GLOB]",
-    help="Ingest only these topics. The choice also applies to later runs of the store.",
 )
-@click.option(
+@option(
     "--exclude-topics",
+    "GLOB[,GLOB]",
+    "Leave out these topics, including delayed, retried and dead messages. Also applies to later runs.",
     multiple=True,
-    metavar="GLOB[,GLOB]",
-    help="Leave out these topics, including delayed, retried and dead messages. Also applies to later runs.",
 )
-@click.option(
-    "--change-topics", is_flag=True, help="Replace the topic choice of earlier runs by the given one, or by all topics."
+@flag("--change-topics", "Replace the topic choice of earlier runs by the given one, or by all topics.")
+@flag("--no-body", "Leave bodies out.")
+@flag(
+    "--inflate", "Also store compressed bodies decompressed, in body_inflated, so that any engine can read their text."
 )
-@click.option("--no-body", is_flag=True, help="Leave bodies out.")
-@click.option(
-    "--inflate",
-    is_flag=True,
-    help="Also store compressed bodies decompressed, in body_inflated, so that any engine can read their text.",
-)
-@click.option(
-    "--no-damage", is_flag=True, help="Keep only a sample of damaged bytes; `restore` then cannot write them."
-)
-@click.option(
+@flag("--no-damage", "Keep only a sample of damaged bytes; `restore` then cannot write them.")
+@option(
     "--settle",
-    type=MILLISECONDS,
+    "TIME",
+    "Leave messages of the last TIME (5s, 2m; digits are milliseconds) to the next run.",
+    MILLISECONDS,
     default=0,
-    metavar="TIME",
-    help="Leave messages of the last TIME (5s, 2m; digits are milliseconds) to the next run.",
 )
-@click.option(
+@option(
     "--tables",
-    metavar="NAME[,NAME]",
+    "NAME[,NAME]",
+    "Tables to write besides messages: consume_queue, index, config_files, broker_config; by default all.",
     callback=_known_tables,
-    help="Tables to write besides messages: consume_queue, index, config_files, broker_config; by default all.",
 )
 @hash_slots_option
 @index_num_option
 @releases_option
-@click.option(
-    "--acknowledge",
-    is_flag=True,
-    help="Acknowledge the gaps and damage of earlier runs; until then every run ends with 3 or 4.",
-)
-@click.option("--dry-run", is_flag=True, help="Show how much would be read; write nothing.")
-@click.option(
+@flag("--acknowledge", "Acknowledge the gaps and damage of earlier runs; until then every run ends with 3 or 4.")
+@flag("--dry-run", "Show how much would be read; write nothing.")
+@option(
     "--max-bytes-per-step",
-    type=click.IntRange(min=1),
-    metavar="BYTES",
-    help="Commit after every BYTES of log, so that an interruption repeats at most one such step.",
+    "BYTES",
+    "Commit after every BYTES of log, so that an interruption repeats at most one such step.",
+    POSITIVE,
 )
-@click.option("--follow", is_flag=True, help="Keep running and ingest new messages as they arrive.")
-@click.option(
-    "--every",
-    type=DURATION,
-    metavar="TIME",
-    help="With --follow, the longest time that a message waits to be ingested; by default 5s.",
+@flag("--follow", "Keep running and ingest new messages as they arrive.")
+@option(
+    "--every", "TIME", "With --follow, the longest time that a message waits to be ingested; by default 5s.", DURATION
 )
-@click.option(
-    "--until",
-    type=UNTIL,
-    metavar="TIME",
-    help="With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.",
-)
-@click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write metrics of the run to a Prometheus text file.")
+@option("--until", "TIME", "With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.", UNTIL)
+@option("--metrics", "FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE)
 @iceberg_option
 @max_rate_option
 @engine_option
 @report_option
 @answer_options
-def command(  # noqa: PLR0913 - one argument an option
+def ingest(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
     lake: str,

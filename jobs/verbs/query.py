@@ -16,18 +16,24 @@ import click
 from jobs.command.configuration import ONE_SOURCE, config_option, source_options
 from jobs.command.options import (
     CHARSET,
+    NOT_NEGATIVE,
     ZONE,
     broker_conf_option,
     commitlog_option,
     composed,
+    examples,
+    flag,
     hash_slots_option,
     index_num_option,
     json_option,
     one_release_option,
+    option,
     quiet_option,
+    refuse_reversed,
+    since_option,
+    until_option,
 )
 from jobs.command.places import OUTPUT_DIRECTORY, OUTPUT_FILE, STORE_OR_LAKE
-from jobs.command.times import TIME, refuse_reversed, since_option, until_option
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.moments import GivenTime
@@ -120,11 +126,12 @@ def _with_options(command: _Command) -> _Command:
     return cast("_Command", with_options)
 
 
-output_option = click.option(
+output_option = option(
     "--output",
-    type=click.Choice([form.value for form in Form]),
+    None,
+    "text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object per line, like --json).",
+    click.Choice([form.value for form in Form]),
     default=Form.TEXT.value,
-    help="text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object per line, like --json).",
 )
 
 
@@ -132,33 +139,19 @@ _place_options = composed(
     source_options,
     commitlog_option,
     broker_conf_option,
-    click.option(
-        "--broker", metavar="NAME", help="The broker's name; with --lake, the label or id of the store to query."
-    ),
+    option("--broker", "NAME", "The broker's name; with --lake, the label or id of the store to query."),
     one_release_option,
-    click.option(
-        "--time-zone",
-        type=ZONE,
-        metavar="ZONE",
-        help="The zone in which times are shown; default: this machine's zone.",
-    ),
+    option("--time-zone", "ZONE", "The zone in which times are shown; default: this machine's zone.", ZONE),
     hash_slots_option,
     index_num_option,
-    click.option("--through-log", is_flag=True, help="Search the log itself, as if index and queue files were lost."),
-    click.option("--any-host", is_flag=True, help="Use the offset of an offset id even if the id names another host."),
+    flag("--through-log", "Search the log itself, as if index and queue files were lost."),
+    flag("--any-host", "Use the offset of an offset id even if the id names another host."),
     json_option,
     output_option,
     quiet_option,
-    click.option("--body", is_flag=True, help="Print the body, decompressed."),
-    click.option(
-        "--charset", type=CHARSET, default="UTF-8", metavar="NAME", help="The body's charset.", show_default=True
-    ),
-    click.option(
-        "--bodies",
-        type=OUTPUT_DIRECTORY,
-        metavar="DIR",
-        help="Write each body into a file of DIR, decompressed.",
-    ),
+    flag("--body", "Print the body, decompressed."),
+    option("--charset", "NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
+    option("--bodies", "DIR", "Write each body into a file of DIR, decompressed.", OUTPUT_DIRECTORY),
     config_option,
     _with_options,
 )
@@ -179,26 +172,15 @@ def _opened(options: Options) -> Iterator[Sequence[Source]]:
         yield opened
 
 
-_EPILOG = """\
-\b
-Examples:
-  rmq-lake query by-key -t Orders -k 4711 --store /data/store
-  rmq-lake query by-key -t Orders -k 4711 --lake LAKE --since 2h
-  rmq-lake query message -i 7F00000100002A9F00000000000001F4 --lake LAKE
-  rmq-lake query sql --lake LAKE "select topic, count(*) from messages group by topic"
-  rmq-lake query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711
-
-\b
-Exit codes: 0 found · 1 failed · 2 usage · 3 a body is damaged, or messages may be missing · 5 nothing found, and why
-"""
-
-
 def _limit(default: int, *, least: int = 0) -> Callable[[_Command], _Command]:
     """Return the option that says how many messages are printed."""
-    return click.option(
-        "-m", "--max", "limit", type=click.IntRange(min=least), default=default, metavar="N",
-        help="Print the newest N; 0: all." if least == 0 else "Print the newest N.",
-    )  # fmt: skip
+    return option(
+        "-m --max limit",
+        "N",
+        "Print the newest N; 0: all." if least == 0 else "Print the newest N.",
+        click.IntRange(min=least),
+        default=default,
+    )
 
 
 def _not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -207,37 +189,30 @@ def _not_empty(_context: click.Context, _option: click.Parameter, value: str | N
     return value
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
-def command() -> None:
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "query by-key -t Orders -k 4711 --store /data/store",
+        "query by-key -t Orders -k 4711 --lake LAKE --since 2h",
+        "query message -i 7F00000100002A9F00000000000001F4 --lake LAKE",
+        'query sql --lake LAKE "select topic, count(*) from messages group by topic"',
+        "query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711",
+        exit_codes="0 found · 1 failed · 2 usage · 3 a body is damaged, or messages may be missing · "
+        "5 nothing found, and why",
+    ),
+)
+def query() -> None:
     """Find messages as mqadmin does, with the broker down."""
 
 
-@command.command("by-key", short_help="Messages of a topic with a key: queryMsgByKey.")
-@click.option("-t", "--topic", required=True, metavar="TOPIC")
-@click.option("-k", "--key", required=True, callback=_not_empty, metavar="KEY", help="One of the message's KEYS.")
-@click.option(
-    "-p",
-    "--key-type",
-    type=click.Choice(list(_KINDS)),
-    default="K",
-    help="K: one of KEYS, T: the tags, U: the unique key.",
+@query.command("by-key", short_help="Messages of a topic with a key: queryMsgByKey.")
+@option("-t --topic", "TOPIC", None, required=True)
+@option("-k --key", "KEY", "One of the message's KEYS.", required=True, callback=_not_empty)
+@option(
+    "-p --key-type", None, "K: one of KEYS, T: the tags, U: the unique key.", click.Choice(list(_KINDS)), default="K"
 )
-@click.option(
-    "-b",
-    "--since",
-    "--begin",
-    type=TIME,
-    metavar="TIME",
-    help="Only messages stored at or after TIME: milliseconds, ISO 8601, or `2h` (ago).",
-)
-@click.option(
-    "-e",
-    "--until",
-    "--end",
-    type=TIME,
-    metavar="TIME",
-    help="Only messages stored at or before TIME, in the same formats.",
-)
+@since_option("-b --since --begin")
+@until_option("-e --until --end")
 @_limit(KEY_LIMIT)
 @_place_options
 def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -269,9 +244,9 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
         return printer.finish(answer, source)
 
 
-@command.command("by-id", short_help="Messages by their ids: queryMsgById.")
-@click.option("-i", "--id", "message_ids", required=True, metavar="ID[,ID…]")
-@click.option("-t", "--topic", metavar="TOPIC", help="The topic to search for a producer's id.")
+@query.command("by-id", short_help="Messages by their ids: queryMsgById.")
+@option("-i --id message_ids", "ID[,ID…]", None, required=True)
+@option("-t --topic", "TOPIC", "The topic to search for a producer's id.")
 @_place_options
 def by_id(options: Options, message_ids: str, topic: str | None) -> ExitCode:
     """Print messages by id, as queryMsgById does. An id is tried as an offset id first, then as a producer's id."""
@@ -279,9 +254,9 @@ def by_id(options: Options, message_ids: str, topic: str | None) -> ExitCode:
         return _print_ids(options, sources, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
-@command.command("message", short_help="One message by an id of any kind.")
-@click.option("-i", "--id", "message_id", required=True, metavar="ID")
-@click.option("-t", "--topic", metavar="TOPIC")
+@query.command("message", short_help="One message by an id of any kind.")
+@option("-i --id message_id", "ID", None, required=True)
+@option("-t --topic", "TOPIC")
 @_place_options
 def message(options: Options, message_id: str, topic: str | None) -> ExitCode:
     """Print the message that an id names: an offset id first, and if that leads nowhere, a producer's id."""
@@ -300,12 +275,10 @@ def _print_ids(options: Options, sources: Sequence[Source], texts: Sequence[str]
     return outcome
 
 
-@command.command("by-unique-key", short_help="By a producer's id: queryMsgByUniqueKey.")
-@click.option("-t", "--topic", required=True, metavar="TOPIC")
-@click.option(
-    "-i", "--id", "unique_key", required=True, metavar="ID", help="The id that the producer assigned to the message."
-)
-@click.option("-a", "--all", "show_all", is_flag=True, help="Print all messages with this id, not only the first.")
+@query.command("by-unique-key", short_help="By a producer's id: queryMsgByUniqueKey.")
+@option("-t --topic", "TOPIC", None, required=True)
+@option("-i --id unique_key", "ID", "The id that the producer assigned to the message.", required=True)
+@flag("-a --all show_all", "Print all messages with this id, not only the first.")
 @_limit(lookups.UNIQUE_KEY_LIMIT)
 @_place_options
 def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
@@ -318,13 +291,11 @@ def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, 
         return printer.finish(answer, source)
 
 
-@command.command("by-offset", short_help="A message by queue offset: queryMsgByOffset.")
-@click.option("-t", "--topic", required=True, metavar="TOPIC")
-@click.option(
-    "-b", "--broker-name", metavar="BROKER", help="As in mqadmin; must match the name of this broker, if it is known."
-)
-@click.option("-i", "--queue-id", required=True, type=click.IntRange(min=0), metavar="QUEUE")
-@click.option("-o", "--offset", required=True, type=int, metavar="OFFSET")
+@query.command("by-offset", short_help="A message by queue offset: queryMsgByOffset.")
+@option("-t --topic", "TOPIC", None, required=True)
+@option("-b --broker-name", "BROKER", "As in mqadmin; must match the name of this broker, if it is known.")
+@option("-i --queue-id", "QUEUE", None, NOT_NEGATIVE, required=True)
+@option("-o --offset", "OFFSET", None, int, required=True)
 @_place_options
 def by_offset(options: Options, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
     """Print the message that is number OFFSET of its queue, as queryMsgByOffset does."""
@@ -340,21 +311,17 @@ def by_offset(options: Options, topic: str, broker_name: str | None, queue_id: i
         return printer.finish(answer, source)
 
 
-@command.command("list", short_help="Messages page by page, the newest first.")
-@click.option("-t", "--topic", metavar="TOPIC")
-@click.option("--queue", "queue_id", type=click.IntRange(0), metavar="N", help="With -t: only this queue of the topic.")
-@click.option(
-    "-k", "--key", callback=_not_empty, metavar="KEY", help="One of the message's KEYS, or its producer's id."
-)
-@click.option("--tag", metavar="TAG", help="The message's whole TAGS.")
-@click.option("--words", metavar="TEXT", help="Text that the decompressed body contains.")
-@since_option
-@until_option
-@click.option("--before", metavar="POSITION", help="Continue from the POSITION that the previous page printed.")
+@query.command("list", short_help="Messages page by page, the newest first.")
+@option("-t --topic", "TOPIC")
+@option("--queue queue_id", "N", "With -t: only this queue of the topic.", NOT_NEGATIVE)
+@option("-k --key", "KEY", "One of the message's KEYS, or its producer's id.", callback=_not_empty)
+@option("--tag", "TAG", "The message's whole TAGS.")
+@option("--words", "TEXT", "Text that the decompressed body contains.")
+@since_option()
+@until_option()
+@option("--before", "POSITION", "Continue from the POSITION that the previous page printed.")
 @_limit(KEY_LIMIT, least=1)
-@click.option(
-    "--seconds", type=click.FloatRange(0), default=60.0, metavar="S", help="Stop after S seconds.", show_default=True
-)
+@option("--seconds", "S", "Stop after S seconds.", click.FloatRange(0), default=60.0, show_default=True)
 @_place_options
 def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     options: Options,
@@ -393,12 +360,10 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
         return printer.finish(answer, source)
 
 
-@command.command("story", short_help="The history of a message, each line with its source.")
+@query.command("story", short_help="The history of a message, each line with its source.")
 @click.argument("message_id", metavar="ID", required=False)
-@click.option(
-    "-t", "--topic", metavar="TOPIC", help="With -k: the topic of the key. With ID: the topic to search first."
-)
-@click.option("-k", "--key", metavar="KEY", help="One of the message's KEYS, in place of its id.")
+@option("-t --topic", "TOPIC", "With -k: the topic of the key. With ID: the topic to search first.")
+@option("-k --key", "KEY", "One of the message's KEYS, in place of its id.")
 @_place_options
 def story(options: Options, message_id: str | None, topic: str | None, key: str | None) -> ExitCode:
     """
@@ -425,26 +390,20 @@ def story(options: Options, message_id: str | None, topic: str | None, key: str 
         return printer.finish(answer, source)
 
 
-@command.command("sql", short_help="SQL on all tables and views of a lake, without Java.")
+@query.command("sql", short_help="SQL on all tables and views of a lake, without Java.")
 @click.argument("statement", required=False)
-@click.option("--lake", required=True, type=STORE_OR_LAKE, metavar="LAKE", help="The lake.")
-@click.option(
+@option("--lake", "LAKE", "The lake.", STORE_OR_LAKE, required=True)
+@option(
     "--output",
-    type=click.Choice([*(form.value for form in Form if form is not Form.TEXT), "parquet"]),
+    None,
+    "Except in Parquet, times are ISO 8601 in UTC, and bytes are hexadecimal digits.",
+    click.Choice([*(form.value for form in Form if form is not Form.TEXT), "parquet"]),
     default=Form.TABLE.value,
     show_default=True,
-    help="Except in Parquet, times are ISO 8601 in UTC, and bytes are hexadecimal digits.",
 )
-@click.option("--out", type=OUTPUT_FILE, metavar="FILE", help="The file of --output parquet.")
-@click.option(
-    "--limit",
-    type=click.IntRange(0),
-    default=1000,
-    metavar="N",
-    help="Print the first N rows; 0: all.",
-    show_default=True,
-)
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Stop after S seconds.")
+@option("--out", "FILE", "The file of --output parquet.", OUTPUT_FILE)
+@option("--limit", "N", "Print the first N rows; 0: all.", NOT_NEGATIVE, default=1000, show_default=True)
+@option("--seconds", "S", "Stop after S seconds.", click.FloatRange(0, min_open=True))
 @quiet_option
 @config_option
 def sql(  # noqa: PLR0913 - one argument an option
@@ -490,9 +449,9 @@ def sql(  # noqa: PLR0913 - one argument an option
     return ExitCode.CLEAN
 
 
-@command.command("decode-id", short_help="Both readings of an id: a broker's, a producer's.")
+@query.command("decode-id", short_help="Both readings of an id: a broker's, a producer's.")
 @click.argument("message_id", metavar="ID")
-@click.option("--time-zone", type=ZONE, metavar="ZONE", help="The zone of the client that made the id.")
+@option("--time-zone", "ZONE", "The zone of the client that made the id.", ZONE)
 @json_option
 @output_option
 def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_json: bool) -> ExitCode:
@@ -507,7 +466,7 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_js
     return ExitCode.CLEAN
 
 
-@command.command(
+@query.command(
     "mqadmin",
     short_help="Run a recorded mqadmin command line unchanged.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},

@@ -9,9 +9,18 @@ import click
 
 from jobs.command.answer import Answer, answer_options, typed
 from jobs.command.engine import StoreRun, engine_option
-from jobs.command.options import StoreForm, StorePlace, given_words, label_option, read_options, store_options
+from jobs.command.options import (
+    StoreForm,
+    StorePlace,
+    examples,
+    flag,
+    given_words,
+    label_option,
+    option,
+    read_options,
+    store_options,
+)
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
-from jobs.command.rebuilds import refuse_beside_broker
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
@@ -19,6 +28,7 @@ from jobs.console.result import Result, Step
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.repair.journal import JOURNAL
+from jobs.verbs.rebuild import refuse_beside_broker
 
 if TYPE_CHECKING:
     from jobs.repair.run import RepairSummary
@@ -29,50 +39,44 @@ _NOT_OF_INGEST = {"--consume-queue-size", "--time-zone"}
 _CONF = ("--broker-conf", "BROKER.CONF")
 
 
-@click.command(epilog="\b\nExamples:\n  rmq-lake repair /data/rocketmq/store --out /data/repair --lake /data/lake\n  "
-               "rmq-lake repair STORE --out DIR --lake LAKE --apply\n  "
-               "rmq-lake repair STORE --out DIR --undo")  # fmt: skip
+@click.command(
+    epilog=examples(
+        "repair /data/rocketmq/store --out /data/repair --lake /data/lake",
+        "repair STORE --out DIR --lake LAKE --apply",
+        "repair STORE --out DIR --undo",
+    )
+)
 @store_options
-@click.option(
+@option(
     "--out",
+    "DIR",
+    "The directory for new files and the journal: empty, new, or that of an earlier repair.",
+    OUTPUT_DIRECTORY,
     required=True,
-    type=OUTPUT_DIRECTORY,
-    metavar="DIR",
-    help="The directory for new files and the journal: empty, new, or that of an earlier repair.",
 )
-@click.option("--lake", type=LAKE, metavar="LAKE", help="The lake from which lost and damaged segments are restored.")
+@option("--lake", "LAKE", "The lake from which lost and damaged segments are restored.", LAKE)
 @label_option
-@click.option(
-    "--apply", "applies", is_flag=True, help="Install the files in the store of the stopped broker; keep a backup."
+@flag("--apply applies", "Install the files in the store of the stopped broker; keep a backup.")
+@flag(
+    "--bridge bridges",
+    "Write marked records over lost bytes of the log, so that the broker keeps the messages after them.",
 )
-@click.option(
-    "--bridge",
-    "bridges",
-    is_flag=True,
-    help="Write marked records over lost bytes of the log, so that the broker keeps the messages after them.",
-)
-@click.option(
-    "--deliver-empty",
-    is_flag=True,
-    help="With --bridge: also bridge ranges where consumers receive a message of zeros for a lost one.",
-)
-@click.option(
+@flag("--deliver-empty", "With --bridge: also bridge ranges where consumers receive a message of zeros for a lost one.")
+@flag(
     "--older",
-    is_flag=True,
-    help="Also restore segments of LAKE before the first one of STORE, if they were lost and not deleted by retention.",
+    "Also restore segments of LAKE before the first one of STORE, if they were lost and not deleted by retention.",
 )
-@click.option(
-    "--accept",
-    "accepted",
+@option(
+    "--accept accepted",
+    "FILE",
+    "An undecided file, as named in the plan, for which you know that the log is right; may be repeated.",
     multiple=True,
-    metavar="FILE",
-    help="An undecided file, as named in the plan, for which you know that the log is right; may be repeated.",
 )
-@click.option("--undo", "undoes", is_flag=True, help="Restore the files that repairs with this DIR have replaced.")
+@flag("--undo undoes", "Restore the files that repairs with this DIR have replaced.")
 @read_options
 @engine_option
 @answer_options
-def command(  # noqa: PLR0913 - one argument an option
+def repair(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
     out: Path,

@@ -8,10 +8,10 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import StoreForm, form_options
+from jobs.command.options import LOG_PLACE, POSITIVE, StoreForm, examples, flag, form_options, option
 from jobs.command.places import LAKE, NEW_STORE, refuse_used
-from jobs.command.times import LOG_PLACE, LogPlace
 from jobs.console.exit_codes import ExitCode
+from jobs.console.moments import GivenTime
 from jobs.console.program import program
 from jobs.console.result import Step
 from jobs.storage.locations import normalise
@@ -29,53 +29,38 @@ def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[
         raise click.BadParameter(_NO_TOPICS, ctx, parameter)
 
 
-@click.command(epilog="\b\nExamples:\n  rmq-lake restore /data/lake --broker broker-a --out /data/restored\n  "
-               "rmq-lake restore LAKE --out DIR --until '2026-11-17 12:00'\n  "
-               "rmq-lake restore LAKE --out DIR --resume")  # fmt: skip
+@click.command(
+    epilog=examples(
+        "restore /data/lake --broker broker-a --out /data/restored",
+        "restore LAKE --out DIR --until '2026-11-17 12:00'",
+        "restore LAKE --out DIR --resume",
+    )
+)
 @click.argument("lake", metavar="LAKE", type=LAKE)
-@click.option("--broker", metavar="NAME", help="The broker's label in the lake, or the id of its store.")
-@click.option(
-    "--out",
-    required=True,
-    type=NEW_STORE,
-    metavar="DIR",
-    help="An empty or new directory.",
-)
-@click.option(
-    "--from",
-    "start",
-    type=LOG_PLACE,
-    metavar="OFFSET|TIME",
-    help="Leave out segments that end before this offset or time.",
-)
-@click.option(
-    "--until",
-    type=LOG_PLACE,
-    metavar="OFFSET|TIME",
-    help="End the log before the first record at or after this offset or time.",
-)
+@option("--broker", "NAME", "The broker's label in the lake, or the id of its store.")
+@option("--out", "DIR", "An empty or new directory.", NEW_STORE, required=True)
+@option("--from start", "OFFSET|TIME", "Leave out segments that end before this offset or time.", LOG_PLACE)
+@option("--until", "OFFSET|TIME", "End the log before the first record at or after this offset or time.", LOG_PLACE)
 @click.option("-t", "--topic", multiple=True, hidden=True, expose_value=False, callback=_refuse_topics)
-@click.option(
+@option(
     "--segment-size",
-    type=click.IntRange(min=1),
-    metavar="BYTES",
-    help="mappedFileSizeCommitLog; by default the distance between the segments that the lake has.",
+    "BYTES",
+    "mappedFileSizeCommitLog; by default the distance between the segments that the lake has.",
+    POSITIVE,
 )
-@click.option(
-    "--no-queues", is_flag=True, help="Write no ConsumeQueue files; the broker rebuilds them at its start, more slowly."
-)
-@click.option("--no-index", is_flag=True, help="Write no index files.")
-@click.option("--resume", is_flag=True, help="Continue a restore that was interrupted.")
+@flag("--no-queues", "Write no ConsumeQueue files; the broker rebuilds them at its start, more slowly.")
+@flag("--no-index", "Write no index files.")
+@flag("--resume", "Continue a restore that was interrupted.")
 @form_options
 @engine_option
 @answer_options
-def command(  # noqa: PLR0913 - one argument an option
+def restore(  # noqa: PLR0913 - one argument an option
     *,
     lake: str,
     broker: str | None,
     out: Path,
-    start: LogPlace | None,
-    until: LogPlace | None,
+    start: int | GivenTime | None,
+    until: int | GivenTime | None,
     segment_size: int | None,
     no_queues: bool,
     no_index: bool,
@@ -100,10 +85,8 @@ def command(  # noqa: PLR0913 - one argument an option
     source = Lake(normalise(lake), workers.options)
     store_id = find_store(source, broker).store_id
 
-    def resolved(place: LogPlace | None) -> int | None:
-        if place is None or place.timestamp is None:
-            return place.offset if place is not None else None
-        return offset_at(source, store_id, place.timestamp)
+    def resolved(place: int | GivenTime | None) -> int | None:
+        return offset_at(source, store_id, place.milliseconds()) if isinstance(place, GivenTime) else place
 
     request = RestoreRequest(
         source,

@@ -10,6 +10,7 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
+from jobs.command.options import FILE, examples, flag, option
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
@@ -61,37 +62,43 @@ class _LimitType(click.ParamType[_Limit]):
         return _Limit(ratio=ratio)
 
 
-@click.command(epilog="\b\nExamples:\n  rmq-lake type /data/lake --types types.toml\n  "
-               "rmq-lake type /data/lake --types types.toml --retype Orders\n  "
-               "rmq-lake type /data/lake --types types.toml --retry\n  "
-               "rmq-lake type /data/lake --infer -t Orders > types.toml")  # fmt: skip
-@click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
-@click.option(
-    "--types", "declared", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The file that declares topics and their columns; see docs/typed.md.",
-)  # fmt: skip
-@click.option(
-    "--retype", multiple=True, metavar="TOPIC",
-    help="Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
-)  # fmt: skip
-@click.option("--retry", is_flag=True, help="Type dead letters again: those that FILE accepts now become rows.")
-@click.option(
-    "--accept-dead-letters", is_flag=True,
-    help="With --retype: proceed even if typed rows become dead letters.",
-)  # fmt: skip
-@click.option(
-    "--max-dead-letters", "limit", type=_LimitType(), default=None, metavar="RATIO|COUNT",
-    help="Exit with 3 if more of a topic's messages of this run became dead letters: a number (100), a ratio (0.01) or "
-    "a percentage (1%). Default: exit with 3 if all of them did.",
-)  # fmt: skip
-@click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write metrics of the run to a Prometheus text file.")
-@click.option(
-    "--infer", is_flag=True, help="Print types inferred from the bodies of TOPIC, and how many bodies do not fit."
+@click.command(
+    epilog=examples(
+        "type /data/lake --types types.toml",
+        "type /data/lake --types types.toml --retype Orders",
+        "type /data/lake --types types.toml --retry",
+        "type /data/lake --infer -t Orders > types.toml",
+    )
 )
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="With --infer: the topic.")
+@click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
+@option(
+    "--types declared",
+    "FILE",
+    "The file that declares topics and their columns; see docs/typed.md.",
+    FILE,
+)
+@option(
+    "--retype",
+    "TOPIC",
+    "Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
+    multiple=True,
+)
+@flag("--retry", "Type dead letters again: those that FILE accepts now become rows.")
+@flag("--accept-dead-letters", "With --retype: proceed even if typed rows become dead letters.")
+@option(
+    "--max-dead-letters limit",
+    "RATIO|COUNT",
+    "Exit with 3 if more of a topic's messages of this run became dead letters: a number (100), a ratio (0.01) or "
+    "a percentage (1%). Default: exit with 3 if all of them did.",
+    _LimitType(),
+    default=None,
+)
+@option("--metrics", "FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE)
+@flag("--infer", "Print types inferred from the bodies of TOPIC, and how many bodies do not fit.")
+@option("-t --topic topics", "TOPIC", "With --infer: the topic.", multiple=True)
 @engine_option
 @answer_options
-def command(  # noqa: PLR0913 - one argument an option
+def type_bodies(  # noqa: PLR0913 - one argument an option
     *,
     lake: str,
     declared: Path | None,

@@ -1,4 +1,4 @@
-"""`verify`: compare a store's queues and index files with its log, and the log with itself. Nothing is written."""
+"""`verify` and `diff`: compare a store with itself, and a store with a lake. Nothing is written into the store."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +10,18 @@ from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
     StoreForm,
     StorePlace,
+    examples,
+    flag,
     given_words,
+    label_option,
     limit_option,
+    max_rate_option,
+    option,
     read_options,
     report_option,
     store_options,
 )
-from jobs.command.places import WRITTEN
+from jobs.command.places import LAKE, WRITTEN
 from jobs.console.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -24,26 +29,23 @@ if TYPE_CHECKING:
     from jobs.verify.run import Verdict, VerifyRequest
 
 
-@click.command(epilog="\b\nExamples:\n  rmq-lake verify /data/rocketmq/store\n  "
-               "rmq-lake verify STORE --broker-conf broker.conf --json")  # fmt: skip
+@click.command(epilog=examples("verify /data/rocketmq/store", "verify STORE --broker-conf broker.conf --json"))
 @store_options
 @limit_option("findings to print")
-@click.option("--places", "shows_places", is_flag=True, help="Also print every location that a cause affects.")
-@click.option(
+@flag("--places shows_places", "Also print every location that a cause affects.")
+@option(
     "--scratch",
-    type=WRITTEN,
-    metavar="DIR",
-    help="A directory in which tasks exchange units and keys; on a cluster, a path or a URI that all workers reach.",
+    "DIR",
+    "A directory in which tasks exchange units and keys; on a cluster, a path or a URI that all workers reach.",
+    WRITTEN,
 )
-@click.option(
-    "--findings-lake", type=WRITTEN, metavar="LAKE", help="Write the findings into the table `findings` of this lake."
-)
-@click.option("--broker", metavar="NAME", help="Label of the broker in the findings lake.")
+@option("--findings-lake", "LAKE", "Write the findings into the table `findings` of this lake.", WRITTEN)
+@option("--broker", "NAME", "Label of the broker in the findings lake.")
 @read_options
 @engine_option
 @report_option
 @answer_options
-def command(  # noqa: PLR0913 - one argument an option
+def verify(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
     limit: int,
@@ -64,14 +66,15 @@ def command(  # noqa: PLR0913 - one argument an option
     run = StoreRun(place, engine, form.max_rate, warm="jobs.verify.run")
     from jobs.report.of_verify import report_of
     from jobs.report.output import write_report
-    from jobs.verify.run import VerifyRequest, verify
+    from jobs.verify.run import VerifyRequest
+    from jobs.verify.run import verify as verify_store
     from jobs.verify.text import verdict_lines
 
     request = VerifyRequest(
         place.store, form.wanted(run.conf), scratch, commitlog=run.commitlog, care=run.care,
         options=given_words(place, form),
     )  # fmt: skip
-    verdict = verify(request, run.workers)
+    verdict = verify_store(request, run.workers)
     if findings_lake is not None:
         _keep(run.lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     if report is not None:
@@ -91,3 +94,30 @@ def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "
     except IsTierError:
         known = identify_tier(lake, request.tier(lake.options).queues, broker or DEFAULT_BROKER, register_new=False)
     record_findings(lake, known, broker, verdict.findings)
+
+
+@click.command(epilog=examples("diff /data/rocketmq/store /data/lake", "diff STORE LAKE --json"))
+@store_options
+@click.argument("lake", metavar="LAKE", type=LAKE)
+@label_option
+@limit_option("differences to print, the worst first")
+@max_rate_option
+@engine_option
+@answer_options
+def diff(  # noqa: PLR0913 - one argument an option
+    *, place: StorePlace, lake: str, broker: str | None, limit: int, max_rate: int | None, engine: str, answer: Answer
+) -> ExitCode:
+    """
+    Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.
+
+    Records that have expired, are not ingested yet, or were not selected are not findings (exit code 0). Lost or
+    damaged ones are (3), and so are different records at the same offset (4).
+    """
+    run = StoreRun(place, engine, max_rate, warm="jobs.diff.segment")
+    from jobs.diff.run import DiffRequest
+    from jobs.diff.run import diff as compare
+
+    name = broker or run.conf.broker_name
+    request = DiffRequest(place.store, run.lake(lake), name, commitlog=run.commitlog, care=run.care)
+    summary = compare(request, run.workers)
+    return answer.end(summary, summary.lines(limit), has_bytes=True)

@@ -321,7 +321,7 @@ def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] |
 def load_everything() -> None:
     """Import what verbs import, so that each fork has it."""
     for verb in VERBS.values():
-        import_module(verb.module)
+        verb.load()
     for path in sorted((Path(cli.__file__).parents[1]).rglob("*.py")):
         name = ".".join(path.relative_to(Path(cli.__file__).parents[2]).with_suffix("").parts)
         if not any(

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from importlib import import_module
 from inspect import cleandoc
 
 import click
@@ -114,7 +113,7 @@ def _verbs() -> str:
 def _each_verb() -> Iterator[str]:
     root = click.Context(rmq_lake, info_name="rmq-lake")
     for name, verb in VERBS.items():
-        command: click.Command = import_module(verb.module).command
+        command: click.Command = verb.load()
         yield from _command(command, (name,), root)
 
 

@@ -2,7 +2,6 @@
 
 import json
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -43,7 +42,7 @@ def _toml(value: object) -> str:
 def _parsed(option: Option, words: list[str]) -> None:
     parent = click.Context(click.Group("rmq-lake"), info_name="rmq-lake")
     for name in option.verb[:-1]:
-        parent = click.Context(import_module(VERBS[name].module).command, info_name=name, parent=parent)
+        parent = click.Context(VERBS[name].load(), info_name=name, parent=parent)
     with suppress(click.ClickException, click.exceptions.Exit):
         option.command.make_context(option.verb[-1], words, parent=parent)
 

@@ -41,7 +41,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
         module = ModuleType("probe_verb")
         module.command = click.command("probe")(body)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "probe_verb", module)
-        monkeypatch.setitem(VERBS, "probe", Verb("probe", "probe_verb", uses_spark=False, help="Probe."))
+        monkeypatch.setitem(VERBS, "probe", Verb("probe", "probe_verb:command", uses_spark=False, help="Probe."))
 
     return install
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ class Option(NamedTuple):
 def _options() -> Iterator[Option]:
     yield from (Option((), parameter, rmq_lake) for parameter in rmq_lake.params)
     for verb in VERBS.values():
-        for names, command in leaves(import_module(verb.module).command, (verb.name,)):
+        for names, command in leaves(verb.load(), (verb.name,)):
             yield from (Option(names, parameter, command) for parameter in command.params)
 
 

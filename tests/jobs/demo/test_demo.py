@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobs.command.cli import run_within
 from jobs.console.exit_codes import ExitCode
-from jobs.demo import TourError, command, extract, run, unpack
+from jobs.demo import TourError, demo, extract, run, unpack
 
 # What each step must show. A step that is missing, or shows something else, fails here.
 SHOWN = {
@@ -37,7 +37,7 @@ SHOWN = {
 
 def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del spark
-    result = CliRunner().invoke(command, [str(tmp_path / "tour")], standalone_mode=False)
+    result = CliRunner().invoke(demo, [str(tmp_path / "tour")], standalone_mode=False)
     parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)[1:]
 
     assert result.return_value is ExitCode.CLEAN, result.output

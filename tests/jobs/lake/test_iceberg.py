@@ -22,13 +22,13 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 
-from jobs.command import iceberg as option
 from jobs.console.exit_codes import ExitCode
 from jobs.lake import commit, iceberg
 from jobs.lake.iceberg import Registrar, RegistrationError, Target
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 from jobs.store.workers import OneByOne
+from jobs.verbs import lake as option
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run

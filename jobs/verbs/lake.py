@@ -1,0 +1,262 @@
+"""`optimize` and `catalog`, and the option `--iceberg`: a catalog in which readers of Iceberg find the lake."""
+
+import re
+from threading import Thread
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.command.answer import Answer, answer_options
+from jobs.command.engine import engine_option, start_workers
+from jobs.command.options import ParsedType, examples, flag, option
+from jobs.command.places import CHANGED_LAKE, LAKE
+from jobs.console.amounts import counted, size_text
+from jobs.console.exit_codes import ExitCode
+from jobs.console.lines import printable_lines
+from jobs.console.log import say
+from jobs.console.result import Result
+from jobs.console.severity import Severity
+from jobs.launch.arguments import file_system_options
+from jobs.storage.locations import normalise
+from rmq_formats.errors import FormatError, NotAStore
+
+if TYPE_CHECKING:
+    from jobs.lake.iceberg import Registrar, Registration, Target
+    from jobs.lake.lake import Lake
+    from jobs.lake.writers import Saved
+
+_NO_LAKE = "no lake: it has none of our tables"
+_NAME = re.compile(r"\w+(\.\w+)*")
+_CATALOG = re.compile(r"[\w-]+(\.\w+)*")
+_PAUSE_S = 60.0  # after a failure, while a store is followed
+_LAST_S = 60.0  # for a registration that is at work when everything else is done
+
+
+def _target(text: str) -> "Target":
+    if not _CATALOG.fullmatch(text):
+        raise ValueError(f"{text!r}: the name of a catalog, and of a namespace after a dot")
+    from jobs.lake.iceberg import target_of
+
+    return target_of(text)
+
+
+iceberg_option = option(
+    "--iceberg",
+    "CATALOG[.NAMESPACE]",
+    "After each commit, also register the lake's tables in this Iceberg catalog, without copying files. CATALOG "
+    "is a name in pyiceberg's configuration; NAMESPACE is rocketmq by default.",
+    ParsedType("catalog", _target),
+)
+
+
+class Registrations:
+    """Registers a lake in a catalog, if there is one to do it in; a failure waits until everything else is done."""
+
+    def __init__(self, target: "Target | None") -> None:
+        """Without a *target* nothing is done."""
+        self._target = target
+        self._registrar: Registrar | None = None
+        self._thread: Thread | None = None
+        self._again = 0.0  # not before
+        self._failure: Exception | None = None
+
+    def register(self, lake: "Lake") -> "list[Registration]":
+        """Bring the catalog up to date; say why it could not be done."""
+        if self._target is None:
+            return []
+        from jobs.lake.iceberg import Registrar
+        from jobs.typed.typings import typed_tables
+
+        self._registrar = self._registrar or Registrar(self._target)
+        try:
+            done = self._registrar.register(lake, typed_tables(lake))
+        except (OSError, FormatError) as error:  # raised by `raise_failure`, when everything else is done
+            self._failure, self._again = error, monotonic() + _PAUSE_S
+            return []
+        self._failure = None
+        return done
+
+    def begin(self, lake: "Lake") -> None:
+        """Bring the catalog up to date while the next commit is prepared: a catalog that hangs must not stop it."""
+        is_at_work = self._thread is not None and self._thread.is_alive()
+        if self._target is None or is_at_work or monotonic() < self._again:
+            return
+
+        def register_and_say() -> None:
+            self.register(lake)
+            if self._failure is not None:
+                say(f"rmq-lake: {self._failure}", "error")
+
+        self._thread = Thread(target=register_and_say, daemon=True)
+        self._thread.start()
+
+    def finish(self, lake: "Lake") -> None:
+        """Bring the catalog up to date after the last commit."""
+        # A registration that is at work may have read the tables before that commit: it ends first, then comes another.
+        if self._thread is not None:
+            self._thread.join(_LAST_S)
+            if self._thread.is_alive():
+                self._failure = OSError(
+                    f"Iceberg catalog {self._target}: no answer for {_LAST_S:.0f} s; the Delta tables of "
+                    f"{lake.location} are complete, and the next command with --iceberg registers what is missing"
+                )
+                return
+        self.register(lake)
+
+    def raise_failure(self) -> None:
+        """Raise the error of the last attempt, if it had one."""
+        if self._failure is not None:
+            raise self._failure
+
+
+def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise click.BadParameter(f"{value!r}: letters, digits and _ are names, with dots between them", ctx, parameter)
+    return value
+
+
+@click.command(
+    epilog=examples(
+        "catalog /data/lake | spark-sql …", "catalog s3a://lake/rocketmq --for unity --schema main.rocketmq"
+    )
+)
+@click.argument("lake", metavar="LAKE", type=LAKE)
+@option(
+    "--for kind",
+    None,
+    "The kind of catalog.",
+    click.Choice(["spark", "unity", "glue", "hive"]),
+    default="spark",
+    show_default=True,
+)
+@option(
+    "--schema",
+    "NAME",
+    "Schema (database) of the tables; for Unity, CATALOG.SCHEMA.",
+    default="rocketmq",
+    show_default=True,
+    callback=_checked,
+)
+@iceberg_option
+@answer_options
+def catalog(*, lake: str, kind: str, schema: str, iceberg: "Target | None", answer: Answer) -> ExitCode:
+    """
+    Print SQL statements that register every table of LAKE in a catalog.
+
+    The tables are not moved, and later runs need no change. spark: Spark's own catalog, also over a Hive
+    metastore; unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler.
+    Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
+    registered at once, and no statement is printed.
+    """
+    from jobs.lake.catalog import CatalogKind, statements
+    from jobs.lake.lake import Lake
+    from jobs.typed.typings import typed_tables
+
+    place = Lake(normalise(lake), file_system_options())
+    if iceberg is not None:
+        return _register(place, iceberg, answer)
+    found = list(statements(place, CatalogKind(kind), schema, typed_tables(place)))
+    if not found:
+        raise NotAStore(_NO_LAKE, None, place.location)
+    if answer.as_json:
+        answer.give([one._asdict() for one in found], ())
+    elif not answer.quiet:
+        for one in found:  # as it is, however wide the terminal: a text must not be broken
+            click.echo(f"{printable_lines(one.text)};")
+    return ExitCode.CLEAN
+
+
+def _register(lake: "Lake", target: "Target", answer: Answer) -> ExitCode:
+    """Register a lake in an Iceberg catalog, and say what that added and removed there."""
+    registrations = Registrations(target)
+    done = registrations.register(lake)
+    registrations.raise_failure()
+    if not done:
+        raise NotAStore(_NO_LAKE, None, lake.location)
+    lines = [
+        f"  {one.table}: version {one.version:,}; {counted(one.added, 'file')} added, {one.removed:,} removed"
+        for one in done
+    ]
+    added, removed = sum(one.added for one in done), sum(one.removed for one in done)
+    what = f"{counted(len(done), 'table')} in {target}, {counted(added, 'file')} added, {removed:,} removed"
+    result = Result(Severity.HEALTHY, what, answer.seconds, verdict="done")
+    answer.give([one._asdict() for one in done], [lake.location, *lines], result)
+    return ExitCode.CLEAN
+
+
+@click.command(
+    epilog=examples("optimize /data/lake", "optimize --dry-run /data/lake", "optimize --heal --dry-run /data/lake")
+)
+@click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
+@flag("--dry-run", "Show which files would be merged and deleted; change nothing.")
+@flag(
+    "--heal",
+    "Restore transactions of runs lost from Delta's log by CREATE TABLE … AS SELECT, CLONE or a short retention "
+    "of transactions; nothing is merged or deleted. With --dry-run, show which would be restored.",
+)
+@iceberg_option
+@engine_option
+@answer_options
+def optimize(  # noqa: PLR0913 - a command's options
+    *, lake: str, dry_run: bool, heal: bool, iceberg: "Target | None", engine: str, answer: Answer
+) -> ExitCode:
+    """
+    Compact the tables of LAKE, and delete files that no version of the last seven days needs.
+
+    Rows and their order do not change; ingest runs may continue at the same time.
+    """
+    if heal:
+        return _heal(lake, answer, dry_run=dry_run)
+    ready = start_workers(engine, lake, warm="jobs.lake.compaction")
+
+    # While the JVM starts, Python imports its modules.
+    from jobs.lake.lake import Lake
+    from jobs.lake.upkeep import optimize as optimize_lake
+
+    workers = ready()
+    saved = optimize_lake(lake, workers, dry_run=dry_run)
+    registrations = Registrations(None if dry_run else iceberg)
+    registrations.register(Lake(normalise(lake), workers.options))
+    lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved]
+    merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
+    would = "would be " * dry_run
+    what = f"{counted(merged, 'file')} {would}merged, {counted(deleted, 'obsolete file')} {would}deleted"
+    result = Result(Severity.HEALTHY, what, answer.seconds, verdict="dry run" if dry_run else "done")
+    answer.give([table._asdict() for table in saved], [lake, *lines], result)
+    registrations.raise_failure()
+    return ExitCode.CLEAN
+
+
+def _text(saved: "Saved", *, dry_run: bool) -> str:
+    obsolete = counted(saved.vacuumed, "obsolete file")
+    merged, before = f"{saved.merged:,} files", size_text(saved.bytes_before)
+    if dry_run:
+        would = f"{merged} of {before} would become {saved.written:,}, size not known yet"
+        return f"{saved.table}: {would if saved.merged else 'nothing to merge'}; {obsolete} would be deleted"
+    done = f"{merged} merged into {saved.written:,}, {before} into {size_text(saved.bytes_after or 0)}"
+    return f"{saved.table}: {done if saved.merged else 'nothing to merge'}; {obsolete} deleted"
+
+
+def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
+    """Put lost transactions back, or say which ones would be."""
+    from jobs.lake.integrity import lost_transactions, put_back
+    from jobs.lake.lake import Lake
+
+    where = Lake(normalise(lake), file_system_options())
+    lost = lost_transactions(where)
+    if not dry_run:
+        put_back(where, lost)
+    doubts = sum(bool(one.doubt) for one in lost)
+    lines = [
+        f"  {one.table}: the log knows {one.known} of {one.app}, rows prove {one.number}"
+        if not one.doubt
+        else f"  {one.table}: cannot be healed: {one.doubt}"
+        for one in lost
+    ]
+    what = f"{counted(len(lost), 'transaction')} {'would be ' * dry_run}put back"
+    what += f", {counted(doubts, 'table')} cannot be healed" * bool(doubts)
+    severity = Severity.DAMAGE if doubts else Severity.HEALTHY
+    result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")
+    answer.give([one._asdict() for one in lost], [lake, *lines], result)
+    return severity.exit_code

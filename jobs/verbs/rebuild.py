@@ -1,0 +1,359 @@
+"""`rebuild-index` and `rebuild-consumequeue`: files rebuilt from a store's log, and put in place if asked."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import click
+
+from jobs.command.answer import Answer, answer_options, typed
+from jobs.command.engine import StoreRun, engine_option
+from jobs.command.options import (
+    StoreForm,
+    StorePlace,
+    bundled,
+    examples,
+    flag,
+    given_words,
+    option,
+    read_options,
+    report_option,
+    store_options,
+)
+from jobs.command.places import WRITTEN, refuse_used
+from jobs.console.amounts import counted
+from jobs.console.exit_codes import ExitCode
+from jobs.console.lines import NOT_DONE, headed
+from jobs.console.program import program
+from jobs.console.result import Result, Step
+from jobs.launch.failures import shown_as_usage
+from jobs.storage.locations import is_local, local_path
+from jobs.store.beside_broker import HeldStore, RefusedError, broker_process, hold_store
+from jobs.store.rocksdb import check_installed
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.store import CONSUME_QUEUE_FOLDER
+
+if TYPE_CHECKING:
+    from jobs.rebuild import index
+    from jobs.rebuild.install import Installation
+    from jobs.rebuild.queue_run import Summary
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_ROCKSDB = "rocksdb"
+
+
+class _Form(NamedTuple):
+    """Which files are rebuilt, and whether they are written and installed, as given on the command line."""
+
+    out: str
+    lost_only: bool
+    wants_install: bool
+    dry_run: bool
+
+    @property
+    def only_says(self) -> bool:
+        """Whether nothing is written."""
+        return self.dry_run and not self.wants_install
+
+
+def _rebuild_options(out: str, kept: str) -> Callable[[_Command], _Command]:
+    """Return the options of both verbs; the texts are the help of `--out` and of `--lost-only`."""
+    return bundled(
+        "how",
+        _Form,
+        option("--out", "DIR", out, WRITTEN, required=True),
+        flag("--lost-only", kept),
+        flag("--install wants_install", "Install the files in the store of the stopped broker."),
+        flag(
+            "--dry-run",
+            "Print which files would be built, and write nothing; with --install, build into DIR, and leave the "
+            "store unchanged.",
+        ),
+    )
+
+
+@click.command(
+    epilog=examples(
+        "rebuild-index /data/rocketmq/store --out /data/index",
+        "rebuild-index STORE --out DIR --lost-only --dry-run",
+        "rebuild-index STORE --out DIR --lost-only --install --dry-run",
+    )
+)
+@store_options
+@_rebuild_options("An empty or new directory; a path or a URI.", "Keep existing index files; write only missing ones.")
+@flag(
+    "--advance-checkpoint",
+    "With --install, after a crash: prevent the broker from deleting the files at its next start.",
+)
+@read_options
+@engine_option
+@report_option
+@answer_options
+def rebuild_index(  # noqa: PLR0913 - one argument an option
+    *,
+    place: StorePlace,
+    how: _Form,
+    advance_checkpoint: bool,
+    form: StoreForm,
+    engine: str,
+    report: Path | None,
+    answer: Answer,
+) -> ExitCode:
+    """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
+    root, out = place.store, how.out
+    if advance_checkpoint and not how.wants_install:
+        raise click.UsageError("--advance-checkpoint belongs to --install")
+    if how.only_says and report is not None:
+        raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
+    run = _begun(place, how, form, engine, warm="jobs.rebuild.index")
+    from jobs.rebuild.dry_run import dry_run_of_index
+    from jobs.rebuild.index import RebuildIndexRequest, rebuild
+    from jobs.rebuild.install import plan_index
+    from jobs.report.of_rebuild_index import report_of
+    from jobs.report.output import write_report
+
+    request = RebuildIndexRequest(
+        root,
+        out,
+        form.wanted(run.conf),
+        lost_only=how.lost_only,
+        broker_runs=broker_process(root) is not None,
+        commitlog=run.commitlog,
+        care=run.care,
+        options=given_words(place, form),
+    )
+    if how.only_says:
+        would = dry_run_of_index(request, run.workers.options)
+        return answer.end(would, would.lines())
+    with _held_for_install(place, how) as held:
+        result = rebuild(request, run.workers)
+        answer.begin(_index_lines(result))
+        if how.wants_install and not result.contradictions:
+            plan = partial(plan_index, root, out, advance_checkpoint=advance_checkpoint)
+            result.installed = _put_in_place(plan, answer, held)
+    outcome = result.result(answer.seconds)
+    if report is not None:
+        write_report(report, report_of(result, outcome, installs=how.wants_install))
+    more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
+    to_install = more if result.files and not how.wants_install else None
+    options = request.options
+    return _give(result, outcome, answer, values=result.describe(), out=out, to_install=to_install, options=options)
+
+
+@click.command(
+    epilog=examples(
+        "rebuild-consumequeue /data/rocketmq/store --out /data/queues",
+        "rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8",
+        "rebuild-consumequeue STORE --out DIR --dry-run",
+    )
+)
+@store_options
+@option(
+    "--to",
+    None,
+    "Write files, or the database that a 5.x broker opens with storeType=defaultRocksDB.",
+    click.Choice(["files", _ROCKSDB]),
+    default="files",
+    show_default=True,
+)
+@_rebuild_options(
+    "An empty or new directory for <topic>/<queue id>/…, or for the folder of the database.",
+    "Keep correct queue files; write only lost or wrong ones.",
+)
+@read_options
+@engine_option
+@answer_options
+def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
+    *, place: StorePlace, to: str, how: _Form, form: StoreForm, engine: str, answer: Answer
+) -> ExitCode:
+    """
+    Rebuild the queues of STORE from its log.
+
+    As files: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's. As a database: DIR/consumequeue, with the
+    rows of a broker.
+    """
+    root, out = place.store, how.out
+    if not is_local(out):
+        raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
+    target = Path(local_path(out))
+    if to == _ROCKSDB:
+        _refuse_for_database(root, target, how)
+    run = _begun(place, how, form, engine, warm="jobs.rebuild.queue_run")
+    from jobs.rebuild.dry_run import dry_run_of_queues
+    from jobs.rebuild.install import plan_queues
+    from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
+    from jobs.rebuild.queues import Target
+
+    request = RebuildQueuesRequest(
+        root,
+        target,
+        form.wanted(run.conf).conf,
+        form.release,
+        lost_only=how.lost_only,
+        to=Target(to),
+        commitlog=run.commitlog,
+        care=run.care,
+    )
+    if how.only_says:
+        would = dry_run_of_queues(request, run.workers.options)
+        return answer.end(would, would.lines())
+    with _held_for_install(place, how) as held:
+        summary = rebuild(request, run.workers)
+        answer.begin(_queue_lines(summary))
+        if how.wants_install:
+            summary.installed = _put_in_place(partial(plan_queues, root, target), answer, held)
+    more = [] if how.lost_only else ["--lost-only"]
+    to_install = more if summary.files and summary.has_place and not how.wants_install else None
+    outcome, options = summary.result(answer.seconds), given_words(place, form)
+    return _give(summary, outcome, answer, values=asdict(summary), out=out, to_install=to_install, options=options)
+
+
+def _begun(place: StorePlace, how: _Form, form: StoreForm, engine: str, *, warm: str) -> StoreRun:
+    """Refuse a directory in use, and to change the store of a running broker; then choose the engine."""
+    refuse_used(how.out)
+    if how.wants_install and not how.dry_run:
+        refuse_beside_broker(place.store)
+    return StoreRun(place, engine, form.max_rate, warm=warm)
+
+
+def refuse_beside_broker(store: str) -> None:
+    """Refuse to change the store of a running broker."""
+    if broker_process(store) is not None:
+        raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
+
+
+@contextmanager
+def _held_for_install(place: StorePlace, how: _Form) -> Iterator[HeldStore | None]:
+    """Keep the store's broker from starting while the block runs, if files will be installed."""
+    if not how.wants_install or how.dry_run:
+        yield None
+        return
+    with (
+        shown_as_usage(RefusedError, before="not installed: "),
+        hold_store(place.store, Path(local_path(how.out)), place.log_directories(place.conf())) as held,
+        held.explaining_errors(),
+    ):
+        yield held
+
+
+def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, held: HeldStore | None) -> bool:
+    """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
+    from jobs.rebuild.install import install
+
+    with shown_as_usage(RefusedError, before="not installed: "):
+        plans = plan()
+        lines = [line for one in plans for line in one.describe(is_done=held is not None)]
+        answer.add(headed(NOT_DONE if held is None else "INSTALL", lines or ["nothing to put in place"]))
+        if held is None:
+            answer.add(f"  NOTE cannot be put in place now: {reason}" for one in plans for reason in one.obstacles)
+            return False
+        for one in plans:
+            held.refuse_changes()
+            try:
+                install(one)
+            finally:  # an error after the exchange must not be explained by the files that this command has put there
+                held.installed |= one.changed
+    return True
+
+
+def _give(  # noqa: PLR0913 - what the end of an answer is made of
+    rebuilt: "index.Result | Summary",
+    result: Result,
+    answer: Answer,
+    *,
+    values: Mapping[str, object],
+    out: str,
+    to_install: Sequence[str] | None,
+    options: Sequence[str],
+) -> ExitCode:
+    """
+    Print the end of the answer: replaced files, the command to run next, the result; return the exit code.
+
+    *to_install* are further options of the command that installs the files (None: there is nothing to install).
+    """
+    done = "REPLACED" if rebuilt.installed else "WOULD REPLACE"
+    lines = [f"  {done} {place} of the store" for place in rebuilt.replaced]
+    if rebuilt.installed:
+        verify = " ".join([program(), "verify", *map(quote, (rebuilt.store, *options))])
+        lines += Step("compare all of it, before the broker starts", (verify,)).lines()
+    elif to_install is not None:
+        again = typed(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
+        lines += Step("have them put into the store, with the broker stopped", (again,)).lines()
+    answer.give({**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result)
+    return result.severity.exit_code
+
+
+def _refuse_for_database(store: str, out: Path, how: _Form) -> None:
+    """Refuse options with which no database can be made."""
+    if how.lost_only:
+        raise click.UsageError("--lost-only keeps files that are right; a database is made as one: leave it out")
+    if how.wants_install:
+        raise click.UsageError(
+            "--install: a database is not put in place, for the broker's configuration must change with it "
+            "(storeType=defaultRocksDB). Make it without, stop the broker, then paste\n"
+            + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
+        )
+    with shown_as_usage(UnsupportedFormat):
+        check_installed(str(out), "write")
+
+
+def _placing(store: str, made: Path) -> Iterator[str]:
+    """Yield the commands that put a database in place: the old folder stays next to it."""
+    root = Path(local_path(store)) if is_local(store) else Path("STORE")
+    place, old, owner = root / made.name, root / f"{made.name}.replaced", root
+    if place.exists():
+        yield f"  mv -T {quote(str(place))} {quote(str(old))}"
+        owner = old
+    there = quote(str(place))
+    yield f"  mv -T {quote(str(made))} {there} && chown -R --reference={quote(str(owner))} {there}"
+
+
+def _index_lines(result: "index.Result") -> Iterator[str]:
+    from jobs.rebuild.index import MANIFEST
+
+    yield f"{result.store} → {result.out}"
+    yield f"  {counted(result.row_keys, 'key')} of {counted(result.records, 'message')}"
+    yield from result.settings.lines()
+    for entry in result.survivors:
+        if entry.role != "kept":
+            yield f"  {entry.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
+    if result.contradictions:
+        yield "  nothing was written: these files are not what any known release leaves"
+        return
+    for file in result.files:
+        proven = "proven" if file.proven else "not proven"
+        yield f"  {file.name} {file.kind} {counted(file.keys, 'key')}, {proven}: {file.proof}"
+    yield from _gap_lines(result.gaps)
+    yield from (f"  LEFT OUT {text}" for text in result.left_out)
+    if result.damaged_bytes:
+        yield f"  DAMAGE {result.damaged_bytes:,} bytes of the log: keys of the records lost there are missing"
+    yield f"  {counted(len(result.files), 'file')} and {MANIFEST}"
+
+
+def _queue_lines(summary: "Summary") -> Iterator[str]:
+    yield f"{summary.store} → {summary.out}"
+    units, records = counted(summary.units, "unit"), counted(summary.records, "record")
+    yield f"  {units} of {records} in {counted(summary.queues, 'queue')}"
+    files = counted(summary.files, "file")
+    if summary.to == _ROCKSDB:
+        yield f"  a RocksDB database of {files}, for a broker with storeType=defaultRocksDB"
+        yield "  to put it in place while the broker is stopped:"
+        yield from (f"  {line}" for line in _placing(summary.store, Path(summary.out, summary.folder)))
+    else:
+        yield f"  {files} of {summary.file_size:,} bytes"
+    yield f"  rules of RocketMQ {summary.release} ({summary.release_origin})"
+    yield from _gap_lines(summary.gaps)
+    yield from (f"  NOTE {note}" for note in summary.notes)
+    if summary.lost_only:
+        yield f"  kept {counted(summary.kept, 'file')} of the store; {summary.proof}"
+        yield from (
+            f"  CONTRADICTION {path}: it stays, for a record of the log may be wrong" for path in summary.contradictions
+        )
+
+
+def _gap_lines(gaps: "Sequence[tuple[int, int]]") -> Iterator[str]:
+    yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in gaps)
