@@ -6,11 +6,12 @@ committed one, a delayed one is delivered, a failed one waits for its next try a
 topic, and after the last try it is a dead letter. So a story is the list of these records, each named by its topic.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from enum import StrEnum, unique
-from typing import NamedTuple, assert_never
+from itertools import chain, islice
+from typing import NamedTuple
 
 from jobs.query import lookups
 from jobs.query.json_text import iso_time
@@ -54,6 +55,51 @@ class Role(StrEnum):
 
 
 _READ_BY_CONSUMERS = frozenset({Role.SENT, Role.SENT_AGAIN, Role.COMMITTED, Role.DELIVERED, Role.RETRIED})
+_WAITING = frozenset({Role.HALF, Role.DELAYED, Role.TIMED, Role.RETRY_WAITING})
+# What a copy is; {topic} and {queue} of one that waits are those to which it will be moved.
+_TEMPLATES = {
+    Role.SENT: "sent by {host} to {topic} queue {queue}, number {number:,}",
+    Role.SENT_AGAIN: "sent again by {host} to {topic} queue {queue}, number {number:,}",
+    Role.HALF: "half message of the producer group {group} for {topic} queue {queue}",
+    Role.COMMITTED: "committed to {topic} queue {queue}, number {number:,}",
+    Role.ROLLED_BACK: "rolled back, in {topic} queue {queue}, number {number:,}",
+    Role.ABANDONED: (
+        "abandoned: no check got a decision of the producer, moved to {topic} queue {queue}, number {number:,}"
+    ),
+    Role.DELAYED: "delayed: waits at level {level} for {topic} queue {queue}",
+    Role.TIMED: "timed: waits for {topic} queue {queue}",
+    Role.DELIVERED: "delivered to {topic} queue {queue}, number {number:,}",
+    Role.RETRY_WAITING: "not consumed by {group}: retry {tries} waits",
+    Role.RETRIED: "retry {tries} for {group}, in {topic} queue {queue}, number {number:,}",
+    Role.DEAD_LETTER: (
+        "dead letter of {group} after {tries} tries, from {origin}, in {topic} queue {queue}, number {number:,}"
+    ),
+}
+# The state of a message whose newest copy has a role; of a half message it is more than that.
+_STATES = {
+    Role.SENT: "sent",
+    Role.SENT_AGAIN: "sent again",
+    Role.COMMITTED: "committed",
+    Role.DELIVERED: "delivered",
+    Role.RETRIED: "retried",
+    Role.ROLLED_BACK: "rolled back",
+    Role.ABANDONED: "abandoned",
+    Role.DELAYED: "waits for its time",
+    Role.TIMED: "waits for its time",
+    Role.RETRY_WAITING: "waits for its time",
+}
+_BY_TRANSACTION = {
+    TransactionType.PREPARED: Role.HALF,  # brokers up to 4.2.0 put half messages under the real topic
+    TransactionType.COMMIT: Role.COMMITTED,
+    TransactionType.ROLLBACK: Role.ROLLED_BACK,
+}
+_TRACES = {
+    TraceKind.SENT: "sent by the group {group} on {host}",
+    TraceKind.TAKEN: "taken by the group {group} on {host}, try {tries}",
+    TraceKind.CONSUMED: "consumed by the group {group}",
+    TraceKind.TRANSACTION_ENDED: "transaction ended by the group {group}: {state}",
+    TraceKind.RECALLED: "recalled by the group {group}",
+}
 
 
 @unique
@@ -64,6 +110,14 @@ class Consumed(StrEnum):
     FAILED = "failed"  # the group took the copy and sent it back: a later copy is its retry
     IN_FLIGHT = "in_flight"
     NOT_YET = "not_yet"
+
+
+_CONSUMED = {
+    Consumed.CONSUMED: Sentence("consumed"),
+    Consumed.FAILED: Sentence("taken, and sent back for a retry"),
+    Consumed.IN_FLIGHT: Sentence("taken, not yet consumed"),
+    Consumed.NOT_YET: Sentence("not yet"),
+}
 
 
 class GroupFact(NamedTuple):
@@ -96,16 +150,21 @@ class Copy:
         return self.message.superseded_by_run is not None
 
     @property
+    def offset(self) -> int:
+        """The offset of its record."""
+        return self.message.record.physical_offset
+
+    @property
     def time(self) -> int:
         """When it was stored, in ms."""
         return self.message.record.store_timestamp
 
 
 class Report(NamedTuple):
-    """A line of a trace, and the message whose body it is in."""
+    """A line of a trace, and the origin of the message whose body it is in."""
 
     trace: Trace
-    message: Message
+    text: Sentence
     place: Origin
 
 
@@ -115,9 +174,9 @@ class Story:
 
     unique_key: str | None
     copies: list[Copy]
-    reports: list[Report] = field(default_factory=list)
-    state: Sentence = Sentence("")  # noqa: RUF009 - never changed
-    unknown: list[Sentence] = field(default_factory=list)
+    reports: list[Report]
+    state: Sentence
+    unknown: list[Sentence]
 
 
 def by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
@@ -146,7 +205,7 @@ def stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
     for seed in seeds:
         if seed.record.physical_offset not in seen:
             story = _story(source, seed)
-            seen |= {copy.message.record.physical_offset for copy in story.copies}
+            seen |= {copy.offset for copy in story.copies}
             yield story
 
 
@@ -155,22 +214,25 @@ def _story(source: Source, seed: Message) -> Story:
     copies: list[Copy] = []
     for _, message in sorted(_copies(source, seed, unknown).items()):
         role = _role(message, copies)
-        copies.append(Copy(message, role, _TEXTS[role](message), source.origin_of(message)))
+        copies.append(Copy(message, role, _text(message, role), source.origin_of(message)))
     for copy in copies:
         _look_around(source, copy, copies, unknown)
-    story = Story(seed.unique_key, copies, unknown=unknown)
-    if seed.unique_key:
-        story.reports = list(_reports(source, seed.unique_key))
+    reports = _reports(source, seed.unique_key) if seed.unique_key else []
     _add_groups(source, copies)
-    story.state = _state(copies)
-    return story
+    return Story(seed.unique_key, copies, reports, _state(copies), unknown)
+
+
+# the copies of a message
 
 
 def _copies(source: Source, seed: Message, unknown: list[Sentence]) -> dict[int, Message]:
     """Return the copies of a message by their offsets; add to *unknown* the facts that are not known of them."""
     found = {seed.record.physical_offset: seed}
     if seed.unique_key:
-        for other in source.copies(seed.unique_key, _topics(source, seed)):
+        # Under its own topics, those that messages wait in, and those that failed ones are moved to.
+        own = filter(None, (seed.topic, seed.properties.get(REAL_TOPIC), seed.properties.get("RETRY_TOPIC")))
+        moved = (topic for topic in source.topics() if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+        for other in source.copies(seed.unique_key, sorted({*own, *moved, *HALF_TOPICS, *_WAITING_TOPICS})):
             if len(found) >= _MOST_COPIES:
                 unknown.append(Sentence("only {count:,} messages with this id are shown", count=_MOST_COPIES))
                 break
@@ -200,35 +262,21 @@ def _is_copy(seed: Message, other: Message) -> bool:
     return (seed.record.body, seed.keys, seed.tags) == (other.record.body, other.keys, other.tags)
 
 
-def _topics(source: Source, seed: Message) -> list[str]:
-    """Return the topics that copies of a message can be under."""
-    real = seed.properties.get(REAL_TOPIC)
-    own = {seed.topic, real, seed.properties.get("RETRY_TOPIC")} - {None}
-    moved = (topic for topic in source.topics() if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
-    return sorted({*(str(topic) for topic in own), *moved, *HALF_TOPICS, *_WAITING_TOPICS})
-
-
-_BY_PREFIX = ((RETRY_PREFIX, Role.RETRIED), (DLQ_PREFIX, Role.DEAD_LETTER))
-_BY_TRANSACTION = {
-    TransactionType.PREPARED: Role.HALF,  # brokers up to 4.2.0 put half messages under the real topic
-    TransactionType.COMMIT: Role.COMMITTED,
-    TransactionType.ROLLBACK: Role.ROLLED_BACK,
-}
-
-
 def _role(message: Message, before: Sequence[Copy]) -> Role:
-    if message.topic in HALF_TOPICS:
+    topic = message.topic
+    if topic in HALF_TOPICS:
         return Role.HALF
-    if message.topic == _ABANDONED_TOPIC:
+    if topic == _ABANDONED_TOPIC:
         return Role.ABANDONED
-    if message.topic in _WAITING_TOPICS:
+    if topic in _WAITING_TOPICS:
         is_retry = message.properties.get(REAL_TOPIC, "").startswith((RETRY_PREFIX, DLQ_PREFIX))
-        return Role.RETRY_WAITING if is_retry else Role.DELAYED if message.topic == SCHEDULE_TOPIC else Role.TIMED
-    named = next((role for prefix, role in _BY_PREFIX if message.topic.startswith(prefix)), None)
-    named = named or _BY_TRANSACTION.get(message.transaction)
-    if named is None and any(_delivers(copy, message) for copy in before):
-        named = Role.DELIVERED
-    return named or (Role.SENT_AGAIN if before else Role.SENT)
+        return Role.RETRY_WAITING if is_retry else Role.DELAYED if topic == SCHEDULE_TOPIC else Role.TIMED
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return Role.RETRIED if topic.startswith(RETRY_PREFIX) else Role.DEAD_LETTER
+    sent = Role.SENT_AGAIN if before else Role.SENT
+    if any(_delivers(copy, message) for copy in before):
+        sent = Role.DELIVERED
+    return _BY_TRANSACTION.get(message.transaction, sent)
 
 
 def _delivers(waiting: Copy, message: Message) -> bool:
@@ -236,119 +284,69 @@ def _delivers(waiting: Copy, message: Message) -> bool:
     return waiting.message.topic in _WAITING_TOPICS and waiting.message.properties.get(REAL_TOPIC) == message.topic
 
 
-def _moved(template: str, message: Message, **values: object) -> Sentence:
-    """Return a sentence about a message in a queue: {topic}, {queue} and {number} are those that it has."""
-    record = message.record
-    where = {"topic": message.topic, "queue": record.queue_id, "number": record.queue_offset}
-    return Sentence(template, **where, **values)
-
-
-def _waits(template: str, message: Message, **values: object) -> Sentence:
-    """Return a sentence about a message that waits: {topic} and {queue} are those to which it will be moved."""
-    about, record = message.properties, message.record
-    target = {"topic": about.get(REAL_TOPIC, message.topic), "queue": about.get(REAL_QID, record.queue_id)}
-    return Sentence(template, **target, **values)
-
-
-def _half(message: Message) -> Sentence:
-    about = message.properties
-    checks, group = about.get("TRANSACTION_CHECK_TIMES"), about.get("PGROUP", "?")
-    template = "half message of the producer group {group} for {topic} queue {queue}"
-    if not checks:
-        return _waits(template, message, group=group)
-    return _waits(
-        f"{template}, returned to the queue after check {{checks}} with the producer",
-        message,
-        group=group,
-        checks=checks,
-    )
-
-
-def _timed(message: Message) -> Sentence:
-    rolls = message.properties.get("TIMER_ROLL_TIMES")
-    if not rolls:
-        return _waits("timed: waits for {topic} queue {queue}", message)
-    return _waits("timed: waits for {topic} queue {queue}, rolled {rolls} times", message, rolls=rolls)
-
-
-def _retry_waiting(message: Message) -> Sentence:
-    target, tries = message.properties[REAL_TOPIC], message.record.reconsume_times
-    if target.startswith(DLQ_PREFIX):  # older brokers delay dead letters like retries
-        group = target.removeprefix(DLQ_PREFIX)
+def _text(message: Message, role: Role) -> Sentence:
+    """Return what a copy is, in words."""
+    about, record, template = message.properties, message.record, _TEMPLATES[role]
+    topic, queue = message.topic, str(record.queue_id)
+    if role in _WAITING:
+        topic, queue = about.get(REAL_TOPIC, topic), about.get(REAL_QID, queue)
+    checks, rolls = about.get("TRANSACTION_CHECK_TIMES"), about.get("TIMER_ROLL_TIMES")
+    if role is Role.HALF and checks:
+        template += ", returned to the queue after check {checks} with the producer"
+    elif role is Role.TIMED and rolls:
+        template += ", rolled {rolls} times"
+    elif role is Role.RETRY_WAITING and topic.startswith(DLQ_PREFIX):  # older brokers delay dead letters like retries
         template = "not consumed by {group} after {tries} tries: waits to become a dead letter"
-        return Sentence(template, group=group, tries=tries)
     return Sentence(
-        "not consumed by {group}: retry {tries} waits", group=target.removeprefix(RETRY_PREFIX), tries=tries
+        template,
+        topic=topic,
+        queue=queue,
+        number=record.queue_offset,
+        host=host_text(record.born_host),
+        group=about.get("PGROUP", "?") if role is Role.HALF else _group_of(topic),
+        tries=record.reconsume_times,
+        origin=about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", "?")),
+        level=about.get(DELAY, "?"),
+        checks=checks,
+        rolls=rolls,
     )
 
 
-def _dead_letter(message: Message) -> Sentence:
-    about, tries = message.properties, message.record.reconsume_times
-    origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", "?"))
-    template = "dead letter of {group} after {tries} tries, from {origin}, in {topic} queue {queue}, number {number:,}"
-    return _moved(template, message, group=message.topic.removeprefix(DLQ_PREFIX), tries=tries, origin=origin)
-
-
-_TEXTS: Mapping[Role, Callable[[Message], Sentence]] = {
-    Role.SENT: lambda one: _moved(
-        "sent by {host} to {topic} queue {queue}, number {number:,}", one, host=host_text(one.record.born_host)
-    ),
-    Role.SENT_AGAIN: lambda one: _moved(
-        "sent again by {host} to {topic} queue {queue}, number {number:,}", one, host=host_text(one.record.born_host)
-    ),
-    Role.HALF: _half,
-    Role.COMMITTED: lambda one: _moved("committed to {topic} queue {queue}, number {number:,}", one),
-    Role.ROLLED_BACK: lambda one: _moved("rolled back, in {topic} queue {queue}, number {number:,}", one),
-    Role.ABANDONED: lambda one: _moved(
-        "abandoned: no check got a decision of the producer, moved to {topic} queue {queue}, number {number:,}", one
-    ),
-    Role.DELAYED: lambda one: _waits(
-        "delayed: waits at level {level} for {topic} queue {queue}", one, level=one.properties.get(DELAY, "?")
-    ),
-    Role.TIMED: _timed,
-    Role.DELIVERED: lambda one: _moved("delivered to {topic} queue {queue}, number {number:,}", one),
-    Role.RETRY_WAITING: _retry_waiting,
-    Role.RETRIED: lambda one: _moved(
-        "retry {tries} for {group}, in {topic} queue {queue}, number {number:,}",
-        one,
-        tries=one.record.reconsume_times,
-        group=one.topic.removeprefix(RETRY_PREFIX),
-    ),
-    Role.DEAD_LETTER: _dead_letter,
-}
+def _group_of(topic: str) -> str | None:
+    """Return the group whose retries or dead letters a topic has."""
+    prefix = next((one for one in (RETRY_PREFIX, DLQ_PREFIX) if topic.startswith(one)), None)
+    return None if prefix is None else topic.removeprefix(prefix)
 
 
 def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
+    """Add to a copy its units, its index entries, and what became of it."""
     message = copy.message
     copy.leaves = source.removal_of(message)
     if not copy.is_taken_back:  # its units and index entries went with it, other messages have its place in the queue
         copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:
-        end, was_cut_short = half_end(source, message) if message.topic in HALF_TOPICS else (None, False)
-        copy.ended = end
+        copy.ended, was_cut_short = half_end(source, message) if message.topic in HALF_TOPICS else (None, False)
         copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies))
         if was_cut_short:
             unknown.append(
                 Sentence("only the newest 4,096 op messages were read: an older one may end the transaction")
             )
     elif message.topic in _WAITING_TOPICS:
-        copy.due = _due(copy)
-        delivered = next((one for one in copies if one.time >= copy.time and _delivers(copy, one.message)), None)
-        if delivered is None:
+        # The timer's property says when it is due, or the unit of a delayed message.
+        codes = (fact.tags_code for fact in copy.queues if fact.tags_code is not None)
+        is_timed = message.topic == TIMER_TOPIC
+        copy.due = whole_number(message.properties.get("TIMER_OUT_MS", "")) if is_timed else next(codes, None)
+        if not any(one.time >= copy.time and _delivers(copy, one.message) for one in copies):
             copy.text = Sentence("{waiting}; its delivery is not found", waiting=copy.text)
 
 
 def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
-    offset = copy.message.record.physical_offset
-    ends = [one.role for one in copies if one.message.record.prepared_transaction_offset == offset]
+    ends = [one.role for one in copies if one.message.record.prepared_transaction_offset == copy.offset]
     if Role.COMMITTED in ends:
         return Sentence("committed")
-    later = [one for one in copies if one.role is Role.HALF and one.message.record.physical_offset > offset]
+    later = [one.offset for one in copies if one.role is Role.HALF and one.offset > copy.offset]
     if later:
-        return Sentence(
-            "returned to the queue for another check at offset {offset:,}",
-            offset=later[0].message.record.physical_offset,
-        )
+        return Sentence("returned to the queue for another check at offset {offset:,}", offset=later[0])
     if copy.ended is not None or Role.ROLLED_BACK in ends:
         return Sentence("rolled back")
     if any(one.role is Role.ABANDONED for one in copies):
@@ -356,48 +354,34 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
     return Sentence("neither committed nor rolled back yet")
 
 
-def _due(copy: Copy) -> int | None:
-    """Return when a waiting copy is delivered: the timer's property, or the time that a delayed one's unit holds."""
-    out = copy.message.properties.get("TIMER_OUT_MS", "")
-    if copy.message.topic == TIMER_TOPIC:
-        return whole_number(out)
-    return next((fact.tags_code for fact in copy.queues if fact.tags_code is not None), None)
+# clients: their traces, and how far groups are
 
 
-def _reports(source: Source, unique_key: str) -> Iterator[Report]:
+def _reports(source: Source, unique_key: str) -> list[Report]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
-    read = 0
-    for topic in topics:
-        for message in source.by_key(KeyWanted(KeyKind.KEY, topic, unique_key)):
-            read += 1
-            if read > _MOST_TRACES:
-                return
-            place = source.origin_of(message)
-            for trace in decode_traces(message.body_within() or message.record.body):
-                if trace.message_id == unique_key:
-                    yield Report(trace, message, place)
+    found = chain.from_iterable(source.by_key(KeyWanted(KeyKind.KEY, topic, unique_key)) for topic in topics)
+    traces = [
+        (trace, message, source.origin_of(message))
+        for message in islice(found, _MOST_TRACES)
+        for trace in decode_traces(message.body_within() or message.record.body)
+        if trace.message_id == unique_key
+    ]
+    # The line that ends a request names no group, the one that took the messages does.
+    groups = {trace.request_id: trace.client_group for trace, *_ in traces if trace.request_id and trace.client_group}
+    return [
+        Report(trace, _trace_text(trace, message, groups.get(trace.request_id or "", "?")), place)
+        for trace, message, place in traces
+    ]
 
 
-def report_text(report: Report, taken: Mapping[str, str]) -> Sentence:
-    """Return a trace line as a sentence; *taken* maps the id of each consume request to its consumer group."""
-    trace = report.trace
-    host = address_text(report.message.record.born_host)
-    group = trace.client_group or taken.get(trace.request_id or "", "?")
-    match trace.kind:
-        case TraceKind.SENT:
-            event = Sentence("sent by the group {group} on {host}", group=group, host=host)
-        case TraceKind.TAKEN:
-            tries = (trace.retry_times or 0) + 1
-            event = Sentence("taken by the group {group} on {host}, try {tries}", group=group, host=host, tries=tries)
-        case TraceKind.CONSUMED:
-            event = Sentence("consumed by the group {group}", group=group)
-        case TraceKind.TRANSACTION_ENDED:
-            template = "transaction ended by the group {group}: {state}"
-            event = Sentence(template, group=group, state=trace.transaction_state)
-        case TraceKind.RECALLED:
-            event = Sentence("recalled by the group {group}", group=group)
-        case _:
-            assert_never(trace.kind)
+def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
+    event = Sentence(
+        _TRACES[trace.kind],
+        group=trace.client_group or group,
+        host=address_text(message.record.born_host),
+        tries=(trace.retry_times or 0) + 1,
+        state=trace.transaction_state,
+    )
     if trace.cost_ms is not None and trace.kind in {TraceKind.SENT, TraceKind.CONSUMED}:
         event = Sentence("{event} in {cost} ms", event=event, cost=trace.cost_ms)
     if trace.is_success is not None and trace.kind not in {TraceKind.TAKEN, TraceKind.TRANSACTION_ENDED}:
@@ -407,21 +391,21 @@ def report_text(report: Report, taken: Mapping[str, str]) -> Sentence:
 
 def _add_groups(source: Source, copies: Sequence[Copy]) -> None:
     """Add each group's position to the copies in the queues that it reads."""
-    topics = sorted({copy.message.topic for copy in copies})
-    readers = list(source.consumer_progress(topics))
+    readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
     for number, copy in enumerate(copies):
         if copy.is_taken_back:
             continue
-        retried = {group for later in copies[number + 1 :] if (group := _retried_by(later)) is not None}
+        waiting = (
+            later.message.properties.get(REAL_TOPIC, "") if later.role is Role.RETRY_WAITING else later.message.topic
+            for later in copies[number + 1 :]
+        )
+        retried = set(map(_group_of, waiting))
         record = copy.message.record
-        here = [
-            (reader, place)
-            for reader, place in readers
-            if (reader.topic, reader.queue_id) == (copy.message.topic, record.queue_id) and reader.consumer_group
-        ]
+        queue = (copy.message.topic, record.queue_id)
+        here = [(reader, place) for reader, place in readers if (reader.topic, reader.queue_id) == queue]
         pulled = {reader.consumer_group: reader.next_offset for reader, _ in here if reader.kind is ReaderKind.PULL}
         for reader, place in here:
-            if reader.kind is not ReaderKind.CONSUMER or reader.consumer_group is None:
+            if reader.kind is not ReaderKind.CONSUMER or not reader.consumer_group:
                 continue
             state = Consumed.NOT_YET
             if reader.next_offset > record.queue_offset:
@@ -431,58 +415,32 @@ def _add_groups(source: Source, copies: Sequence[Copy]) -> None:
             copy.groups.append(GroupFact(reader.consumer_group, state, reader.next_offset, place))
 
 
-def _retried_by(copy: Copy) -> str | None:
-    """Return the group that did not consume a message, and for which a copy was written; None of other copies."""
-    target = copy.message.properties.get(REAL_TOPIC, "") if copy.role is Role.RETRY_WAITING else copy.message.topic
-    prefix = next((one for one in (RETRY_PREFIX, DLQ_PREFIX) if target.startswith(one)), None)
-    return None if prefix is None else target.removeprefix(prefix)
-
-
-_WAYS = {
-    Role.SENT: Sentence("sent"),
-    Role.SENT_AGAIN: Sentence("sent again"),
-    Role.COMMITTED: Sentence("committed"),
-    Role.DELIVERED: Sentence("delivered"),
-    Role.RETRIED: Sentence("retried"),
-    Role.ROLLED_BACK: Sentence("rolled back"),
-    Role.ABANDONED: Sentence("abandoned"),
-    Role.DELAYED: Sentence("waits for its time"),
-    Role.TIMED: Sentence("waits for its time"),
-    Role.RETRY_WAITING: Sentence("waits for its time"),
-}
-
-
 def _state(copies: Sequence[Copy]) -> Sentence:
     """Return the message's state in a few words, by its newest copies."""
     if all(copy.is_taken_back for copy in copies):
         return Sentence("taken back by its broker")
     last = copies[-1]
-    dead = [copy for copy in copies if copy.role is Role.DEAD_LETTER]
+    dead = {str(_group_of(copy.message.topic)) for copy in copies if copy.role is Role.DEAD_LETTER}
     if dead:
-        groups = sorted({copy.message.topic.removeprefix(DLQ_PREFIX) for copy in dead})
-        return Sentence("dead letter of {groups}", groups=", ".join(groups))
-    state = last.text.values["state"] if last.role is Role.HALF else _WAYS[last.role]
-    assert isinstance(state, Sentence)
+        return Sentence("dead letter of {groups}", groups=", ".join(sorted(dead)))
+    if last.role is Role.HALF:
+        return _half_state(last, copies)
+    state = Sentence(_STATES[last.role])
     if last.role not in _READ_BY_CONSUMERS:
         return state
     facts = [fact for copy in copies if copy.role in _READ_BY_CONSUMERS for fact in copy.groups]
-    done = sorted({fact.group for fact in facts if fact.state is Consumed.CONSUMED})
-    others = sorted({fact.group for fact in facts if fact.state is not Consumed.CONSUMED} - {*done})
+    done = {fact.group for fact in facts if fact.state is Consumed.CONSUMED}
+    others = {fact.group for fact in facts} - done
     if not facts:
         return Sentence("{state}, no consumer group has a position in its queue", state=state)
     if done:
-        state = Sentence("{state}, consumed by {groups}", state=state, groups=", ".join(done))
+        state = Sentence("{state}, consumed by {groups}", state=state, groups=", ".join(sorted(done)))
     if others:
-        state = Sentence("{state}, not yet by {groups}", state=state, groups=", ".join(others))
+        state = Sentence("{state}, not yet by {groups}", state=state, groups=", ".join(sorted(others)))
     return state
 
 
-_STATES = {
-    Consumed.CONSUMED: Sentence("consumed"),
-    Consumed.FAILED: Sentence("taken, and sent back for a retry"),
-    Consumed.IN_FLIGHT: Sentence("taken, not yet consumed"),
-    Consumed.NOT_YET: Sentence("not yet"),
-}
+# a story as people read it, and as scripts do
 
 
 class TimelineLine(NamedTuple):
@@ -511,31 +469,20 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
 
 def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     """Return the events of a story, in the order of the log and of time."""
-    groups = _groups_of_requests(story)
     # Copies keep the order of the log even where the clock was reset; reports of clients go where their time puts them.
     timed: list[tuple[int, TimelineLine]] = []
     newest = 0
     for copy in story.copies:
         newest = max(newest, copy.time)
-        offset = copy.message.record.physical_offset
-        timed.append((newest, TimelineLine(copy.time, copy.text, copy.place, list(_below(copy, zone)), offset)))
+        timed.append((newest, TimelineLine(copy.time, copy.text, copy.place, list(_below(copy, zone)), copy.offset)))
     for report in story.reports:
         time = report.trace.event_timestamp
-        timed.append(
-            (newest if time is None else time, TimelineLine(time, report_text(report, groups), report.place, []))
-        )
+        timed.append((newest if time is None else time, TimelineLine(time, report.text, report.place, ())))
     return [line for _, line in sorted(timed, key=lambda pair: pair[0])]
 
 
-def _groups_of_requests(story: Story) -> dict[str, str]:
-    """Return the group of each request that took messages: the line that ends the request names none."""
-    named = ((one.trace.request_id, one.trace.client_group) for one in story.reports)
-    return {request: group for request, group in named if request and group}
-
-
 def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
-    offset = copy.message.record.physical_offset
-    yield Sentence("offset {offset:,}, offset id {id}", offset=offset, id=copy.message.offset_id)
+    yield Sentence("offset {offset:,}, offset id {id}", offset=copy.offset, id=copy.message.offset_id)
     if copy.due is not None:
         yield Sentence("due {time}", time=time_text(copy.due, zone))
     if copy.ended is not None:
@@ -543,13 +490,12 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
     for unit in copy.queues:
         template = _QUEUES[unit.check]
         yield Sentence(template, topic=unit.topic, queue=unit.queue_id, number=unit.queue_offset, place=str(unit.place))
-    if copy.keys:
-        yield from _key_texts(copy.keys)
+    yield from _key_texts(copy.keys)
     for group in copy.groups:
         yield Sentence(
             "group {group}: {state}, its next offset is {offset:,} ({place})",
             group=group.group,
-            state=_STATES[group.state],
+            state=_CONSUMED[group.state],
             offset=group.next_offset,
             place=str(group.place),
         )
@@ -572,25 +518,21 @@ def _key_texts(facts: Sequence[KeyFact]) -> Iterator[Sentence]:
         keys = ", ".join(dict.fromkeys(fact.key for fact in found))
         yield Sentence("index: found under {keys} ({places})", keys=keys, places=places)
     for fact in facts:
-        if fact.check is Check.MISSING and fact.place is not None:
-            template = "index: NOT FOUND under the {kind} {key} in {place}"
+        if fact.check is Check.MISSING:
+            template = "index: NOT FOUND under the {kind} {key}" + (" in {place}" if fact.place is not None else "")
             yield Sentence(template, kind=fact.kind, key=fact.key, place=str(fact.place))
-        elif fact.check is Check.MISSING:
-            yield Sentence("index: NOT FOUND under the {kind} {key}", kind=fact.kind, key=fact.key)
     if any(fact.check is Check.NOT_KNOWN for fact in facts):
         yield Sentence("index: cannot be asked")
 
 
 def story_object(story: Story) -> dict[str, object]:
     """Return a story with the names that scripts read."""
-    groups = _groups_of_requests(story)
     return {
         "unique_key": story.unique_key,
         "state": story.state,
         "copies": [_copy_object(copy) for copy in story.copies],
         "traces": [
-            {**one.trace._asdict(), "text": report_text(one, groups), "known_from": _place_object(one.place)}
-            for one in story.reports
+            {**one.trace._asdict(), "text": one.text, "known_from": one.place._asdict()} for one in story.reports
         ],
         "not_known": story.unknown,
     }
@@ -611,12 +553,12 @@ def _copy_object(copy: Copy) -> dict[str, object]:
         "due_time": None if copy.due is None else iso_time(copy.due),
         "ended_by_offset": None if copy.ended is None else copy.ended.record.physical_offset,
         "retention": copy.leaves,
-        "known_from": _place_object(copy.place),
-        "queues": [{**fact._asdict(), "place": _place_object(fact.place)} for fact in copy.queues],
-        "keys": [{**fact._asdict(), "place": _place_object(fact.place)} for fact in copy.keys],
-        "groups": [{**fact._asdict(), "place": _place_object(fact.place)} for fact in copy.groups],
+        "known_from": copy.place._asdict(),
+        "queues": list(map(_fact_object, copy.queues)),
+        "keys": list(map(_fact_object, copy.keys)),
+        "groups": list(map(_fact_object, copy.groups)),
     }
 
 
-def _place_object(place: Origin | None) -> dict[str, object] | None:
-    return None if place is None else place._asdict()
+def _fact_object(fact: QueueFact | KeyFact | GroupFact) -> dict[str, object]:
+    return {**fact._asdict(), "place": None if fact.place is None else fact.place._asdict()}
