@@ -36,9 +36,9 @@ class Plan(NamedTuple):
 
     def rows(self, number: int) -> "Iterator[pa.RecordBatch]":
         """Yield the columns that the condition names, and the rows' numbers, of one item."""
-        from jobs.export.candidate_rows import numbered
+        from jobs.export.condition import numbered
 
-        item = pickle.loads(self.items[number])  # noqa: S301 - written by `choose`
+        item = pickle.loads(self.items[number])  # noqa: S301 - written by `chooser`
         return numbered(number, item, self.columns, self.limit, self.undecoded)
 
 

@@ -5,40 +5,44 @@ The rows themselves stay where they are: tasks read them again and write those w
 through the JVM, a body only where the condition looks at it, and nothing is needed that only pandas has.
 """
 
+import json
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import arrow_udtf
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+import pyarrow.parquet as pq
 
-from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, ROWS, UNDECODED, Chosen, numbered_rows, schema_of
 from jobs.export.candidates import FORMAT, AllCandidates, Candidates, Plan
-from jobs.export.items import BODY_TEXT, COLUMNS, Item
+from jobs.export.items import BODY_TEXT, COLUMNS, NEEDED, SCHEMA, Item, LeftOut, Undecoded, rows_of, slices, with_bodies
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
     from pyspark.sql.udtf import UserDefinedTableFunction
 
 _STAR = re.compile(r"[(,]\s*\*")  # hash(*): of all columns
+_ITEM, _ROW = "_item", "_row"
+_NUMBERS = (pa.field(_ITEM, pa.int32()), pa.field(_ROW, pa.int64()))
+_ROWS, _UNDECODED = "rows", "undecoded"  # folders of row numbers, and of bodies that could not be decompressed
+
+Rows = Iterator[pa.RecordBatch]
+Chosen = Callable[[int, Rows], Rows]  # of the rows of an item, which has a number, those that are wanted
+# Returns which rows of items are wanted; it writes files for that below a folder. The limit is that of a body's bytes.
+Choose = Callable[[Sequence[Item], Path, int], Chosen]
 
 
-class Condition(NamedTuple):
-    """A condition that Spark accepts, and the columns that it may look at."""
+def chooser(spark: "SparkSession", text: str) -> Choose:
+    """Return the choice by a condition on the columns of `messages` and body_text; `UnsupportedFormat` if it is not."""
+    from pyspark.errors import AnalysisException, ParseException
 
-    text: str
-    columns: tuple[str, ...]
-
-
-def condition_of(spark: SparkSession, text: str) -> Condition:
-    """Return a condition on the columns of `messages` and body_text; `UnsupportedFormat` when it is none to Spark."""
     every = (*COLUMNS, BODY_TEXT)
     try:
         _ = spark.createDataFrame([], _spark_schema(every)).where(text).schema
@@ -48,46 +52,116 @@ def condition_of(spark: SparkSession, text: str) -> Condition:
     words = {word.lower() for word in re.findall(r"\w+", text)}
     named = tuple(name for name in every if name in words)
     # Without any column, as in rand() < 0.1, a batch would have no rows.
-    return Condition(text, every if _STAR.search(text) else named or ("physical_offset",))
+    columns = every if _STAR.search(text) else named or ("physical_offset",)
+    return partial(_choose, spark, text, columns)
 
 
-def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], folder: Path, limit: int) -> Chosen:
+def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
+    spark: "SparkSession", text: str, columns: tuple[str, ...], items: Sequence[Item], folder: Path, limit: int
+) -> Chosen:  # fmt: skip
     """Write the numbers of the chosen rows below *folder*, and return the choice of these rows."""
-    undecoded = folder / UNDECODED
+    from pyspark.sql.types import StructType
+
+    undecoded = folder / _UNDECODED
     undecoded.mkdir(parents=True)
     packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
-    plan = Plan(packed, bounds, condition.columns, limit, undecoded)
-    _share_workers(spark)
-    schema = StructType([*_spark_schema(condition.columns), *from_arrow_schema(pa.schema(NUMBERS))])
+    plan = Plan(packed, bounds, columns, limit, undecoded)
+    # The processes that find the candidates shall write the parts: Spark keeps idle ones, with their loaded modules,
+    # but starts others for tasks with another environment, in which SQL's tasks say how their errors look. The other
+    # difference, a seed, `jobs.launch.session` takes away before any worker starts.
+    spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
+    schema = StructType([*_spark_schema(columns), *_spark_schema((_ITEM, _ROW))])
     frame = (_selected if plan.may_leave_out_items else _all)(spark, plan, schema)
-    numbers = frame.where(condition.text).select(ITEM, ROW)
-    numbers.write.partitionBy(ITEM).parquet((folder / ROWS).as_uri())
+    numbers = frame.where(text).select(_ITEM, _ROW)
+    numbers.write.partitionBy(_ITEM).parquet((folder / _ROWS).as_uri())
     return partial(numbered_rows, folder)
 
 
-def _selected(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:
+def _selected(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame":
     """Return the rows of the items that Spark does not leave out."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(Candidates.of(plan))
     return spark.read.format(FORMAT).schema(schema).load()
 
 
-def _all(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:
+def _all(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame":
     """Return the rows of all items, by a function that needs no pandas, unlike `mapInArrow`."""
+    from pyspark.sql.functions import arrow_udtf
+
     numbers = spark.range(0, len(plan.items), 1, max(len(plan.items), 1))
     read = cast("UserDefinedTableFunction", arrow_udtf(AllCandidates.of(plan), returnType=schema))
     return read(numbers.asTable())
 
 
-def _share_workers(spark: SparkSession) -> None:
-    """
-    Let the processes that find the candidates write the parts: Spark keeps idle ones, with their loaded modules.
-
-    It starts others for tasks with another environment, in which SQL's tasks say how their errors look. The other
-    difference, a seed, `jobs.launch.session` takes away before any worker starts.
-    """
-    spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
+def _schema_of(columns: Sequence[str]) -> pa.Schema:
+    numbers = {field.name: field for field in _NUMBERS}
+    return pa.schema([numbers.get(name) or SCHEMA.field(name) for name in columns])
 
 
-def _spark_schema(columns: Sequence[str]) -> StructType:
-    return from_arrow_schema(schema_of(columns))
+def _spark_schema(columns: Sequence[str]) -> "StructType":
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(_schema_of(columns))
+
+
+def numbered(number: int, item: Item, columns: Sequence[str], limit: int, notes: Path) -> Rows:
+    """Yield *columns* of an item's rows, and the rows' numbers; bodies that stay compressed go below *notes*."""
+    row = 0
+    undecoded = Undecoded()
+    for batch in candidates(item, columns, limit, undecoded):
+        numbers = [
+            pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows),
+            pa.array(np.arange(row, row + batch.num_rows)),
+        ]
+        schema = pa.schema([*batch.schema, *_NUMBERS])
+        yield pa.RecordBatch.from_arrays([*batch.columns, *numbers], schema=schema)
+        row += batch.num_rows
+    pa.default_memory_pool().release_unused()  # who finds candidates writes parts next, with columns of other sizes
+    if undecoded.count:
+        (notes / str(number)).write_text(json.dumps([undecoded.count, undecoded.places]))
+
+
+def candidates(item: Item, columns: Sequence[str], limit: int, undecoded: Undecoded) -> Rows:
+    """Yield some columns of an item's rows, bodies as their producers sent them; note those that are not."""
+    needs_body = bool({"body", BODY_TEXT} & {*columns})
+    wanted = {*columns, *(NEEDED if needs_body else ("physical_offset",))} - {BODY_TEXT}
+    rows = rows_of(item, [name for name in COLUMNS if name in wanted])
+    if not needs_body:
+        schema = _schema_of(columns)
+        yield from (batch.select(schema.names).cast(schema) for batch in rows if not isinstance(batch, Piece))
+        return
+    # Through functions, as the variable of a loop would hold a batch while the next one is read.
+    yield from chain.from_iterable(map(partial(_shown, columns, limit, undecoded), rows))
+
+
+def _shown(columns: Sequence[str], limit: int, undecoded: Undecoded, rows: pa.RecordBatch | Piece) -> Rows:
+    """Yield rows with their bodies, in slices."""
+    if not isinstance(rows, Piece):
+        for part, bodies in slices(rows, limit):
+            undecoded.note(part, bodies)
+            yield with_bodies(part, bodies, _schema_of(columns))
+
+
+def numbered_rows(folder: Path, number: int, rows: Rows) -> Rows:
+    """Yield those of an item's rows whose numbers are below *folder*."""
+    paths = (folder / _ROWS / f"{_ITEM}={number}").glob("*.parquet")
+    parts = [pq.ParquetFile(path).read([_ROW]).column(_ROW).to_numpy() for path in paths]
+    numbers = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    start = 0  # number of the batch's first row
+    for batch in rows if numbers.size else ():
+        first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
+        wanted, start = numbers[first:last] - start, start + batch.num_rows
+        if wanted.size:
+            yield batch if wanted.size == batch.num_rows else batch.take(pa.array(wanted))
+        del batch
+        if start > numbers[-1]:
+            return
+
+
+def undecoded_of(folder: Path) -> Undecoded:
+    """Return the bodies that could not be looked at as their producers sent them."""
+    found = Undecoded()
+    for path in sorted((folder / _UNDECODED).glob("*"), key=lambda path: int(path.name)):
+        count, places = json.loads(path.read_text())
+        found.add(Undecoded(count, [LeftOut(*place) for place in places]))
+    return found

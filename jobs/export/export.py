@@ -2,13 +2,13 @@
 
 import errno
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.export.items import STORE_TIME, Item, LakeItem, LeftOut, LogItem, Registered, Undecoded
+from jobs.export.items import ANY_TIME, STORE_TIME, Item, LakeItem, LeftOut, LogItem, Registered, TimeBounds, Undecoded
 from jobs.export.parts import Format, Part, PartTask, merge, stream
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
@@ -30,8 +30,7 @@ from jobs.store.workers import Workers
 from rmq_formats.release import NEWEST, Release
 
 if TYPE_CHECKING:
-    from jobs.export.candidate_rows import Chosen
-
+    from jobs.export.condition import Choose
 
 _AT_ONCE = 8  # items whose parts are on the disk at the same time, where they go to standard output
 
@@ -43,6 +42,7 @@ class Asked:
     place: Place  # its broker is also the label of a store's messages
     topics: tuple[str, ...] = ()
     is_verified: bool = False  # check a lake's rows by their records
+    between: TimeBounds = ANY_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,6 @@ class Summary(NamedTuple):
     gaps: list[LeftOut]
 
 
-# Returns which rows of items are wanted; it may write files for that below a folder.
-Choose: TypeAlias = "Callable[[Sequence[Item], Path, int], Chosen]"
-
-
 def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
     """Return the items to read."""
     if asked.place.lake is not None:
@@ -93,7 +89,14 @@ def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
         release = asked.place.release or seeming_writers(reader).value.newest
         times = reader.segment_times
     items: list[Item] = [
-        LogItem(range_, release.property_parser, label, asked.topics, {STORE_TIME: times[range_.base_offset]})
+        LogItem(
+            range_,
+            release.property_parser,
+            label,
+            asked.topics,
+            {STORE_TIME: times[range_.base_offset]},
+            asked.between,
+        )
         for range_ in ranges
     ]
     gaps = [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
@@ -131,8 +134,9 @@ def _lake_items(asked: Asked, lake: Lake, known: Sequence[KnownStore]) -> list[I
         name = min(dropped - LATER)
         raise OSError(f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten it without")
     stores = tuple(_registered(lake, one) for one in known) if asked.is_verified else ()
+    checked = dropped if asked.is_verified else None
     return [
-        LakeItem(lake, file, asked.place.broker, asked.topics, dropped if asked.is_verified else None, stores)
+        LakeItem(lake, file, asked.place.broker, asked.topics, checked, stores, asked.between)
         for file in sorted(files(lake, snapshot), key=_place)
     ]
 
@@ -163,7 +167,7 @@ def export(
         folder = Path(name)
         chosen = undecoded = None
         if choose is not None:
-            from jobs.export.candidate_rows import undecoded_of
+            from jobs.export.condition import undecoded_of
 
             chosen = choose(planned.items, folder / "chosen", output.limit)
             undecoded = undecoded_of(folder / "chosen")
@@ -190,8 +194,9 @@ def _summary(planned: Planned, parts: Sequence[Part], size: int, undecoded: Unde
     return Summary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
 
 
-def why_nothing(asked: Asked, *, has_times: bool, has_condition: bool) -> Reason:
+def why_nothing(asked: Asked, *, has_condition: bool) -> Reason:
     """Explain an empty export, as `query` does an empty answer: topics that are not there, else what the log covers."""
+    has_times = asked.between != ANY_TIME
     with ExitStack() as stack:
         try:
             sources = stack.enter_context(open_stores(asked.place))

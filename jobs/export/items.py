@@ -7,6 +7,7 @@ small in bytes, not in rows: a message may have a body of some MiB.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -208,11 +209,30 @@ def _joined(column: pa.Array) -> pa.Array:
     return column
 
 
+class TimeBounds(NamedTuple):
+    """Times of storage, in milliseconds, both included; None leaves a side open."""
+
+    since: int | None = None
+    until: int | None = None
+
+    def may_include(self, low: int | None, high: int | None) -> bool:
+        """Return whether a time from *low* to *high*, where they are known, may be one of these."""
+        is_before = self.since is not None and high is not None and high < self.since
+        is_after = self.until is not None and low is not None and low > self.until
+        return not (is_before or is_after)
+
+    def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that were stored at one of these times."""
+        for compare, limit in ((pc.greater_equal, self.since), (pc.less_equal, self.until)):
+            if limit is not None:
+                rows = rows.filter(compare(rows.column(STORE_TIME), limit))
+        return rows
+
+
+ANY_TIME = TimeBounds()
 Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
 STORE_TIME = "store_timestamp"
-WINDOW = (
-    4 << 20
-)  # bytes of log that are read together: they are in memory also as rows, and as a slice of rows with bodies
+WINDOW = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"
 _REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})
@@ -227,6 +247,7 @@ class LogItem:
     broker: str
     topics: tuple[str, ...] = ()
     known: Bounds = field(default_factory=dict)
+    between: TimeBounds = ANY_TIME
 
     @property
     def size(self) -> int:
@@ -295,6 +316,7 @@ class LakeItem:
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
     stores: tuple[Registered, ...] = ()  # all of the lake, where rows are to be verified
+    between: TimeBounds = ANY_TIME
 
     @property
     def size(self) -> int:
@@ -348,6 +370,20 @@ class LakeItem:
 
 # `read` of each yields rows of `messages`, some columns of them, and the places of the log that hold no message.
 Item = LogItem | LakeItem
+
+
+def rows_of(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+    """Yield what an item has, of its rows those of the wanted times."""
+    if item.between == ANY_TIME:
+        return item.read(columns)
+    if not item.between.may_include(*item.bounds.get(STORE_TIME, (None, None))):
+        return iter(())
+    needed = columns if STORE_TIME in columns else (*columns, STORE_TIME)
+    return map(partial(_in_times, item.between, columns), item.read(needed))
+
+
+def _in_times(between: TimeBounds, columns: Sequence[str], rows: pa.RecordBatch | Piece) -> pa.RecordBatch | Piece:
+    return rows if isinstance(rows, Piece) else between.of_batch(rows).select(columns)
 
 
 def _as_damage(rows: pa.RecordBatch) -> Iterator[Piece]:

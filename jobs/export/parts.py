@@ -13,14 +13,14 @@ from enum import StrEnum, unique
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.console.rows import csv_line
-from jobs.export.items import SCHEMA, Item, LeftOut, Undecoded, slices, with_bodies
+from jobs.export.items import ANY_TIME, SCHEMA, Item, LeftOut, Undecoded, rows_of, slices, with_bodies
 from jobs.lake.bodies import DEFAULT_LIMIT, Body
 from jobs.query import json_text
 from jobs.query.message import Message
@@ -30,7 +30,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
-    from jobs.export.candidate_rows import Chosen
+    from jobs.export.condition import Chosen
 
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
 _PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
@@ -74,9 +74,9 @@ class PartTask:
         number, item = numbered
         name = f"{number:08d}-{uuid4()}"
         damage: list[Piece] = []
-        rows = _without_damage(item.read(), damage)
+        rows = _without_damage(rows_of(item), damage)
         if self.chosen is not None:
-            rows = self.chosen(number, item, rows)
+            rows = self.chosen(number, rows)
         undecoded, messages, noted = Undecoded(), 0, 0
         path = self.folder / name
         part = _ParquetPart(path) if self.kind is Format.PARQUET else _LinesPart(path, self.release, self.kind)
@@ -87,7 +87,7 @@ class PartTask:
                 messages, noted = messages + batch.num_rows, len(damage)
                 del batch, bodies  # not held while the next ones are read; so below
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
-        if self.chosen is not None:
+        if self.chosen is not None or item.between != ANY_TIME:
             del damage[noted:]  # damage after the last wanted row is not reported
         places = tuple(LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
         return Part(name, messages, undecoded, sum(piece.size for piece in damage), places)
@@ -206,18 +206,23 @@ def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
 
 def stream(parts: Sequence[Part], folder: Path, kind: Format, *, has_begun: bool) -> int:
     """Copy parts to standard output, in their order, and return their size; delete each as soon as it is copied."""
-    size = 0
-    for part in parts:
-        if part.messages:
-            path = folder / part.name
-            with path.open("rb") as file:
-                if kind is Format.CSV and (has_begun or size):
-                    file.readline()
-                while chunk := file.read(_CHUNK):
-                    sys.stdout.buffer.write(chunk)
-                    size += len(chunk)
-            path.unlink()
+    files = [folder / part.name for part in parts if part.messages]
+    size = _move(files, sys.stdout.buffer, kind, has_begun=has_begun)
     sys.stdout.flush()
+    return size
+
+
+def _move(files: Sequence[Path], whole: BinaryIO, kind: Format, *, has_begun: bool = False) -> int:
+    """Copy parts of text, delete each as soon as it is copied, and return their size."""
+    size = 0
+    for path in files:
+        with named(str(path)), path.open("rb") as file:
+            if kind is Format.CSV and (has_begun or size):
+                file.readline()  # every part has the header; its names have no line breaks
+            while chunk := file.read(_CHUNK):
+                whole.write(chunk)
+                size += len(chunk)
+        path.unlink()
     return size
 
 
@@ -225,13 +230,7 @@ def _merge_text(files: Sequence[Path], attempt: Path, kind: Format) -> None:
     with attempt.open("xb") as whole:
         if kind is Format.JSON:
             whole.write(b"[\n")
-        for number, path in enumerate(files):
-            with named(str(path)), path.open("rb") as file:
-                if kind is Format.CSV and number:
-                    file.readline()  # every part has the header; its names have no line breaks
-                while chunk := file.read(_CHUNK):
-                    whole.write(chunk)
-            path.unlink()
+        _move(files, whole, kind)
         if kind is Format.JSON:
             whole.seek(-2, os.SEEK_END)  # the last comma
             whole.truncate()

@@ -1,7 +1,6 @@
 """`export`: messages out of a store or a lake, chosen by SQL, as NDJSON or Parquet; bodies decompressed."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +31,9 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
-    from jobs.export.candidate_rows import TimeBounds
-    from jobs.export.export import Choose, Summary
+    from jobs.export.condition import Choose
+    from jobs.export.export import Summary
     from jobs.export.items import LeftOut
-    from jobs.store.workers import Workers
 
 _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_LIMIT`, without its imports
 _SHOWN = 5
@@ -130,16 +128,16 @@ def export(  # noqa: PLR0913 - one argument an option
     ready = start_workers(needed, *(commitlog or [store or lake or ""]), warm="jobs.export.export")
 
     # Imports run while a JVM starts.
-    from jobs.export.candidate_rows import TimeBounds
     from jobs.export.export import Asked, Output, export, plan, why_nothing
+    from jobs.export.items import TimeBounds
     from jobs.export.parts import Format
     from jobs.query.place import Place
 
     between = TimeBounds(_explained(since), _explained(until))
     workers = ready()
-    choose = _chooser(where, between, workers)
+    choose = None if where is None else _chooser(where)
     place = Place(store, lake, commitlog, None, broker, printed_as)
-    asked = Asked(place, topics, is_verified)
+    asked = Asked(place, topics, is_verified, between)
     planned = plan(asked, workers.options)
     if dry_run:
         # How much of it a condition spares only the run tells.
@@ -154,7 +152,7 @@ def export(  # noqa: PLR0913 - one argument an option
     result = _result(summary, answer.seconds)
     reason = None
     if not summary.messages:
-        reason = why_nothing(asked, has_times=bool(since or until), has_condition=where is not None)
+        reason = why_nothing(asked, has_condition=where is not None)
     described = {
         **_described(summary, out),
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
@@ -183,23 +181,13 @@ def _explained(given: GivenTime | None) -> int | None:
     return given.milliseconds()
 
 
-def _chooser(where: str | None, between: "TimeBounds", workers: "Workers") -> "Choose | None":
-    """Return the function that chooses rows: Spark's by SQL, or this process's by time; None where all are wanted."""
-    conditions = [*([f"({where})"] if where is not None else []), *between.condition()]
-    if not conditions:
-        return None
-    from jobs.store.workers import InProcessWorkers
-
-    if isinstance(workers, InProcessWorkers):
-        from jobs.export.candidate_rows import choose_by_time
-
-        return partial(choose_by_time, between)
-    from jobs.export.condition import choose, condition_of
+def _chooser(where: str) -> "Choose":
+    """Return the function that chooses rows, by Spark."""
+    from jobs.export.condition import chooser
     from jobs.launch.session import spark_session
 
-    spark = spark_session("rmq-lake export")
     try:
-        return partial(choose, spark, condition_of(spark, " AND ".join(conditions)))
+        return chooser(spark_session("rmq-lake export"), where)
     except UnsupportedFormat as error:
         raise click.BadParameter(str(error), param_hint="--where") from error
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.export.candidate_rows import Chosen, TimeBounds, candidates, choose_by_time, numbered_rows
+from jobs.export.condition import Chosen, candidates, numbered_rows
 from jobs.export.export import Asked, Output, Summary, export, plan
-from jobs.export.items import COLUMNS, Item, LogItem, Undecoded, slices
+from jobs.export.items import COLUMNS, Item, LogItem, TimeBounds, Undecoded, slices
 from jobs.export.parts import Format, PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.query.place import Place
@@ -80,14 +80,14 @@ def test_a_batch_of_bombs_is_cut_into_slices_of_the_budget() -> None:
     assert [3, 3, 3, 1] == found
 
 
-@pytest.mark.parametrize("how", ["candidates", "parquet", "chosen"])
+@pytest.mark.parametrize("how", ["candidates", "parquet", "by times"])
 def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_path: Path) -> None:
     size = 4 << 20
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
-    [item] = plan(Asked(Place(store=str(broker.root))), {}).items
-    every = choose_by_time(TimeBounds(0, None), [item], tmp_path, DEFAULT_LIMIT)
-    task = PartTask(tmp_path, Format.PARQUET, RELEASE, chosen=every if how == "chosen" else None)
+    between = TimeBounds(0, None) if how == "by times" else TimeBounds()
+    [item] = plan(Asked(Place(store=str(broker.root)), between=between), {}).items
+    task = PartTask(tmp_path, Format.PARQUET, RELEASE)
     next(candidates(item, ("body",), DEFAULT_LIMIT, Undecoded()))  # what is loaded once
     tracemalloc.start()
     try:
@@ -156,8 +156,8 @@ def test_an_export_by_times_reads_a_segment_once(
 
     real = LogItem.read
     monkeypatch.setattr(LogItem, "read", read)
-    by_times = partial(choose_by_time, TimeBounds(records[0].store_timestamp + since, None))
-    summary = export(plan(Asked(Place(store=str(store))), {}), RELEASE, Output(tmp_path / "out"), OneByOne(), by_times)
+    asked = Asked(Place(store=str(store)), between=TimeBounds(records[0].store_timestamp + since, None))
+    summary = export(plan(asked, {}), RELEASE, Output(tmp_path / "out"), OneByOne())
 
     assert [COLUMNS] == reads
     assert (messages, damaged) == (summary.messages, len(summary.damaged))
