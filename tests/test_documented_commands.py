@@ -10,9 +10,22 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from jobs.console.exit_codes import ExitCode
-from tests.documentation import PAGES, ROOT, TRANSLATIONS, Shown, commands, fences
 from tests.support.commands import Run
-from tests.support.scenes import OURS, World, bare, name_of, prints_what_is_shown, scenes, world_of
+from tests.support.scenes import (
+    OURS,
+    PAGES,
+    ROOT,
+    TRANSLATIONS,
+    Shown,
+    World,
+    bare,
+    commands,
+    fences,
+    name_of,
+    prints_what_is_shown,
+    scenes,
+    world_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,10 @@ from subprocess import run
 import pytest
 
 from benchmarks.__main__ import PROGRAMS, command
-from tests.documentation import ROOT
 from tests.golden import unpack
 from tests.sampling import some_often
 from tests.support.released import environment_of_a_stranger, fill_cache, pip_cache, without_network
+from tests.support.scenes import ROOT
 
 _ENTRY = re.compile(
     r"^([\w.-]+)==(\S+)(?: ; ([^\\\n]+?))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE

@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from tests.documentation import ROOT
 from tests.golden import unpack
 from tests.sampling import sample, some_often
 from tests.support.fault_draws import Draw, drawn, failure, judged, of_faults, of_repairs
 from tests.support.fault_kinds import STORE
 from tests.support.faults import NO_FAULT, VERBS, line, matrix, page, said
+from tests.support.scenes import ROOT
 
 JUDGES = {"faults": of_faults, "repairs": of_repairs}
 # What went wrong once, each shrunk to its smallest.

@@ -39,6 +39,7 @@ from tests.oracle.sessions import (
     open_store,
 )
 from tests.support.commands import overwrite
+from tests.support.disturbed_repairs import Scene, scene_of
 from tests.support.fault_draws import Draw, drawn, planted
 from tests.support.fault_kinds import (
     FIRST_TIME,
@@ -59,7 +60,6 @@ from tests.support.fault_kinds import (
     planted_start,
 )
 from tests.support.faults import STARTED, Start, recorded_starts
-from tests.support.killed_repairs import Scene, scene_of
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip
 

@@ -42,7 +42,7 @@ from rmq_formats.rocksdb.queues import (
 from rmq_formats.rocksdb.timer import DELIVERED_KEY, SCANNED_KEY, decode_progress, decode_timer_row
 from rmq_formats.rocksdb.transactions import LAST_OFFSET_KEY as LAST_HALF_KEY
 from rmq_formats.rocksdb.transactions import OP_TOPIC, TRANS_OFFSET, PendingTransaction, decode_transaction_row
-from tests.golden.features import FeatureStore, unpack_feature
+from tests.golden import FeatureStore, unpack_feature
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.stores import records_of, segments_of
 

@@ -1,10 +1,11 @@
-"""Run verbs as a user does, in this process."""
+"""Run verbs as a user does, in this process, and campaigns in programs that may fork, as they start nothing before."""
 
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ import pytest
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
+
+ROOT = Path(__file__).parents[2]
 
 
 class Outcome(NamedTuple):
@@ -78,3 +81,29 @@ def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def result_of(module: str, *arguments: object) -> dict[str, Any]:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
+    result: dict[str, Any] = json.loads(done.stdout)
+    print(*arguments, {name: value for name, value in result.items() if name != "bad"})
+    return result
+
+
+@contextmanager
+def campaigns(module: str) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Start a program that does a campaign for each line that it reads: what it imports and compiles, it does once."""
+    command = [sys.executable, "-m", module]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, answers = process.stdin, process.stdout
+
+        def result(*arguments: object) -> dict[str, Any]:
+            print(*arguments, file=asked, flush=True)
+            found: dict[str, Any] = json.loads(answers.readline())
+            print(*arguments, {name: value for name, value in found.items() if name != "bad"})
+            return found
+
+        yield result

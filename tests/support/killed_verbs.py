@@ -57,8 +57,8 @@ from tests.support.killing import (
     without_merged,
 )
 from tests.support.lakes import ingest_store, rows_of
+from tests.support.other_engine import FEATURES, WORKS, promised
 from tests.support.stores import files_in
-from tests.support.table_features import FEATURES, WORKS, promised
 
 # --- typings ---------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
 from jobs.lake.runs import HeldByOtherError
 from tests.golden import StoreOf
-from tests.picture import Terminal
+from tests.pictures import Terminal
 from tests.support.commands import Run, copy_of, overwrite, without_spark
 from tests.support.lakes import ingest_store
 

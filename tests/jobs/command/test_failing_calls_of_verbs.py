@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.recorded import result_of
+from tests.support.commands import result_of
 
 SEEDS = int(os.environ.get("SEEDS", "3000"))
 FIRST = int(os.environ.get("FIRST", "1000"))

@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import count, cycle
 from pathlib import Path
 from signal import SIGTERM
@@ -23,7 +22,6 @@ from jobs.console.exit_codes import ExitCode
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import DELTA_EXTENSION, ingest_store, raw_rows
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake
-from tests.support.recorded import keep
 from tests.support.stores import records_of, segments_of
 
 MINUTES: Final = float(os.environ.get("FOLLOW_MINUTES", "25"))
@@ -102,5 +100,3 @@ def test_a_followed_lake_that_spark_looks_after_has_the_rows_of_the_log(spark: S
 
     expected = sorted((record.physical_offset, raw) for record, raw in records_of(segments_of(tmp_path / "history")))
     assert sorted(raw_rows(lake.path)) == expected
-    with suppress(KeyError):
-        keep({"minutes": MINUTES, **done}, Path(os.environ["KILLS_JSON"]) / "follow-beside-spark.json")

@@ -19,8 +19,7 @@ from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
-from tests.golden import GOLDEN, SCENARIO, StoreOf
-from tests.golden.features import kill_with_database, unpack_feature
+from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import ingest_store, request_of, rows_of, table_of

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.commands import campaigns
 from tests.support.killing import FAULTS
-from tests.support.recorded import campaigns
 
 KILLS = int(os.environ.get("KILLS", "100"))
 

@@ -1,7 +1,7 @@
 """
 Whole commands, with their JVM and Python workers, killed as `test_kills.py` kills runs by the hundred.
 
-`SPARK_KILLS` in the environment says how many the campaigns kill, `KILLS_JSON` the folder where results are kept.
+`SPARK_KILLS` in the environment says how many the campaigns kill.
 """
 
 import os
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.commands import result_of
 from tests.support.killing import FAULTS
 from tests.support.killing_commands import CLEAN, VICTIMS
-from tests.support.recorded import keep, result_of
 
 KILLS = int(os.environ.get("SPARK_KILLS", "100"))
 _WAYS = {"once": (), "followed": ("follow",), "followed-crashes": ("follow", "crashes")}
@@ -45,9 +45,5 @@ def test_commands_that_are_killed_lose_nothing(tmp_path: Path, way: str, kills: 
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_hundred_commands_that_are_killed_lose_nothing(tmp_path: Path, way: str) -> None:
     result = campaign(tmp_path, KILLS, way)
-    if "KILLS_JSON" in os.environ:
-        keep(result, Path(os.environ["KILLS_JSON"]) / f"kills-{way}.json")
 
-    assert result["catching_up"] > 0
-    assert len(result["stages"]) > 3
     assert set(result["victims"]) >= (set(VICTIMS) if "followed" in way else {"everything", "workers"})

@@ -41,10 +41,9 @@ from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.meanwhile import followed, preceded
-from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake, shared_lake
+from tests.support.other_engine import AGAIN, FEATURES, NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake, shared_lake
 from tests.support.query_lakes import open_lake
 from tests.support.stores import records_of, segments_of
-from tests.support.table_features import AGAIN, FEATURES
 
 pytestmark = pytest.mark.slow  # a statement of Spark SQL takes seconds
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.documentation import ROOT
 from tests.golden import SITUATIONS, StoreOf
 from tests.support.lakes import ingest_store
 from tests.support.recipes import RECIPES, TEXT, Recipe, make_recipe_data, show_tables
+from tests.support.scenes import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,13 +29,11 @@ from jobs.query.lake_tables import LakeTables
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
 from tests.support.broker import some_records
-from tests.support.commands import state_of
+from tests.support.commands import result_of, state_of
 from tests.support.killing import GATEWAY
 from tests.support.lakes import DELTA_EXTENSION
-from tests.support.other_engine import SharedLake, shared_lake
-from tests.support.recorded import result_of
+from tests.support.other_engine import CLUSTERED, FEATURES, WORKS, SharedLake, promised, shared_lake
 from tests.support.stores import records_of, segments_of
-from tests.support.table_features import CLUSTERED, FEATURES, WORKS, promised
 
 pytestmark = pytest.mark.slow  # a commit of Spark's takes a second
 

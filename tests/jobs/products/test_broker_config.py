@@ -14,7 +14,7 @@ from jobs.products.broker_state import kept_state, new_state
 from jobs.store.broker_config import broker_config
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
-from tests.golden.features import unpack_feature
+from tests.golden import unpack_feature
 from tests.support.lakes import rows_of
 
 

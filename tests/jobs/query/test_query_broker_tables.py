@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from tests.golden.features import FeatureStore, unpack_feature
+from tests.golden import FeatureStore, unpack_feature
 from tests.support.commands import Run
 
 

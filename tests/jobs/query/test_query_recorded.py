@@ -15,7 +15,7 @@ from jobs.query.message import MAX_TIME, KeyWanted
 from jobs.query.source import ReasonKind
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import transactions
-from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
+from tests.golden import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
 from tests.support.query_stores import offsets
 
 _EVERY = (*FEATURES, "b551-compaction", "b551-timerwheel")

@@ -36,8 +36,7 @@ from rmq_formats.rocksdb.queues import (
     encode_bound_key,
     encode_unit_key,
 )
-from tests.golden import StoreOf
-from tests.golden.features import WRITTEN_BY_THE_STOP, unpack_feature
+from tests.golden import WRITTEN_BY_THE_STOP, StoreOf, unpack_feature
 from tests.rmq_formats.builders import a_record, framed, placed
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run, without_spark

@@ -29,10 +29,9 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
 from tests.jobs.repair.test_killed_repairs import plant
-from tests.support.changing_world import effects, faults, play
 from tests.support.commands import Run, overwrite
+from tests.support.disturbed_repairs import Scene, effects, faults, play, scene_of
 from tests.support.fault_kinds import STORE, WANTED
-from tests.support.killed_repairs import Scene, scene_of
 from tests.support.stores import content_of
 
 REFUSALS = (RefusedError, NotRepairableError, NotResumableError, OSError, FormatError)

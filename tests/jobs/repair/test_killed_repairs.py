@@ -9,8 +9,8 @@ import pytest
 from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
+from tests.support.disturbed_repairs import Scene, scene_of
 from tests.support.fault_kinds import QUEUE_FILE, STORE
-from tests.support.killed_repairs import Scene, scene_of
 from tests.support.stores import content_of, flip
 
 PARTS = 12

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.recorded import result_of
+from tests.support.commands import result_of
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 97])

@@ -18,8 +18,7 @@ from jobs.store.broker_config import (
     read_config,
 )
 from jobs.store.store import list_store, read_broker_conf
-from tests.golden import StoreOf
-from tests.golden.features import FEATURES, FeatureStore, unpack_feature
+from tests.golden import FEATURES, FeatureStore, StoreOf, unpack_feature
 from tests.support.commands import Run, copy_of
 
 _IN_ROCKSDB = ("b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate")

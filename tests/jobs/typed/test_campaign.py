@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.recorded import result_of
+from tests.support.commands import result_of
 from tests.support.typing_campaign import FORMATS, campaign
 
 

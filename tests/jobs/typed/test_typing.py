@@ -18,9 +18,8 @@ from jobs.typed.run import AbsentTopic, Summary, TypeRequest, type_lake
 from jobs.typed.tables import folder_of
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.commands import Run
+from tests.support.commands import Run, result_of
 from tests.support.lakes import ingest_store, rows_of
-from tests.support.recorded import result_of
 
 ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
 

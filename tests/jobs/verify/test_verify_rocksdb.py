@@ -24,8 +24,7 @@ from jobs.verify.queues import compare_queues
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.build import PACKED_KEY
-from tests.golden import StoreOf
-from tests.golden.features import kill_with_database, unpack_feature
+from tests.golden import StoreOf, kill_with_database, unpack_feature
 from tests.support.commands import overwrite
 from tests.support.stores import flip, records_of
 
