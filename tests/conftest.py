@@ -3,11 +3,13 @@
 import gc
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -16,13 +18,20 @@ from hypothesis.internal.conjecture import providers
 from tests.golden import StoreOf, unpack, unpack_situation
 from tests.sampling import SEED, deselect_what_is_not_sampled
 from tests.support.commands import Run, runner
-from tests.support.in_memory import writing_in_memory
-from tests.support.spark_settings import SMALL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAFE_PATH = "PYTHONSAFEPATH"
+# What a statement of Spark costs where tables have some rows: 50 tasks for each look at a Delta log, and compiled code
+# for each plan.
+_SMALL = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 _USES_SPARK = re.compile(r"\b(?:spark|own_session): |usefixtures\(.spark.\)")
 # It would draw the constants of whatever modules this worker has imported: other examples in every run. No setting
@@ -33,6 +42,40 @@ settings.register_profile("same examples in every run", deadline=None, derandomi
 settings.register_profile("other examples in every run", deadline=None)
 
 
+_PLACE: Final = Path("/dev/shm")
+_ROOM: Final = 8 << 30
+_MEMORY: Final = 12 << 30
+"""Bytes that must be free: a session writes some two GiB, and memory is for brokers and JVMs as well."""
+
+
+@contextmanager
+def _writing_in_memory() -> Iterator[None]:
+    """Have this process and those it starts make temporary files in memory, if it has room and TMPDIR says nothing."""
+    if "TMPDIR" in os.environ or not _has_room():
+        yield
+        return
+    with tempfile.TemporaryDirectory(dir=_PLACE, prefix="tests-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o1777)  # as /tmp is: some tests act as another user
+        # pytest tidies up its own folders; what else is left goes with ours.
+        places = {"TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": str(_PLACE)}
+        with patch.dict(os.environ, places), patch.object(tempfile, "tempdir", folder):
+            yield
+
+
+def _has_room() -> bool:
+    try:
+        place, memory = os.statvfs(_PLACE), Path("/proc/meminfo").read_text()
+    except OSError:
+        return False
+    available = re.search(r"^MemAvailable: *(\d+) kB$", memory, re.MULTILINE)
+    return (
+        not place.f_flag & os.ST_NOEXEC
+        and place.f_bavail * place.f_frsize >= _ROOM
+        and available is not None
+        and int(available[1]) << 10 >= _MEMORY
+    )
+
+
 @cache
 def _group_of(path: Path) -> str:
     return "spark" if _USES_SPARK.search(path.read_text(encoding="utf-8")) else str(path)
@@ -41,7 +84,7 @@ def _group_of(path: Path) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # workers write where the process says that started them
         stack = ExitStack()
-        stack.enter_context(writing_in_memory())
+        stack.enter_context(_writing_in_memory())
         config.add_cleanup(stack.close)
     settings.load_profile("other examples in every run" if config.getoption("whole") else "same examples in every run")
 
@@ -100,7 +143,7 @@ def spark() -> "Iterator[SparkSession]":
     from jobs.launch.session import close, spark_session
 
     options = ["--master", "local[2]"]
-    for name, value in {**SMALL, "spark.sql.shuffle.partitions": "2"}.items():
+    for name, value in _SMALL.items():
         options += ["--conf", f"{name}={value}"]
     with _imports_as_before():
         session = spark_session("tests", spark_options=options, record_classes=False)

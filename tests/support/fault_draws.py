@@ -44,9 +44,8 @@ from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import ENTRY, HEADER
 from tests.golden import SITUATIONS, release_of
 from tests.support.fault_kinds import GEOMETRY, KINDS, NO_PLACE, SEGMENT, Target, golden, units
-from tests.support.in_memory import folder_of_process
 from tests.support.lakes import ingest_store
-from tests.support.stores import content_of
+from tests.support.stores import content_of, folder_of_process
 
 STORES = (
     "b420-direct", "b420-expired", "b470-base", "b470-crash-after", "b498-types", "b498-crash-before", "b498-cqext",

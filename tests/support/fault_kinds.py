@@ -29,8 +29,7 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
 from rmq_formats.properties import CRC_SIZE
 from rmq_formats.store import CHECKPOINT, decode_checkpoint, encode_checkpoint, name_of_offset
 from tests.golden import SITUATIONS, unpack, unpack_situation
-from tests.support.in_memory import folder_of_process
-from tests.support.stores import flip
+from tests.support.stores import flip, folder_of_process
 
 STORE = "b533-base"  # in which the faults of the page are planted
 GEOMETRY = Geometry(100, 20)

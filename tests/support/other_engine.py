@@ -13,9 +13,9 @@ from jobs.ingest.request import Summary
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import plain_rows
 from tests.support.broker import Broker, some_records
-from tests.support.in_memory import folder_of_process
 from tests.support.lakes import ingest_store
 from tests.support.scenes import ROOT
+from tests.support.stores import folder_of_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,10 @@
 """What the scalar layer says of a store, for tests to hold the pipeline to."""
 
+import atexit
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,3 +95,10 @@ def lose_first_segment_like_retention(store: Path) -> int:
             path.unlink()
     shutil.rmtree(store / "index")
     return int(second.name)
+
+
+def folder_of_process(prefix: str) -> Path:
+    """Make a folder for what tests of this process share; it is deleted when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
