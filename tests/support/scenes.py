@@ -187,7 +187,7 @@ def bare(shown: Shown) -> str:
 
 def reason_not_to_run(shown: Shown) -> str | None:
     if (shown.page, shown.section) == ("CONTRIBUTING.md", "Your first change"):
-        return "it changes the checkout: tests/released/test_contributing.py runs it in one of its own"
+        return "it changes the checkout: tests/released/test_released.py runs it in one of its own"
     return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, bare(shown))), None)
 
 
