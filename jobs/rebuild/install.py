@@ -116,7 +116,8 @@ def plan_index(
     Check everything and return the installation of index files; `RefusedError` when it must not be done.
 
     A broker that starts after a crash deletes files that end after the checkpoint's index time: such files are refused
-    unless the checkpoint is advanced after them, or unless they may be deleted, as the broker would have done.
+    unless the checkpoint is advanced after them, or unless they may be deleted, as the broker would have done. A store
+    that was closed may crash later: there the newest full file is the last one that the checkpoint has to cover.
     """
     if not is_local(out):
         raise RefusedError("files are installed from a directory on this machine")
@@ -139,18 +140,22 @@ def plan_index(
         if stray:
             raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
         headers |= {name: index_header(index / name) for name in kept}
-        checkpoint, deleted = _checkpoint(root), []
-        if (root / "abort").exists():
-            time = checkpoint.index_timestamp
-            deleted = sorted(name for name, header in headers.items() if header.end_timestamp > time)
-        if deleted and refuses_deletion and not advance_checkpoint:
+        checkpoint, is_closed = _checkpoint(root), not (root / "abort").exists()
+        most = max((header.index_count for header in headers.values()), default=0)
+        covered = [
+            name
+            for name in sorted(headers)
+            if not is_closed or (name != max(headers) and headers[name].index_count == most)
+        ]
+        deleted = [name for name in covered if headers[name].end_timestamp > checkpoint.index_timestamp]
+        if deleted and refuses_deletion and not is_closed and not advance_checkpoint:
             raise RefusedError(
                 f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
                 "Give --advance-checkpoint, or start and stop the broker first"
             )
         plans = [_planned(index, new, present, [*kept, *(name for name in there if name not in present)])]
-    if deleted and advance_checkpoint:
-        newest = max(header.end_timestamp for header in headers.values())
+    if deleted and advance_checkpoint and (not is_closed or checkpoint.index_timestamp):
+        newest = max(headers[name].end_timestamp for name in covered)
         made = source / _CHECKPOINT
         made.write_bytes(encode_checkpoint(checkpoint._replace(index_timestamp=newest)))
         with acting_as(*user):

@@ -532,7 +532,10 @@ class _Repair:
         if self.queues is not None or self.blanks:
             plans += plan_queues(self.request.store, self.queues, self.blanks)
         if self.index is not None:
-            plans += plan_index(self.request.store, str(self.index), refuses_deletion=False)
+            advances = self.store.is_closed and self.checkpoint is None
+            plans += plan_index(
+                self.request.store, str(self.index), advance_checkpoint=advances, refuses_deletion=False
+            )
         return [plan for plan in plans if plan.new]
 
 

@@ -242,8 +242,6 @@ def test_the_checkpoint_is_advanced_if_asked_and_the_old_one_kept(store: Path) -
 def test_a_clean_stop_leaves_the_checkpoint_alone(store: Path) -> None:
     """Its index time is the end of the last full file, and nothing is deleted."""
     lose(store, INDEX)
-    crash(store)
-    (store / "abort").unlink()
     [plan] = plan_index(str(store), str(rebuilt(store)), advance_checkpoint=True)
 
     assert plan.folder.name == INDEX

@@ -26,7 +26,7 @@ from rmq_formats.consumequeue.unit import walk_units
 from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, rules_of
-from tests.golden import StoreOf, unpack
+from tests.golden import StoreOf, release_of, unpack
 from tests.rmq_formats.reference import IndexWriter
 from tests.rmq_formats.stores import stored_records
 from tests.support.commands import Run, overwrite
@@ -638,3 +638,18 @@ def test_the_release_that_a_lost_index_needs_is_asked_for_or_the_lakes(
     made = run("repair", store, "--out", tmp_path / "repair", "--lake", tmp_path / "lake", "--apply")
     assert ExitCode.CLEAN is made.code, made.out
     assert [*healthy.values()] == [*content_of(store / "index").values()]  # a file has the name of its moment
+
+
+@pytest.mark.parametrize("name", ["b498-base", "b533-base", "b551-base"])
+def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
+    name: str, golden: StoreOf, tmp_path: Path
+) -> None:
+    """Where retention has deleted segments, rebuilt files end elsewhere; the checkpoint covers the newest full one."""
+    store = Path(shutil.copytree(golden(name), tmp_path / "store"))
+    lose_first_segment_like_retention(store)
+    wanted = Wanted(100, 20, release_of(name))
+
+    summary = repair(RepairRequest(str(store), store.parent / "repair", wanted=wanted, apply=True), OneByOne())
+
+    assert summary.left is not None
+    assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.left.findings])
