@@ -27,8 +27,7 @@ from jobs.diff.segment import (
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
-from jobs.restore.coverage import Interval, unchecked_note
-from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
+from jobs.restore.plan import Interval, NothingToRestoreError, Plan, plan_log, unchecked_note
 from jobs.restore.segment import SegmentWork
 from jobs.store.beside_broker import broker_process
 from jobs.store.log_ends import LostStart, lost_start

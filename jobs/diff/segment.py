@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.lake.tables import RECORD_CRC
-from jobs.restore.coverage import Coverage, Interval
+from jobs.restore.plan import Coverage, Interval
 from jobs.restore.segment import Flags, SegmentWork, check_crcs, rows_of_segment
 from jobs.storage.model import Reader
 from jobs.store.range_reader import RangeReader

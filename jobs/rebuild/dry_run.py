@@ -15,7 +15,7 @@ from jobs.products.index.survivors import refusal
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, look
 from jobs.rebuild.queue_run import RebuildQueuesRequest
-from jobs.rebuild.queues import Target
+from jobs.rebuild.queues import ROCKSDB
 from jobs.store.ranges import describe, holes, plan_ranges
 from jobs.store.store import Store
 
@@ -109,7 +109,7 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
     store, settings = queue_run.load_settings(request, options)
     sizes = ", ".join(f"{size.value:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
     written = f"the files of every queue that the log has messages of: {sizes}"
-    if request.to is Target.ROCKSDB:
+    if request.to == ROCKSDB:
         written = "a RocksDB database with a row for each unit that the log gives"
     return DryRun(
         store.root,

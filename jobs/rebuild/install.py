@@ -51,15 +51,6 @@ _SPARE = 64 << 20  # bytes that are left free
 Step = Callable[[str], object]  # is told of each step before it
 
 
-class Owner(NamedTuple):
-    """The owner and the mode of files in the index directory."""
-
-    user: int
-    group: int
-    directory_mode: int
-    file_mode: int
-
-
 class NewFile(NamedTuple):
     """A file that goes into the store."""
 
@@ -76,7 +67,8 @@ class Installation:
     folder: Path  # the real one, where the store's is a link
     new: Mapping[str, NewFile]  # by path below the folder
     set_aside: tuple[str, ...]
-    owner: Owner
+    status: os.stat_result  # of the folder, or of the one above it: new folders have its user, group and mode
+    file_mode: int
     aside: Path  # gets the replaced files
     is_exchange: bool = True  # of the folder; False: each file takes its name by itself
     kept: tuple[str, ...] = ()
@@ -102,7 +94,7 @@ class Installation:
                 f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
             )
             return
-        yield f"into {self.folder} (user {self.owner.user}, group {self.owner.group})"
+        yield f"into {self.folder} (user {self.status.st_uid}, group {self.status.st_gid})"
         yield from (f"new: {self.folder.name}/{name}" for name in sorted(self.new))
         if self.kept:
             yield f"kept: {counted(len(self.kept), 'file')}"
@@ -197,41 +189,46 @@ def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None
 
 
 def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], kept: Sequence[str]) -> Installation:
-    owner = _owner_of(folder if folder.is_dir() else folder.parent, [folder / name for name in present])
+    status = (folder if folder.is_dir() else folder.parent).stat()
     return Installation(
         folder,
         new,
         tuple(sorted({*present} - {*kept})),
-        owner,
+        status,
+        _mode_of(status, [folder / name for name in present]),
         _aside_of(folder),
         kept=tuple(kept),
         states={str(path.relative_to(folder)): state for path, state in file_states(folder)},
-        obstacles=tuple(_obstacles(folder.parent, owner, new)),
+        obstacles=tuple(_obstacles(folder.parent, status.st_uid, new)),
     )
 
 
 def plan_files(folder: Path, files: Mapping[str, Path], beside: Path) -> Installation:
     """Return the installation of single files, whose attempts and replaced files are named after *beside*."""
     there = [folder / name for name in files if (folder / name).is_file()]
-    others = there or sorted(path for path in folder.iterdir() if path.is_file())[-1:]
-    new = {name: _new_file(path) for name, path in files.items()}
-    owner = _owner_of(folder, others)
+    new, status = {name: _new_file(path) for name, path in files.items()}, folder.stat()
     return Installation(
         folder,
         new,
         tuple(path.name for path in there),
-        owner,
+        status,
+        _mode_of(status, there or sorted(path for path in folder.iterdir() if path.is_file())),
         _aside_of(beside),
         is_exchange=False,
         states={path.name: state for path in there if (state := FileState.of(path)) is not None},
-        obstacles=tuple(_obstacles(folder, owner, new)),
+        obstacles=tuple(_obstacles(folder, status.st_uid, new)),
     )
 
 
-def _obstacles(directory: Path, owner: Owner, new: Mapping[str, NewFile]) -> Iterator[str]:
+def _mode_of(directory: os.stat_result, files: Sequence[Path]) -> int:
+    """Return the mode of new files: that of files which are there, or what the directory's allows."""
+    return files[-1].stat().st_mode & 0o777 if files else directory.st_mode & 0o666
+
+
+def _obstacles(directory: Path, user: int, new: Mapping[str, NewFile]) -> Iterator[str]:
     """Yield the reasons why this process cannot put files into *directory*."""
-    if os.geteuid() not in {0, owner.user}:
-        yield f"{directory}: files must belong to user {owner.user}; run as that user, or as root"
+    if os.geteuid() not in {0, user}:
+        yield f"{directory}: files must belong to user {user}; run as that user, or as root"
     needed, free = sum(file.size for file in new.values()), shutil.disk_usage(directory).free
     if needed + _SPARE > free:
         yield (
@@ -251,13 +248,6 @@ def _read_manifest(source: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RefusedError(f"{source}: no complete rebuild is there: {MANIFEST}: {error}") from error
     return manifest
-
-
-def _owner_of(directory: Path, files: Sequence[Path]) -> Owner:
-    """Return the owner and the mode of new files: those of the files that are there."""
-    status = directory.stat()
-    mode = status.st_mode & 0o7777
-    return Owner(status.st_uid, status.st_gid, mode, files[-1].stat().st_mode & 0o777 if files else mode & 0o666)
 
 
 def index_header(path: Path) -> IndexHeader:
@@ -284,8 +274,8 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
     """
     if plan.obstacles:
         raise RefusedError("; ".join(plan.obstacles))
-    owner, beside = plan.owner, plan.beside
-    with acting_as(owner.user, owner.group):
+    beside = plan.beside
+    with acting_as(plan.status.st_uid, plan.status.st_gid):
         sweep(beside)
         staging = beside.with_name(f"{beside.name}{ATTEMPT}{uuid4()}")
         step("make the directory")
@@ -294,7 +284,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
         try:
             for name, file in plan.new.items():
                 step(f"copy {name}")
-                _copy(file, _make_parents(staging, name, owner), owner)
+                _copy(file, _make_parents(staging, name, plan), plan)
             if plan.is_exchange:
                 _exchange_for(plan, staging, made, step)
             else:
@@ -358,13 +348,13 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
     for name in plan.kept:
         step(f"keep {name}")
         try:
-            os.link(plan.folder / name, _make_parents(staging, name, plan.owner), follow_symlinks=False)
+            os.link(plan.folder / name, _make_parents(staging, name, plan), follow_symlinks=False)
         except FileNotFoundError as error:
             shutil.rmtree(staging)
             raise _changed(plan.folder / name) from error
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
         flush_directory(directory)
-    _give(made, plan.owner.group, plan.owner.directory_mode)
+    _give(made, plan, plan.status.st_mode & 0o7777)
     os.fsync(made)
     step("name the directory")
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
@@ -416,17 +406,17 @@ def suppress_not_empty() -> Iterator[None]:
             raise
 
 
-def _make_parents(staging: Path, path: str, owner: Owner) -> Path:
+def _make_parents(staging: Path, path: str, plan: Installation) -> Path:
     target = staging / path
     for folder in reversed([parent for parent in target.parents if parent.is_relative_to(staging)][:-1]):
         if not folder.exists():
             folder.mkdir()
-            os.chown(folder, -1, owner.group)
-            folder.chmod(owner.directory_mode)
+            os.chown(folder, -1, plan.status.st_gid)
+            folder.chmod(plan.status.st_mode & 0o7777)
     return target
 
 
-def _copy(file: NewFile, target: Path, owner: Owner) -> None:
+def _copy(file: NewFile, target: Path, plan: Installation) -> None:
     with acting_as_before():
         stored = file.source.open("rb")
     with stored, target.open("x+b") as copy:
@@ -438,14 +428,14 @@ def _copy(file: NewFile, target: Path, owner: Owner) -> None:
             rest = os.pread(descriptor, file.size - file.written + 1, file.written)
             if found != file.sha256 or any(rest) or len(rest) != file.size - file.written:
                 raise OSError(f"{file.source}: not the file that the manifest names")
-        _give(descriptor, owner.group, owner.file_mode)
+        _give(descriptor, plan, plan.file_mode)
         os.fsync(descriptor)
 
 
-def _give(descriptor: int, group: int, mode: int) -> None:
+def _give(descriptor: int, plan: Installation, mode: int) -> None:
     """Give an open file its group and mode; its user is whom this process acts as."""
-    if os.fstat(descriptor).st_gid != group:
-        os.fchown(descriptor, -1, group)
+    if os.fstat(descriptor).st_gid != plan.status.st_gid:
+        os.fchown(descriptor, -1, plan.status.st_gid)
     os.fchmod(descriptor, mode)
 
 

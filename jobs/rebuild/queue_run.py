@@ -21,7 +21,7 @@ from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueue
 from jobs.products.queues.unit_files import collect_units, discard_units
 from jobs.rebuild.lost_queues import select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, stored_ends
-from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_queues, named, note_of
+from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, named, note_of
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
@@ -41,7 +41,7 @@ MANIFEST = "MANIFEST.json"
 _IN_MANIFEST = ("from_offset", "records", "units", "notes", "gaps", "blanks", "lost_only", "replaced", "proof")
 _GROUPS = 64
 # Of the log's size, where records are small: scratch of 40 bytes a unit, and files of 20, or twice tables of 40.
-_SHARES_OF_LOG = {Target.FILES: 0.7, Target.ROCKSDB: 1.4}
+_SHARES_OF_LOG = {FILES: 0.7, ROCKSDB: 1.4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RebuildQueuesRequest(StoreRequest):
     lost_only: bool = False
     proven_only: bool = False  # no file whose size is only assumed
     accepted: frozenset[str] = frozenset()  # files that a user has decided: the log is right
-    to: Target = Target.FILES
+    to: str = FILES
     seen: SeenQueues = NOTHING_SEEN
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
 
@@ -86,7 +86,7 @@ class Summary(Judged):
     proof: str = ""
     has_lost_end: bool = False
     log_bytes: int = 0  # that were read
-    to: str = Target.FILES.value
+    to: str = FILES
     folder: str = ""  # of the database, below `out`
     has_place: bool = True  # for these files in the store: its own queues are not in RocksDB
     installed: bool = False  # the files are in the store
@@ -115,11 +115,11 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     store, settings = load_settings(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
-    is_database, features = request.to is Target.ROCKSDB, features_of(store)
+    is_database, features = request.to == ROCKSDB, features_of(store)
     plain = settings.file_sizes[QueueKind.PLAIN]
     summary = Summary(
         store.root, str(request.out), settings.release, settings.release_origin, plain.value,
-        lost_only=request.lost_only, log_bytes=store.log_size, to=request.to.value,
+        lost_only=request.lost_only, log_bytes=store.log_size, to=request.to,
         folder=(features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else "",  # where a broker looks for it
         has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
     )  # fmt: skip

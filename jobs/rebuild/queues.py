@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import StrEnum, unique
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -32,6 +31,7 @@ from rmq_formats.hashing import MAX_LONG
 from rmq_formats.store import name_of_offset
 
 EXTENSION = "consumequeue_ext"
+FILES, ROCKSDB = "files", "rocksdb"  # the forms of rebuilt queues
 _SHOWN = 3
 _HELD_UNITS = 1 << 20  # some 30 MB
 
@@ -48,14 +48,6 @@ class QueueRecipe:
     scratch: Scratch
     lost: tuple[tuple[int, int], ...] = ()  # ranges of the log that hold no record any more
     segments: tuple[int, ...] = ()  # where the files of the log begin
-
-
-@unique
-class Target(StrEnum):
-    """The form of rebuilt queues."""
-
-    FILES = "files"
-    ROCKSDB = "rocksdb"
 
 
 class BuiltFile(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from jobs.diagnosis.log_check import RangeCheck, check_range
 from jobs.products.index.key_row import collect_range
@@ -21,7 +21,6 @@ from jobs.products.queues.unit_files import collect_units
 from jobs.storage.locations import local_path
 from jobs.store.beside_broker import FileState, file_states
 from jobs.store.chain import Outcome, run_collected, run_range
-from jobs.store.range_reader import Seen
 from jobs.store.ranges import Range
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER
@@ -29,11 +28,6 @@ from rmq_formats.store import INDEX_FOLDER
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _OF_LOG_ALONE = frozenset({RangeCheck, check_range, collect_range, collect_units})
-
-
-class _OfRange(NamedTuple):
-    seen: Seen
-    payload: Any
 
 
 class RememberingWorkers:
@@ -87,13 +81,19 @@ class RememberingWorkers:
         some = [sizes[number] for number in new] if sizes else ()
         results = self._workers.map([ranges[number] for number in new], task, label, some) if new else []
         for number, result in zip(new, results, strict=True):
-            found |= zip(keys[number], map(pickle.dumps, _taken_apart(result, task)), strict=False)
+            seen, payloads = None, (result,)
+            if isinstance(result, Outcome):
+                seen, payloads = result.seen, result.payload if len(_parts_of(task)) > 1 else (result.payload,)
+            found |= zip(keys[number], (pickle.dumps((seen, payload)) for payload in payloads), strict=False)
         unchanged = self._keys(ranges, parts, pickled)
         for before, after in zip(keys, unchanged, strict=True):
             self._known |= {key: found[key] for key in before} if before == after else {}
-        # This process has pickled them itself.
-        whole = [[pickle.loads(found[key]) for key in row] for row in keys]  # noqa: S301
-        return [_put_together(range_, row) for range_, row in zip(ranges, whole, strict=True)]
+        whole = []
+        for range_, row in zip(ranges, keys, strict=True):
+            results = [pickle.loads(found[key]) for key in row]  # noqa: S301 - this process has pickled them itself
+            seen, payload = results[0][0], tuple(payload for _, payload in results) if len(row) > 1 else results[0][1]
+            whole.append(payload if seen is None else Outcome(range_, seen, payload))
+        return whole
 
     def _keys(
         self, ranges: Sequence[Range], parts: Sequence[object], pickled: Sequence[bytes]
@@ -110,7 +110,8 @@ class RememberingWorkers:
         for range_ in ranges:
             described = f"{files[range_.location]} {replace(range_, location='')}".encode()
             # Queues are evidence of where the newest segments end.
-            states = [b"" if range_.final and _is_of_log(part) else state for part in parts]
+            functions = [part.func if isinstance(part, partial) else part for part in parts]
+            states = [b"" if range_.final and function in _OF_LOG_ALONE else state for function in functions]
             rows.append(tuple(sha256(described + a + b).digest() for a, b in zip(states, pickled, strict=True)))
         return rows
 
@@ -123,23 +124,3 @@ def _parts_of(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     if isinstance(inner, partial) and inner.func is run_collected:
         return inner.keywords["task"], inner.keywords["of_range"]
     return (inner,)
-
-
-def _is_of_log(part: object) -> bool:
-    return (part.func if isinstance(part, partial) else part) in _OF_LOG_ALONE
-
-
-def _taken_apart(result: object, task: Callable[..., Any]) -> list[object]:
-    """Return the results of the parts of a task; those of a range with the facts that its reader has seen."""
-    if not isinstance(result, Outcome):
-        return [result]
-    payloads = result.payload if len(_parts_of(task)) > 1 else (result.payload,)
-    return [_OfRange(result.seen, payload) for payload in payloads]
-
-
-def _put_together(range_: Range, parts: Sequence[Any]) -> object:
-    """Return the result of a task from those of its parts."""
-    if not isinstance(parts[0], _OfRange):
-        return parts[0]
-    payload = parts[0].payload if len(parts) == 1 else tuple(part.payload for part in parts)
-    return Outcome(range_, parts[0].seen, payload)

@@ -8,8 +8,8 @@ done, and verify again.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
@@ -35,13 +35,7 @@ from jobs.products.queues.settings import NOTHING_SEEN
 from jobs.products.queues.unit_files import count_groups
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
-from jobs.rebuild.install import (
-    Installation,
-    install,
-    plan_files,
-    plan_index,
-    plan_queues,
-)
+from jobs.rebuild.install import Installation, install, plan_files, plan_index, plan_queues
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.repair.before_start import (
     describe_delivered,
@@ -53,8 +47,8 @@ from jobs.repair.before_start import (
 )
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
 from jobs.repair.remembered import RememberingWorkers
-from jobs.repair.segments import Doubts, MendedSegment, complete, damaged_bases, doubted_segments, link_log, mend
-from jobs.restore.forms import Forms
+from jobs.repair.segments import MendedSegment, complete, damaged_bases, doubted_segments, link_log, mend
+from jobs.restore.config import Forms
 from jobs.restore.plan import Plan, plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
@@ -156,14 +150,6 @@ class RepairSummary(Judged):
         done = "put in place" if self.left is not None else "to put in place"
         return Result(self.severity, f"{counted(self.files, 'file')} {done}", seconds)
 
-    @property
-    def _nothing_planned(self) -> str:
-        """Why the plan is empty."""
-        unverified = [name for name, part in self.found.parts.items() if part.unverified or part.doubts]
-        if self.found.severity.is_alarm:
-            return "nothing that could be repaired"
-        return f"nothing found to repair; not verified: {', '.join(unverified)}" if unverified else "nothing to repair"
-
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people."""
         yield self.store
@@ -173,8 +159,12 @@ class RepairSummary(Judged):
             yield f"  NOTHING IS PUT IN PLACE: {self.withheld}"
         elif self.plan:
             yield from headed(NOT_DONE if self.left is None else "DONE", self.plan)
+        elif self.found.severity.is_alarm:
+            yield "  nothing that could be repaired"
         else:
-            yield f"  {self._nothing_planned}"
+            unverified = [name for name, part in self.found.parts.items() if part.unverified or part.doubts]
+            verified = f"found to repair; not verified: {', '.join(unverified)}" if unverified else "to repair"
+            yield f"  nothing {verified}"
         if self.kept:
             yield f"  the replaced files are in {', '.join(self.kept)}: only --undo needs them"
             yield "  delete them when the broker has served the repaired store for as long as you may want to undo"
@@ -195,20 +185,18 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     if not is_local(request.store):
         raise NotRepairableError("a store on this machine can be repaired")
     work = _claimed(request) / _WORK
-    with _held(request) if request.apply else nullcontext() as held:
+    with ExitStack() as stack:
+        held = None
+        if request.apply:
+            held = stack.enter_context(hold_store(request.store, request.out, request.commitlog))
+            stack.enter_context(held.explaining_errors())
         remembering = RememberingWorkers(workers, Path(local_path(request.store)).resolve())
-        with scratch_beside(str(work.absolute()), {}) as folder:
-            scratch = replace(folder, keeps_files=True)
-            found = _verified(request, request.commitlog, remembering, scratch)
-            summary = RepairSummary(normalise(request.store), found)
-            _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog)).run(held)
+        folder = stack.enter_context(scratch_beside(str(work.absolute()), {}))
+        scratch = replace(folder, keeps_files=True)
+        found = _verified(request, request.commitlog, remembering, scratch)
+        summary = RepairSummary(normalise(request.store), found)
+        _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog)).run(held)
     return summary
-
-
-@contextmanager
-def _held(request: RepairRequest) -> Iterator[HeldStore]:
-    with hold_store(request.store, request.out, request.commitlog) as held, held.explaining_errors():
-        yield held
 
 
 def undo(store: str, out: Path) -> list[str]:
@@ -269,10 +257,6 @@ class _Repair:
     forms: Forms | None = None  # of queue and index files, as the lake has seen them
 
     @property
-    def root(self) -> Path:
-        return Path(local_path(self.request.store))
-
-    @property
     def store(self) -> Store:
         return self.request.listed(self.workers.options)
 
@@ -288,12 +272,14 @@ class _Repair:
         if request.bridge:
             verdict = self._bridge(verdict)
         self._make_rest(verdict)
-        self._refuse_unknown(request.accepted)
         plans = self._planned()
         if plans:
             self.summary.withheld = withheld(self.summary.found, verdict)
-        if self.summary.withheld is not None:
-            plans = []
+        self._carry_out([] if self.summary.withheld is not None else plans, verdict, held)
+
+    def _carry_out(self, plans: Sequence[Installation], verdict: Verdict, held: HeldStore | None) -> None:
+        """Put the new files into a store that is *held*, and say what is left."""
+        request = self.request
         self.summary.plan = [line for plan in plans for line in plan.describe(is_done=held is not None)]
         self.summary.files = sum(len(plan.new) for plan in plans)
         if held is None:
@@ -311,18 +297,11 @@ class _Repair:
             self.summary.left = verdict = _verified(request, request.commitlog, self.workers, self.scratch)
         after = start_after(verdict)
         self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
-        self._say_what_is_left(verdict)
-
-    def _refuse_unknown(self, accepted: Iterable[str]) -> None:
-        """Refuse to take a file that is not undecided for decided: nothing has been changed so far."""
-        for name in accepted:
-            if name in self.summary.undecided:
-                self.summary.notes.append(
-                    f"{name} is accepted, and cannot be made: what is beside it is undecided, too"
-                )
-            elif name not in self.accepted:
-                known = ", ".join(self.summary.undecided) or "no file"
-                raise NotRepairableError(f"--accept {name}: it is not undecided; {known} is")
+        store = self.store
+        self.summary.notes += {rows_to_come(store)}.intersection(verdict.parts[QUEUES].notes)
+        # A repair never corrects rows of RocksDB.
+        findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
+        self.summary.notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, store)]
 
     def _relinked(self, name: str) -> Verdict:
         """Return the verdict on the log as it will be."""
@@ -390,9 +369,13 @@ class _Repair:
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"{lake.location} has none of the bytes that the log has lost")
         if bases:
-            doubts = Doubts.of(findings)
-            self.segments, changed = mend(store, doubts, plan, bases, self.work / "log", self.workers)
-            notes += _left_out(changed)
+            self.segments, changed = mend(store, plan, bases, self.work / "log", self.workers)
+            if changed:
+                places = _some([f"{offset:,}" for offset in changed])
+                notes.append(
+                    f"{counted(len(changed), 'row')} of the lake left out, at {places}: another engine changed them, "
+                    "and nothing damaged there is replaced; an earlier version of the table may have them as they were"
+                )
 
     def _older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
         """Yield the lake's segments before the *start* of the log, if asked for; else note how many there are."""
@@ -433,13 +416,6 @@ class _Repair:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
 
-    def _say_what_is_left(self, verdict: Verdict) -> None:
-        """Note the steps that correct rows of RocksDB: a repair never does."""
-        store, notes = self.store, self.summary.notes
-        notes += {rows_to_come(store)}.intersection(verdict.parts[QUEUES].notes)
-        findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
-        notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, store)]
-
     def _make_queues(self, verdict: Verdict) -> None:
         request, wanted, notes = self.request, self.request.wanted, self.summary.notes
         out = self.work / "queues"
@@ -454,19 +430,13 @@ class _Repair:
             notes += built.notes
             self._leave("queue file", [path_in_store(path) for path in built.contradictions])
             self.summary.undecided += [path_in_store(path) for path in built.of_unknown_topics]
-            self.summary.blanks += self._differing_in_blanks(verdict)
+            kinds: dict[str, set[str]] = {}
+            for one in (one for one in verdict.findings if one.severity.is_alarm and not one.follows):
+                kinds.setdefault(one.file, set()).add(one.kind)
+            open_files = (name for name in self.summary.undecided if name not in request.accepted)
+            self.summary.blanks += [name for name in open_files if kinds.get(name) == {DifferenceKind.BLANK_INSIDE}]
             self.accepted |= {name for name in request.accepted if (out / path_in_output(name)).is_file()}
             self.queues = out
-
-    def _differing_in_blanks(self, verdict: Verdict) -> Iterator[str]:
-        """Yield the undecided queue files that nothing is wrong with but blanks in place of records of the log."""
-        kinds: dict[str, set[str]] = {}
-        for one in verdict.findings:
-            if one.severity.is_alarm and not one.follows:
-                kinds.setdefault(one.file, set()).add(one.kind)
-        for name in self.summary.undecided:
-            if kinds.get(name) == {DifferenceKind.BLANK_INSIDE} and name not in self.request.accepted:
-                yield name
 
     def _make_index(self, *, is_lost: bool) -> None:
         """Make the index files that are lost or proven wrong."""
@@ -515,12 +485,28 @@ class _Repair:
                 self.summary.asks_for_release = True
 
     def _leave(self, what: str, names: Sequence[str]) -> None:
+        """Note which files stay although the log contradicts them."""
         self.summary.undecided += names
-        self.summary.notes += _stays(what, names, has_lake=self.request.lake is not None)
+        if names:
+            has_lake = self.request.lake is not None
+            others, option = ("a slave", "") if has_lake else ("a lake or a slave", " (--lake)")
+            self.summary.notes.append(
+                f"{counted(len(names), what)} undecided, not changed: {_some(names)}: the file may be wrong, or a "
+                f"record of the log in a field that no checksum covers; {others} that has the record as it was "
+                f"tells{option}, or you do: --accept FILE makes it as the log has it"
+            )
 
     def _planned(self) -> list[Installation]:
         """Return the installations, one for each folder of the store."""
-        root = self.root
+        for name in self.request.accepted:  # nothing has been changed so far
+            if name in self.summary.undecided:
+                self.summary.notes.append(
+                    f"{name} is accepted, and cannot be made: what is beside it is undecided, too"
+                )
+            elif name not in self.accepted:
+                known = ", ".join(self.summary.undecided) or "no file"
+                raise NotRepairableError(f"--accept {name}: it is not undecided; {known} is")
+        root = Path(local_path(self.request.store))
         with acting_as(*user_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}
             for one in self.segments:
@@ -539,30 +525,8 @@ class _Repair:
         return [plan for plan in plans if plan.new]
 
 
-def _stays(what: str, names: Sequence[str], *, has_lake: bool) -> Iterator[str]:
-    """Say which files stay although the log contradicts them."""
-    if names:
-        others = "a slave" if has_lake else "a lake or a slave"
-        option = "" if has_lake else " (--lake)"
-        yield (
-            f"{counted(len(names), what)} undecided, not changed: {_some(names)}: the file may be wrong, or a record "
-            f"of the log in a field that no checksum covers; {others} that has the record as it was tells{option}, or "
-            "you do: --accept FILE makes it as the log has it"
-        )
-
-
 def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
-
-
-def _left_out(changed: Sequence[int]) -> Iterator[str]:
-    """Say which rows are put into no hole of the log."""
-    if changed:
-        places = _some([f"{offset:,}" for offset in changed])
-        yield (
-            f"{counted(len(changed), 'row')} of the lake left out, at {places}: another engine changed them, and "
-            "nothing damaged there is replaced; an earlier version of the table may have them as they were"
-        )
 
 
 def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:
@@ -575,7 +539,9 @@ def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone
     file, stored = checkpoint_file(store), checkpoint_of(store)
     if file is None:
         return None
-    indexed = _newest_indexed(store)
+    headers = (header_of(file, store) for file in store.index_files)
+    # Up to this time keys are surely indexed: a broker that recovers begins no later.
+    indexed = max((header.end_timestamp for header in headers if header is not None), default=0)
     if stored is None:
         time = min(indexed, newest) if newest else indexed  # an index file may be of another log
         return Checkpoint(time, time, time)
@@ -585,12 +551,6 @@ def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone
         **{name: at for name, at in times.items() if store.is_closed or getattr(stored, name) > newest}
     )
     return Checkpoint(*(min(time, newest) for time in right)) if is_wrong and newest else None
-
-
-def _newest_indexed(store: Store) -> int:
-    """Return up to when keys are surely indexed: a broker that recovers begins no later."""
-    headers = (header_of(file, store) for file in store.index_files)
-    return max((header.end_timestamp for header in headers if header is not None), default=0)
 
 
 def _apply(request: RepairRequest, plans: Sequence[Installation], held: HeldStore) -> None:

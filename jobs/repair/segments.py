@@ -8,20 +8,19 @@ be: queues and index files are compared with it before anything in the store cha
 import filecmp
 import os
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Self
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from jobs.console.severity import Severity
 from jobs.diff.run import Difference, DiffSummary
 from jobs.diff.segment import ONLY_IN_STORE
-from jobs.lake.findings import INDEX, LOG, LOST_END, QUEUES, WRONG_FILE_SIZE, Finding
-from jobs.restore.coverage import Interval
-from jobs.restore.plan import Plan
+from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
+from jobs.restore.plan import Interval, Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.locations import local_path
 from jobs.storage.scratch import scratch_beside
@@ -32,53 +31,15 @@ from jobs.store.store import Segment, Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
-from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc, has_right_property_crc
+from rmq_formats.commitlog.record import decode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData
-from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, parse_properties
+from rmq_formats.properties import PropertyParser
 from rmq_formats.store import name_of_offset
 
 _BLOCK = 16 << 20
 _OPEN_ENDED = frozenset({LOST_END, WRONG_FILE_SIZE})
-
-
-class Doubts(NamedTuple):
-    """Objections of the store's own queues and index files to records whose bytes are sound."""
-
-    places: frozenset[int]  # offsets of records that a queue contradicts
-    of_index: bool
-
-    @classmethod
-    def of(cls, findings: Sequence[Finding]) -> Self:
-        """Take the findings that follow from no other."""
-        own = [one for one in findings if not one.follows and one.severity.is_alarm]
-        places = frozenset(one.log_offset for one in own if one.part == QUEUES and one.log_offset is not None)
-        return cls(places, any(one.part == INDEX for one in own))
-
-    def decide(self, stored: MessageRecord, row: MessageRecord) -> bool:
-        """Return whether the store's own witnesses speak against its record wherever the lake's row differs."""
-        if has_right_property_crc(stored) is False and has_right_property_crc(row):
-            return True
-        ends_in_zeros = stored.properties_raw.endswith(b"\0")  # no broker ends properties so
-        if ends_in_zeros and stored._replace(properties_raw=row.properties_raw) == row:
-            return row.properties_raw.startswith(stored.properties_raw.rstrip(b"\0"))
-        is_doubted = stored.physical_offset in self.places
-        allowed = {"topic_raw", "queue_id", "queue_offset"} if is_doubted else set[str]()
-        allowed |= {"store_timestamp", "topic_raw"} if self.of_index else set()
-        differing = {name for name in MessageRecord._fields if getattr(stored, name) != getattr(row, name)}
-        if "properties_raw" in differing and (is_doubted or self.of_index) and _differ_in_keys(stored, row):
-            allowed.add("properties_raw")
-        return differing <= allowed
-
-
-class MendWork(NamedTuple):
-    """One segment to be made: the lake's rows, and the store's file, if it has one."""
-
-    lake: SegmentWork
-    segment: Segment | None
-    range: Range | None
-    doubts: Doubts
 
 
 class MendedSegment(NamedTuple):
@@ -140,68 +101,56 @@ def _is_lost_by(difference: Difference, finding: Finding) -> bool:
     return finding.log_offset <= difference.end and (is_open or end >= difference.start)
 
 
-def _differ_in_keys(stored: MessageRecord, row: MessageRecord) -> bool:
-    """Return whether only properties differ that queues or index files depend on."""
-    one, other = (parse_properties(record.properties_raw, PropertyParser.SCAN) for record in (stored, row))
-    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} <= {KEYS, TAGS, UNIQ_KEY}
-
-
-def mend(  # noqa: PLR0913, PLR0917 - the two sources, objections to one, and the files to make
-    store: Store, doubts: Doubts, plan: Plan, bases: Container[int], folder: Path, workers: Workers
+def mend(
+    store: Store, plan: Plan, bases: Container[int], folder: Path, workers: Workers
 ) -> tuple[list[MendedSegment], list[int]]:
     """Make the segments, one task each; also return the rows that were left out, for the lake contradicts them."""
     there = {segment.base_offset: segment for segment in store.segments}
     ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
-    works = []
-    for segment in plan.segments:
-        base = segment.base_offset
-        if base in bases:
-            work = SegmentWork.of(plan, segment, str(folder / name_of_offset(base)), proven_only=True)
-            works.append(MendWork(work, there.get(base), ranges.get(base), doubts))
+    works = [
+        SegmentWork.of(plan, one, str(folder / name_of_offset(one.base_offset)), proven_only=True)
+        for one in plan.segments
+        if one.base_offset in bases
+    ]
     with scratch_beside(str(folder), {}) as scratch:
         begun_in = Path(local_path(scratch.location))
-        made = workers.map(works, partial(mend_segment, begun_in=begun_in), "making segments")
+        task = partial(mend_segment, segments=there, ranges=ranges, begun_in=begun_in)
+        made = workers.map(works, task, "making segments")
     home = Path(local_path(store.segments[0].location)).parent
-    mended = [
-        MendedSegment(
-            result.base_offset,
-            work.lake.path,
-            local_path(work.segment.location) if work.segment else str(home / name_of_offset(result.base_offset)),
-        )
-        for work, result in zip(works, made, strict=True)
-    ]
-    changed = [offset for result in made for offset in result.changed]
-    return [one for one in mended if not _is_as_stored(one)], changed
+    mended = []
+    for work in works:
+        segment = there.get(work.base_offset)
+        target = local_path(segment.location) if segment else str(home / name_of_offset(work.base_offset))
+        if not (Path(target).exists() and filecmp.cmp(work.path, target, shallow=False)):
+            mended.append(MendedSegment(work.base_offset, work.path, target))
+    return mended, [offset for result in made for offset in result.changed]
 
 
-def _is_as_stored(mended: MendedSegment) -> bool:
-    return Path(mended.target).exists() and filecmp.cmp(mended.path, mended.target, shallow=False)
-
-
-def mend_segment(work: MendWork, *, begun_in: Path) -> RestoredSegment:
+def mend_segment(
+    work: SegmentWork, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], begun_in: Path
+) -> RestoredSegment:
     """Write a segment from the lake's rows, and the parts of the store's file that are sound or that the lake lacks."""
-    Path(work.lake.path).unlink(missing_ok=True)  # of an earlier attempt of this task that died at its end
-    result = restore_segment(work.lake, begun_in)
-    if work.segment is not None:
-        base, limit = work.lake.base_offset, work.lake.base_offset + work.lake.size
-        whole = Path(local_path(work.segment.location)).stat().st_size >= work.lake.size
-        kept = [*result.missing, *(result.assumed if whole else ()), (max(base, min(work.lake.end, limit)), limit)]
-        stored, made = Path(local_path(work.segment.location)), Path(work.lake.path)
-        _copy(stored, made, [(a - base, b - base) for a, b in kept])
-        sound = list(_sound(work))
-        _copy(stored, made, [(a - base, b - base) for a, b in sound])
-        starts = [start for start, _ in sound]
-        holes = [at for at in result.changed if not (n := bisect_right(starts, at)) or sound[n - 1][1] <= at]
-        return result._replace(changed=tuple(holes))
-    return result
+    Path(work.path).unlink(missing_ok=True)  # of an earlier attempt of this task that died at its end
+    result = restore_segment(work, begun_in)
+    segment, range_ = segments.get(work.base_offset), ranges.get(work.base_offset)
+    if segment is None:
+        return result
+    base, limit = work.base_offset, work.base_offset + work.size
+    stored, made = Path(local_path(segment.location)), Path(work.path)
+    is_whole = stored.stat().st_size >= work.size
+    kept = [*result.missing, *(result.assumed if is_whole else ()), (max(base, min(work.end, limit)), limit)]
+    _copy(stored, made, [(a - base, b - base) for a, b in kept])
+    sound = [] if range_ is None else list(_sound(work, range_, result.unchecked))
+    _copy(stored, made, [(a - base, b - base) for a, b in sound])
+    starts = [start for start, _ in sound]
+    holes = [at for at in result.changed if not (n := bisect_right(starts, at)) or sound[n - 1][1] <= at]
+    return result._replace(changed=tuple(holes))
 
 
-def _sound(work: MendWork) -> Iterator[Interval]:
-    """Yield the parts of the store's segment that nothing in the store speaks against: no row is put over them."""
-    if work.range is None:
-        return
-    at = sound = work.range.start_offset
-    with closing(RangeReader(work.range).pieces()) as pieces, Path(work.lake.path).open("rb") as made:
+def _sound(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> Iterator[Interval]:
+    """Yield the parts of the store's segment that no row of the lake proves to have changed: they stay."""
+    at = sound = range_.start_offset
+    with closing(RangeReader(range_).pieces()) as pieces, Path(work.path).open("rb") as made:
         for item in pieces:
             if isinstance(item, Piece):
                 # *sound* is where the last sound record ends, *at* the last item: equal if nothing wrong is between.
@@ -214,7 +163,7 @@ def _sound(work: MendWork) -> Iterator[Interval]:
             ends = places + item.sizes
             # An entry header of DLedger is before its record, and no piece of its own.
             starts = np.maximum(np.concatenate(([at], ends[:-1])), places - DLEDGER_ENTRY.size)
-            is_wrong = np.isin(places, np.array([*bodies, *_convicted(work, item, made)], np.int64))
+            is_wrong = np.isin(places, np.array([*bodies, *_changed(work, item, made, unchecked)], np.int64))
             cuts = np.flatnonzero(np.diff(is_wrong) | (starts[1:] != ends[:-1])) + 1
             for run in np.split(np.arange(places.size), cuts):
                 if not is_wrong[run[0]]:
@@ -223,21 +172,21 @@ def _sound(work: MendWork) -> Iterator[Interval]:
             at = int(ends[-1])
 
 
-def _convicted(work: MendWork, records: Records, made: BinaryIO) -> Iterator[int]:
-    """Yield the records that differ in the lake and that the store's own queues or index files contradict."""
+def _changed(work: SegmentWork, records: Records, made: BinaryIO, unchecked: Sequence[Interval]) -> Iterator[int]:
+    """Yield the records that differ from those of their rows, which have the CRC of the record that was read."""
     first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
-    found = os.pread(made.fileno(), end - first, records.base_offset + first - work.lake.base_offset)
+    found = os.pread(made.fileno(), end - first, records.base_offset + first - work.base_offset)
     other = np.frombuffer(found.ljust(end - first, b"\0"), np.uint8)
     bytes_ = np.flatnonzero(other != records.buffer[first:end]) + first
     for number in np.unique(np.searchsorted(records.positions, bytes_, "right") - 1).tolist():
-        at, size = int(records.positions[number]), int(records.sizes[number])
+        at, size = int(records.positions[number]) - first, int(records.sizes[number])
+        offset = records.base_offset + first + at
         try:
-            stored = decode_record(records.buffer[at : at + size].tobytes())
-            row = decode_record(other[at - first : at - first + size].tobytes(), 0, stored.physical_offset)
-        except CorruptData:
+            row = decode_record(other[at : at + size].tobytes(), 0, offset)
+        except CorruptData:  # the lake has no row
             continue
-        if has_right_body_crc(row) and work.doubts.decide(stored, row):
-            yield stored.physical_offset
+        if has_right_body_crc(row) and not any(start <= offset < end for start, end in unchecked):
+            yield offset
 
 
 def complete(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:

@@ -1,21 +1,36 @@
-"""The broker's configuration, as the lake keeps it: topics, groups, offsets of consumers."""
+"""
+The broker's configuration, as the lake keeps it.
 
-from collections.abc import Collection, Mapping, Sequence
+Its files are restored: topics, groups, offsets of consumers. The sizes and the release of queue and index files are
+those that runs of `ingest` recorded.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import tzinfo
 from hashlib import sha256
-from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
+
+import pyarrow.compute as pc
 
 from jobs.console.exit_codes import RequestError
+from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
-from jobs.lake.tables import CONFIG_FILES
+from jobs.lake.runs import KnownStore
+from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
+from jobs.products.index.file_names import detect_zone
+from jobs.products.index.settings import Wanted
+from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.restore.plan import DELETED, source_of
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.beside_broker import FileState
 from jobs.store.broker_config import CONFIG_FOLDER
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
+from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
+from rmq_formats.store import FileKind
 
-_run = attrgetter("run")
 _PROGRESS = ("Offset.json", "OrderInfo.json")  # ends of the names of files of consumers' positions
 _NONE = (
     "the lake has no configuration files of this broker: topics and groups must be made before clients are served, and "
@@ -49,13 +64,6 @@ def create_or_compare(path: Path, data: bytes) -> FileState:
     return state
 
 
-class _Version(NamedTuple):
-    name: str
-    bytes: bytes | None
-    to_offset: int
-    run: int
-
-
 class RestoredConfig(NamedTuple):
     """The files that were written, and notes on the others."""
 
@@ -72,40 +80,84 @@ def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: 
     first run found it, without the files of consumers' positions: consumers must not be ahead of the log. The
     newest run has *seen* files with these hashes: a lake that lacks one has lost a row.
     """
-    versions: dict[str, list[_Version]] = {}
+    versions: dict[str, list[Mapping[str, Any]]] = {}
     source = source_of(lake, CONFIG_FILES, store_id)
-    for version in source.rows(store_id, _Version, ("name", "to_offset", "run")):
-        if _is_name(version.name):
-            versions.setdefault(version.name, []).append(version)
+    for version in source.rows(store_id, ("name", "to_offset", "run"), ("bytes",)):
+        name = version["name"]
+        if name not in {"", ".", ".."} and "/" not in name and "\0" not in name:
+            versions.setdefault(name, []).append(version)
     left_out, written = [], dict[str, FileState]()
     lost = {f"config_files, {name}:": DELETED for name in sorted(seen.keys() - versions.keys()) if not source.lost}
     for name, of_file in sorted(versions.items()):
-        data = _version(of_file, until)
+        of_file.sort(key=lambda version: int(version["run"]))
+        data = _version(name, of_file, until)
         if data is None:
-            newest = max(of_file, key=_run)
-            left_out += [name] if newest.bytes is not None else []
+            left_out += [name] if of_file[-1]["bytes"] is not None else []
             continue
         if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
             lost[f"config_files, {name}:"] = f"{DELETED}, and an older version is written"
         path = out / CONFIG_FOLDER / name
         written[str(path)] = create_or_compare(path, data)
-    return RestoredConfig(written, tuple(_notes(written, left_out)), {**source.lost, **lost})
+    notes = [] if written or left_out else [_NONE]
+    notes += [f"{', '.join(left_out)} left out: {_FROM_LATER}"] if left_out else []
+    return RestoredConfig(written, tuple(notes), {**source.lost, **lost})
 
 
-def _version(of_file: Sequence[_Version], until: int | None) -> bytes | None:
-    """Return the version of a file that belongs to a log that ends at *until*; None where there is none."""
-    in_time = [version for version in of_file if until is None or version.to_offset <= until]
-    if in_time:
-        return max(in_time, key=_run).bytes
-    oldest = min(of_file, key=_run)
-    return None if oldest.name.endswith(_PROGRESS) else oldest.bytes
+def _version(name: str, of_file: Sequence[Mapping[str, Any]], until: int | None) -> bytes | None:
+    """Return the version of a file, by run, that belongs to a log that ends at *until*; None where there is none."""
+    in_time = [version for version in of_file if until is None or version["to_offset"] <= until]
+    if not in_time and name.endswith(_PROGRESS):
+        return None
+    data: bytes | None = (in_time[-1] if in_time else of_file[0])["bytes"]
+    return data
 
 
-def _notes(written: Collection[str], left_out: Sequence[str]) -> list[str]:
-    if not written and not left_out:
-        return [_NONE]
-    return [f"{', '.join(left_out)} left out: {_FROM_LATER}"] if left_out else []
+class Forms(NamedTuple):
+    """The settings of files that are made from the log: given, else as runs recorded them, else RocketMQ's defaults."""
+
+    index_files: Known[Geometry]
+    queues: SeenQueues
+    zone: tzinfo | None  # by which the broker named its index files
+    release: Known[str] | None  # as `--release` takes it; None: only the restored log can tell
+
+    @classmethod
+    def of(cls, known: KnownStore, wanted: Wanted, lake: Lake) -> Self:
+        """Settle each from the user's options and what runs recorded."""
+        state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
+        slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
+        noted = state.get("index") or {}
+        index = Known(DEFAULT_GEOMETRY, ASSUMED, "no run has seen an index file that tells")
+        if noted and noted["geometry_origin"] != ASSUMED:
+            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "a run saw the files")
+        if slots or entries:
+            value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
+            index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.how}")
+        queues = SeenQueues.of(state.get(SEEN_QUEUES, {}))
+        given = wanted.conf.consume_queue_size
+        default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
+        plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
+        plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
+        release = None if wanted.release is None else Known(wanted.release, GIVEN, GIVEN)
+        if release is None and noted:  # those by whose rules runs made index entries
+            rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
+            release = Known(rules, DETECTED, "runs read the store so")
+        zone = wanted.zone or _zone_of_names(lake, known.store_id)
+        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}), zone, release)
+
+    def lines(self) -> Iterator[str]:
+        """Yield each figure, and how it is known."""
+        for kind, size in self.queues.sizes.items():
+            yield f"{kind.value}s of {size.value:,} bytes ({size.how})"
+        yield f"index files of {self.index_files.value} ({self.index_files.how})"
+        if self.release is not None:
+            yield f"rules of RocketMQ {self.release.value} ({self.release.how})"
 
 
-def _is_name(name: str) -> bool:
-    return bool(name) and "/" not in name and "\0" not in name and name not in {".", ".."}
+def _zone_of_names(lake: Lake, store_id: str) -> tzinfo | None:
+    """Return the time zone that the names of a store's index files show, as far as runs have seen such files."""
+    snapshot = open_table(lake, INDEX_FILES.name)
+    if snapshot is None:
+        return None
+    named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
+    rows = chosen(lake, snapshot, ["name", "begin_timestamp"], named).to_pylist()
+    return detect_zone({(row["name"], row["begin_timestamp"]) for row in rows})

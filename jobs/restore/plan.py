@@ -2,37 +2,30 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow.compute as pc
 
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import RequestError
-from jobs.lake.commit import chosen, open_table, rows
+from jobs.lake.commit import chosen, open_table, read_snapshot
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
 from jobs.lake.snapshot_files import StoredFile, files, has_footer, plain_batches
-from jobs.lake.snapshots import Row
-from jobs.lake.tables import (
-    BODY_ERROR,
-    BODY_INFLATED,
-    LOG_PIECES,
-    MESSAGES,
-    QUARANTINE,
-    RECORD_CRC,
-    RUNS,
-    Table,
-)
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
 from jobs.products.log_pieces import FILE, UNKNOWN
-from jobs.restore.coverage import missing
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
+from rmq_formats.kernels.integers import Integers
 
-_TABLES = (MESSAGES, LOG_PIECES, QUARANTINE)
+Interval = tuple[int, int]
+_NO_OFFSETS = np.empty(0, np.int64)
 DELETED = "rows were deleted from the lake"
 DROPPED = "another engine has dropped it"
 LATER = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
@@ -54,17 +47,13 @@ class Source:
     lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → its fault
     lost_files: tuple[StoredFile, ...] = ()
 
-    def rows(self, store_id: str, kind: type[Row], needed: Sequence[str]) -> Iterator[Row]:
-        """
-        Yield a store's rows of a small table, by the columns that *kind* names.
-
-        Those are left out in which another engine has emptied a *needed* column.
-        """
+    def rows(self, store_id: str, needed: Sequence[str], others: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Yield a store's rows of a small table, but those in which another engine has emptied a *needed* column."""
         for file in self.files:
-            for batch in plain_batches(self.lake, self.table, file, [*kind._fields, "store_id"]):
+            for batch in plain_batches(self.lake, self.table, file, [*needed, *others, "store_id"]):
                 for row in batch.to_pylist():
                     if row["store_id"] == store_id and all(row[name] is not None for name in needed):
-                        yield kind._make(row[name] for name in kind._fields)
+                        yield row
 
 
 def source_of(lake: Lake, table: Table, store_id: str) -> Source:
@@ -75,42 +64,21 @@ def source_of(lake: Lake, table: Table, store_id: str) -> Source:
     wanted = [file for file in files(lake, snapshot) if file.may_have("store_id", store_id)]
     wanted.sort(key=lambda file: int(file.low("physical_offset", 0)))
     sizes = {info.name: info.size for info in lake.list_files(table.name)}
-    wrong = {file.path: reason for file in wanted if (reason := _what_is_wrong(lake, table, file, sizes))}
-    dropped = frozenset({*table.schema.names} - {field.name for field in snapshot.schema().fields})
+    wrong = {file.path: LOST for file in wanted if file.path not in sizes}
+    # The footer of a file is read where the file is not as long as Delta's log says.
+    others = (file for file in wanted if file.path in sizes and sizes[file.path] != file.size)
+    wrong |= {file.path: UNREADABLE for file in others if not has_footer(lake, table, file)}
+    dropped = {*table.schema.names} - {field.name for field in snapshot.schema().fields}
     return Source(
         lake,
         table,
         tuple(file for file in wanted if file.path not in wrong),
         {
-            **{f"{table.name}/{name}": reason for name, reason in wrong.items()},
+            **{f"{table.name}/{file.path}": wrong[file.path] for file in wanted if file.path in wrong},
             **{f"{table.name}, column {name}:": DROPPED for name in sorted(dropped - LATER)},
         },
         tuple(file for file in wanted if file.path in wrong),
     )
-
-
-def _what_is_wrong(lake: Lake, table: Table, file: StoredFile, sizes: Mapping[str, int]) -> str | None:
-    """Return why a file cannot be read; its footer is read where it is not as long as Delta's log says."""
-    if file.path not in sizes:
-        return LOST
-    return None if sizes[file.path] == file.size or has_footer(lake, table, file) else UNREADABLE
-
-
-class _Piece(NamedTuple):
-    kind: str
-    physical_offset: int
-    length: int
-    path: str | None
-
-
-class _Damage(NamedTuple):
-    physical_offset: int
-    length: int
-    reason: str | None
-
-
-class _Detail(NamedTuple):
-    detail: str | None
 
 
 class PlannedSegment(NamedTuple):
@@ -144,10 +112,10 @@ class Plan:
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
     lost: Mapping[str, str]  # files that the lake should have, and their faults
     causes: tuple[Cause, ...]  # the most certain first
-    unread: tuple[tuple[int, int], ...] = ()  # offsets that the disk returned an error for
+    unread: tuple[Interval, ...] = ()  # offsets that the disk returned an error for
 
     @property
-    def absent(self) -> list[tuple[int, int]]:
+    def absent(self) -> list[Interval]:
         """The offsets between segments, and up to the log's end, of which the lake has no row at all."""
         there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
         first = self.segments[0].base_offset
@@ -165,39 +133,49 @@ def plan_log(
     lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
 ) -> Plan:
     """Return the segments to make of [start, until); a log begins with a whole file, so *start* is rounded down."""
-    messages, pieces, quarantine = (source_of(lake, table, known.store_id) for table in _TABLES)
+    messages, pieces, quarantine = (
+        source_of(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
+    )
     end = known.newest.to_offset if known.newest else 0
     if until is not None and until > end:
         raise NothingToRestoreError(f"--until {until}: {_past_end(until, end)}")
     end = end if until is None else until
-    kept_pieces = pieces.rows(known.store_id, _Piece, ("physical_offset", "length"))
-    special = [piece for piece in kept_pieces if piece.kind in {FILE, UNKNOWN}]
-    noted = {piece.physical_offset: piece for piece in special if piece.kind == FILE}
-    damaged = list(quarantine.rows(known.store_id, _Damage, ("physical_offset", "length")))
+    place = ("physical_offset", "length")
+    special = [row for row in pieces.rows(known.store_id, place, ("kind", "path")) if row["kind"] in {FILE, UNKNOWN}]
+    noted = {row["physical_offset"]: row for row in special if row["kind"] == FILE}
+    damaged = list(quarantine.rows(known.store_id, place, ("reason",)))
     of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
         raise NothingToRestoreError(f"the lake has no message of store {known.store_id} before offset {end}")
-    length = _file_size(sorted(noted) or bases, size, {piece.length for piece in noted.values()})
+    length = _file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
     # Another engine may have changed a row's segment: no file of the log began where none can have begun.
     bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
-    found = {
-        base: [file for file, some in of_files if base in some or _reaches(file, base, length.value)] for base in bases
-    }
     kept = [base for base in bases if base + length.value > start]
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
+
+    def files_of(base: int) -> Iterator[StoredFile]:
+        """Yield the files with rows of a segment, or with offsets in it as Delta's log says."""
+        after = base + length.value
+        for file, some in of_files:
+            low, high = file.low("physical_offset", after), file.high("physical_offset", -1)
+            if base in some or (low < after and high >= base):
+                yield file
+
     return Plan(
         lake,
         known,
-        tuple(PlannedSegment(base, tuple(found[base]), _path(base, noted)) for base in kept),
+        tuple(
+            PlannedSegment(base, tuple(files_of(base)), _path(base, noted.get(base, {}).get("path"))) for base in kept
+        ),
         length,
         start,
         end,
         pieces.files,
         {**messages.lost, **pieces.lost, **quarantine.lost},
-        (*_gaps(lake, known), *_damage(damaged), *_unknown(special), *_lost(messages), *_not_chosen(known)),
-        tuple((one.physical_offset, one.physical_offset + one.length) for one in damaged if one.reason == IO_ERROR),
+        tuple(_causes(messages, known, damaged, [row for row in special if row["kind"] == UNKNOWN])),
+        tuple(_interval(row) for row in damaged if row["reason"] == IO_ERROR),
     )
 
 
@@ -210,49 +188,35 @@ def _past_end(offset: int, end: int) -> str:
     return reason
 
 
-def _gaps(lake: Lake, known: KnownStore) -> Iterator[Cause]:
-    """Yield the gaps that runs found in the store."""
-    wanted = (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
-    for row in rows(lake, RUNS.name, _Detail, wanted):
-        for gap in json.loads(row.detail or "{}").get("gaps", ()):
-            yield Cause(gap["from"], gap["to"], gap["why"], is_gap=True)
-
-
-def _damage(damaged: Sequence[_Damage]) -> Iterator[Cause]:
-    for start, length, reason in damaged:
-        yield Cause(start, start + length, f"damaged when it was read ({reason})")
-
-
-def _unknown(pieces: Sequence[_Piece]) -> Iterator[Cause]:
-    for piece in pieces:
-        if piece.kind == UNKNOWN:
-            yield Cause(piece.physical_offset, piece.physical_offset + piece.length, "no run could read these bytes")
-
-
-def _lost(messages: Source) -> Iterator[Cause]:
+def _causes(
+    messages: Source, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
+) -> Iterator[Cause]:
+    """Yield why the lake lacks bytes, the most certain first: gaps that runs found, and what the lake has noted."""
+    lake, wanted = messages.lake, (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
+    runs = read_snapshot(lake, RUNS.name, lambda snapshot: chosen(lake, snapshot, ["detail"], wanted).to_pylist())
+    for gap in (gap for run in runs or () for gap in json.loads(run["detail"] or "{}").get("gaps", ())):
+        yield Cause(gap["from"], gap["to"], gap["why"], is_gap=True)
+    for row in damaged:
+        yield Cause(*_interval(row), f"damaged when it was read ({row['reason']})")
+    for row in unknown:
+        yield Cause(*_interval(row), "no run could read these bytes")
     for file in messages.lost_files:
         path = f"{messages.table.name}/{file.path}"
         start, end = file.low("physical_offset", 0), file.high("physical_offset", 1 << 62)
         yield Cause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
-
-
-def _not_chosen(known: KnownStore) -> Iterator[Cause]:
     if known.chosen.until:
         why = "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)"
         yield Cause(0, known.chosen.until, why, is_choice=True)
 
 
-def _reaches(file: StoredFile, base: int, size: int) -> bool:
-    """Return whether Delta's log says that a file has a record of a segment."""
-    low, high = file.low("physical_offset", base + size), file.high("physical_offset", -1)
-    return bool(low < base + size and high >= base)
+def _interval(row: Mapping[str, Any]) -> Interval:
+    return row["physical_offset"], row["physical_offset"] + row["length"]
 
 
-def _path(base_offset: int, noted: Mapping[int, _Piece]) -> str:
+def _path(base_offset: int, noted: str | None) -> str:
     """Return the path of a file below a store: the one that it had, if that is known and harmless."""
     name = f"{base_offset:020d}"
-    path = noted[base_offset].path if base_offset in noted else None
-    parts = (path or "").split("/")
+    parts = (noted or "").split("/")
     is_harmless = parts[-1] == name and all(part not in {"", ".", ".."} for part in parts)
     return "/".join(parts) if is_harmless else f"commitlog/{name}"
 
@@ -312,3 +276,51 @@ def last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("physical_offset") < end)
     found = pc.max(chosen(lake, snapshot, ["store_timestamp"], wanted).column("store_timestamp")).as_py()
     return int(found or 0)
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Intervals of offsets, in any order."""
+
+    _starts: list[Integers] = field(default_factory=list)
+    _ends: list[Integers] = field(default_factory=list)
+
+    def add(self, starts: Integers, ends: Integers) -> None:
+        """Add intervals."""
+        self._starts.append(starts)
+        self._ends.append(ends)
+
+    def merged(self) -> tuple[list[Interval], list[Interval]]:
+        """Return the covered intervals, ascending and joined where they touch, and the parts that are covered twice."""
+        starts, ends = np.concatenate([_NO_OFFSETS, *self._starts]), np.concatenate([_NO_OFFSETS, *self._ends])
+        if not starts.size:
+            return [], []
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+        # The farthest end so far. What starts before it overlaps, what starts at it touches and is joined: only where a
+        # start lies beyond it does a new interval begin.
+        reach = np.maximum.accumulate(ends)
+        overlaps = np.flatnonzero(starts[1:] < reach[:-1]) + 1
+        twice = [(int(starts[at]), int(min(ends[at], reach[at - 1]))) for at in overlaps.tolist()]
+        first = np.concatenate(([0], np.flatnonzero(starts[1:] > reach[:-1]) + 1))
+        last = np.concatenate((first[1:] - 1, [starts.size - 1]))
+        return list(zip(starts[first].tolist(), reach[last].tolist(), strict=True)), twice
+
+
+def missing(covered: Iterable[Interval], start: int, end: int) -> Iterator[Interval]:
+    """Yield the parts of [start, end) that the ascending intervals do not cover."""
+    edges = [(start, start), *((max(a, start), min(b, end)) for a, b in covered if b > start and a < end), (end, end)]
+    yield from ((left[1], right[0]) for left, right in pairwise(edges) if right[0] > left[1])
+
+
+def unchecked_note(places: Sequence[Interval]) -> list[str]:
+    """Say which rows cannot be checked."""
+    if not places:
+        return []
+    start, end = places[0]
+    more = f" and in {counted(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
+    sentence = (
+        f"rows from {start:,} to {end:,}{more} are unchecked: they have no record_crc, as earlier versions wrote them, "
+        "so a change of one by another engine need not show"
+    )
+    return [sentence]

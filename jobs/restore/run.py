@@ -25,10 +25,8 @@ from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import index_header
-from jobs.restore.config import NotResumableError, changed, create_or_compare, write_config
-from jobs.restore.coverage import Interval, unchecked_note
-from jobs.restore.forms import Forms
-from jobs.restore.plan import NothingToRestoreError, Plan, last_store_timestamp, plan_log
+from jobs.restore.config import Forms, NotResumableError, changed, create_or_compare, write_config
+from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_timestamp, plan_log, unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, read_file, sha256_of
 from jobs.storage.space import room_for
@@ -155,8 +153,9 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
         return complete
     paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
     done = _finished(unfinished, paths)
-    todo = [segment for segment in plan.segments if segment.base_offset not in done]
-    works = [SegmentWork.of(plan, segment, str(paths[segment.base_offset])) for segment in todo]
+    works = [
+        SegmentWork.of(plan, one, str(paths[one.base_offset])) for one in plan.segments if one.base_offset not in done
+    ]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *done.values()])
     summary = _summary(request, known, plan, results, resumed=len(done))
@@ -165,13 +164,40 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     config = write_config(request.lake, known.store_id, request.out, request.until, seen)
     summary.config, summary.notes = [Path(path).name for path in config.files], [*summary.notes, *config.notes]
     summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
-    summary.notes += _of_gaps(plan, summary.missing)
+    places = [
+        max(start, one.base_offset)
+        for one in plan.segments[-_WALKED_AT_START:]
+        for start, end in summary.missing
+        if start < one.base_offset + plan.size.value and end > one.base_offset
+    ]
+    if places:
+        why = "5.3.3 and 5.5.0 walk the newest file, releases up to 5.1 the three newest"
+        summary.notes.append(
+            f"a broker that starts on this log cuts it off at the gap at {min(places)}, if it walks that file ({why})"
+        )
     _build_rest(request, Forms.of(known, request.wanted, request.lake), summary, workers)
     summary.newest_store_timestamp = last_store_timestamp(request.lake, known, plan.end)
-    checkpoint = _write_checkpoint(request.out, summary.newest_store_timestamp)
-    hashed = _hash_files(request.out, {paths[result.base_offset]: result.sha256 for result in results})
-    _refuse_changes(unfinished, {**config.files, **checkpoint})
-    _write_manifest(request.out, summary, hashed)
+    # What a broker that was stopped in order leaves: everything up to the last message is on the disk.
+    indexed = max((index_header(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0)
+    stored = summary.newest_store_timestamp
+    place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
+    written = {**config.files, str(place): create_or_compare(place, encode_checkpoint(checkpoint))}
+    hashes = {paths[result.base_offset]: result.sha256 for result in results}
+    hashed = [
+        {"path": str(path.relative_to(request.out)), "size": path.stat().st_size,
+         "sha256": hashes.get(path) or sha256_of(path)}
+        for path in sorted(request.out.rglob("*"))
+        if path.is_file() and UNFINISHED not in path.parts
+    ]  # fmt: skip
+    for note in sorted(unfinished.glob(f"*{_NOTE}")):
+        written |= {name: FileState(*expected) for name, expected in json.loads(read_file(note))["files"].items()}
+    for name, expected in written.items():
+        if FileState.of(Path(name)) != expected:
+            raise changed(Path(name))
+    # The manifest names every file, and is the last one that a restore writes.
+    described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
+    manifest = json.dumps({**described, "files": hashed}, indent=1, ensure_ascii=False)
+    create_or_compare(request.out / MANIFEST, manifest.encode("utf-8", "replace"))
     shutil.rmtree(unfinished)
     return summary
 
@@ -200,7 +226,9 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | 
         if before != described:
             reason = "the lake has changed, or other options were given: begin again in an empty directory"
             raise NotResumableError(f"{request.out}: another restore began here ({reason})")
-        _sweep(request.out)
+        # What a killed run has half written has a dot before its name.
+        for path in [one for one in request.out.rglob(".*") if ATTEMPT in one.name and one.is_file()]:
+            path.unlink()
         return None
     there = [path.name for path in request.out.iterdir()] if request.out.exists() else []
     if request.resume and there == [UNFINISHED]:  # killed before it had written its plan
@@ -210,12 +238,6 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | 
         raise NotResumableError(f"{request.out}: the directory is not empty{hint}")
     LocalStorage().create(str(unfinished / _PLAN), json.dumps(described).encode())
     return None
-
-
-def _sweep(out: Path) -> None:
-    """Delete what a killed run has half written: such a file has a dot before its name."""
-    for path in [path for path in out.rglob(".*") if ATTEMPT in path.name and path.is_file()]:
-        path.unlink()
 
 
 def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
@@ -295,21 +317,6 @@ def _summary(
     )
 
 
-def _of_gaps(plan: Plan, gaps: Sequence[Interval]) -> list[str]:
-    """Note how a broker starts on such a log: it walks its newest files, and passes over those that are not there."""
-    places = (
-        max(start, one.base_offset)
-        for one in plan.segments[-_WALKED_AT_START:]
-        for start, end in gaps
-        if start < one.base_offset + plan.size.value and end > one.base_offset
-    )
-    first = min(places, default=None)
-    if first is None:
-        return []
-    why = "5.3.3 and 5.5.0 walk the newest file, releases up to 5.1 the three newest"
-    return [f"a broker that starts on this log cuts it off at the gap at {first}, if it walks that file ({why})"]
-
-
 def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers: Workers) -> None:
     """Make queues and index files from the restored log; each folder gets its name when it is whole."""
     out, unfinished = request.out, request.out / UNFINISHED
@@ -363,34 +370,3 @@ def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
             if place.exists():
                 raise changed(place)
             made.rename(place)
-
-
-def _refuse_changes(unfinished: Path, files: Mapping[str, FileState]) -> None:
-    """Raise `NotResumableError` where one of *files*, or of those that are noted, is not the one that was written."""
-    noted = [json.loads(read_file(note))["files"] for note in sorted(unfinished.glob(f"*{_NOTE}"))]
-    for name, state in ((name, state) for some in (*noted, files) for name, state in some.items()):
-        if FileState.of(Path(name)) != FileState(*state):
-            raise changed(Path(name))
-
-
-def _write_checkpoint(out: Path, timestamp: int) -> Mapping[str, FileState]:
-    """Write what a broker that was stopped in order leaves: everything up to the last message is on the disk."""
-    indexed = max((index_header(path).end_timestamp for path in (out / INDEX_FOLDER).glob("*")), default=0)
-    path, checkpoint = out / "checkpoint", Checkpoint(timestamp, timestamp, indexed, 0, 0, 0)
-    return {str(path): create_or_compare(path, encode_checkpoint(checkpoint))}
-
-
-def _hash_files(out: Path, known: Mapping[Path, str]) -> list[dict[str, object]]:
-    """Return every file with its size and hash, which is *known* of some."""
-    return [
-        {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": known.get(path) or sha256_of(path)}
-        for path in sorted(out.rglob("*"))
-        if path.is_file() and UNFINISHED not in path.parts
-    ]
-
-
-def _write_manifest(out: Path, summary: Summary, files: Sequence[Mapping[str, object]]) -> None:
-    """Name every file: the last thing that a restore writes."""
-    described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
-    manifest = json.dumps({**described, "files": files}, indent=1, ensure_ascii=False)
-    create_or_compare(out / MANIFEST, manifest.encode("utf-8", "replace"))

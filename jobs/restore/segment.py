@@ -22,8 +22,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
-from jobs.restore.coverage import Coverage, Interval, missing
-from jobs.restore.plan import Plan, PlannedSegment
+from jobs.restore.plan import Coverage, Interval, Plan, PlannedSegment, missing
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from jobs.store.beside_broker import FileState

@@ -186,7 +186,6 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.install import plan_queues
     from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
-    from jobs.rebuild.queues import Target
 
     request = RebuildQueuesRequest(
         root,
@@ -194,7 +193,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         form.wanted(run.conf).conf,
         form.release,
         lost_only=how.lost_only,
-        to=Target(to),
+        to=to,
         commitlog=run.commitlog,
         care=run.care,
     )

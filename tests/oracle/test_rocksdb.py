@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
-from jobs.rebuild.queues import Target
+from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
@@ -35,14 +35,14 @@ Rows = dict[tuple[str, int], list[tuple[int, int]]]
 pytestmark = pytest.mark.since("5.2.0")  # before, the setting moves the topics alone
 
 
-@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("target", ["files", "rocksdb"])
 def test_a_broker_serves_from_converted_queues_and_goes_on(
-    real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict, release: str, target: Target
+    real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict, release: str, target: str
 ) -> None:
     """Every message of every queue under its own offset; the next ones come after them, as we predict."""
     store = tmp_path / "store"
     light = _LIGHT if version_of(release) >= _LIGHT_SINCE else {}
-    before, after = (light, light | _ROCKSDB) if target is Target.ROCKSDB else (light | _ROCKSDB, light)
+    before, after = (light, light | _ROCKSDB) if target == ROCKSDB else (light | _ROCKSDB, light)
     with real_broker(release, store, settings=before) as broker:
         _make_topics(broker)
         _send(broker, "first", light)
@@ -51,7 +51,7 @@ def test_a_broker_serves_from_converted_queues_and_goes_on(
     with real_broker(release, store, settings=after) as broker:
         broker.drain()
         served = _served(broker)
-        if target is Target.FILES or version_of(release) < _TAKES_TOPICS_SINCE:
+        if target == FILES or version_of(release) < _TAKES_TOPICS_SINCE:
             _make_topics(broker)
         pulled = sum(len(broker.pull(topic)) for topic in _TOPICS)
         _send(broker, "more", light)
@@ -65,7 +65,7 @@ def test_a_broker_serves_from_converted_queues_and_goes_on(
     assert pulled == _COUNT
     again = _made(store, tmp_path / "again", release, target)
     assert _content(store / "consumequeue", target) == _content(again, target)
-    verdict(release, f"queues converted to {target.value}", f"{pulled} messages served, as many again written")
+    verdict(release, f"queues converted to {target}", f"{pulled} messages served, as many again written")
 
 
 def test_consumers_get_past_the_numbers_of_lost_messages(
@@ -80,7 +80,7 @@ def test_consumers_get_past_the_numbers_of_lost_messages(
     segment = SMALL_GEOMETRY.commit_log_file_size
     lost = range(2 * segment, 3 * segment)
     (store / "commitlog" / f"{lost.start:020d}").unlink()
-    _convert(store, tmp_path / "out", release, Target.ROCKSDB)
+    _convert(store, tmp_path / "out", release, ROCKSDB)
     with real_broker(release, store, settings=_ROCKSDB) as broker:
         broker.drain()
         served = _served(broker)
@@ -106,7 +106,7 @@ def test_a_queue_whose_messages_have_expired_goes_on_after_them(
             broker.send(ClientMessage("Quiet", bytes(300)))
         _send(broker, "first")
     min((store / "commitlog").iterdir()).unlink()
-    _convert(store, tmp_path / "out", release, Target.ROCKSDB)
+    _convert(store, tmp_path / "out", release, ROCKSDB)
     with real_broker(release, store, settings=_ROCKSDB) as broker:
         broker.drain()
         edges = broker.queue_edges("Quiet", 0)
@@ -140,7 +140,7 @@ def _served(broker: RealBroker) -> Rows:
     return {queue: broker.read_queue(*queue) for queue in queues}
 
 
-def _made(store: Path, out: Path, release: str, target: Target) -> Path:
+def _made(store: Path, out: Path, release: str, target: str) -> Path:
     conf = BrokerConf(consume_queue_size=_FILE)
     request = RebuildQueuesRequest(str(store), out, conf, release=release, to=target)
     summary = rebuild(request, OneByOne())
@@ -148,14 +148,14 @@ def _made(store: Path, out: Path, release: str, target: Target) -> Path:
     return out / summary.folder
 
 
-def _convert(store: Path, out: Path, release: str, target: Target) -> None:
+def _convert(store: Path, out: Path, release: str, target: str) -> None:
     made = _made(store, out, release, target)
     shutil.rmtree(store / "consumequeue")
     made.rename(store / "consumequeue")
 
 
-def _content(folder: Path, target: Target) -> dict[str, bytes]:
-    if target is Target.FILES:
+def _content(folder: Path, target: str) -> dict[str, bytes]:
+    if target == FILES:
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
     with open_database(str(folder), AnyStorage()) as database:
         return {key.hex(): value for key, value in database.items(UNIT_FAMILY)}

@@ -13,7 +13,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild import queue_database
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, Summary, rebuild
-from jobs.rebuild.queues import Target
+from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.storage import AnyStorage
 from jobs.store.queue_files import rocksdb_queue_folder, stored_queues
 from jobs.store.rocksdb import open_database
@@ -57,13 +57,11 @@ _COMPLETE = (
 _IN_ROCKSDB = ("b540-cqcombine-rocksonly", "b551-rockscq-killed", *_COMPLETE[3:])
 
 
-def made(store: Path, out: Path, target: Target = Target.ROCKSDB, file_size: int | None = None) -> Summary:
+def made(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> Summary:
     return rebuild(request(store, out, target, file_size), OneByOne())
 
 
-def request(
-    store: Path, out: Path, target: Target = Target.ROCKSDB, file_size: int | None = None
-) -> RebuildQueuesRequest:
+def request(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> RebuildQueuesRequest:
     conf = BrokerConf(consume_queue_size=file_size)
     return RebuildQueuesRequest(str(store), out, conf, release=_RELEASE, to=target)
 
@@ -108,16 +106,16 @@ def _is_last(key: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "target"), [*((name, Target.FILES) for name in _IN_ROCKSDB), ("b551-rockscq-killed", Target.ROCKSDB)]
+    ("name", "target"), [*((name, FILES) for name in _IN_ROCKSDB), ("b551-rockscq-killed", ROCKSDB)]
 )
-def test_every_unit_is_made_that_the_broker_answered(name: str, target: Target, tmp_path: Path) -> None:
+def test_every_unit_is_made_that_the_broker_answered(name: str, target: str, tmp_path: Path) -> None:
     """Also after a kill that left no row."""
     unpacked, out = unpack_feature(name, tmp_path), tmp_path / "out"
     conf = BrokerConf(consume_queue_size=400)
     rebuild(replace(request(unpacked.root, out, target), conf=conf), OneByOne())
     shutil.rmtree(unpacked.root / "consumequeue_rocksdb", ignore_errors=True)
     (out / MANIFEST).unlink()
-    in_place(unpacked.root, out / "consumequeue" if target is Target.ROCKSDB else out)
+    in_place(unpacked.root, out / "consumequeue" if target == ROCKSDB else out)
 
     found = units_by_queue(unpacked.root)
     expected = {queue: answer["units"] for queue, answer in unpacked.of_disk["queues"].items() if answer["units"]}
@@ -134,7 +132,7 @@ def test_files_made_of_a_store_with_rocksdb_alone_are_the_brokers_own(name: str,
     own = _files(root / "consumequeue")
     made(root, tmp_path / "database")
     in_place(root, tmp_path / "database/consumequeue")
-    made(root, tmp_path / "files", Target.FILES, file_size=400)
+    made(root, tmp_path / "files", FILES, file_size=400)
 
     assert not _files(root / "consumequeue")
     assert _files(tmp_path / "files") == own
@@ -213,7 +211,7 @@ def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: Sto
     in_place(store, tmp_path / "out/consumequeue")
     made(store, tmp_path / "again")
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
-    back = made(store, tmp_path / "back", Target.FILES)
+    back = made(store, tmp_path / "back", FILES)
     assert any("1 ('Quiet' 3); with these files a broker begins them at 0 again" in note for note in back.notes)
 
 
@@ -252,7 +250,7 @@ def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_fo
 ) -> None:
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     sorted((store / "commitlog").iterdir())[2].unlink()
-    made(store, tmp_path / "files", Target.FILES, file_size=200)
+    made(store, tmp_path / "files", FILES, file_size=200)
     made(store, tmp_path / "out")
     in_place(store, tmp_path / "out/consumequeue")
     if beside_files:

@@ -111,6 +111,7 @@ class World:
         number = random.choice(close) if close and random.random() < 0.5 else random.randrange(len(self.effects) + 1)
         before = _content_of(self.store)
         played = play(self.command, self.store, number, random, REFUSALS)
+        played = played._replace(left=_without_count(played.left))
         after = {
             name: data
             for name, data in _content_of(self.store).items()
@@ -122,9 +123,13 @@ class World:
 def _content_of(store: Path) -> dict[str, bytes]:
     """Return the files of a store, without how many segments a restore has found there: a lost one is made again."""
     return {
-        name: re.sub(rb'"resumed": \d+', b"", data) if name == "MANIFEST.json" else data
+        name: _without_count(data) or b"" if name == "MANIFEST.json" else data
         for name, data in content_of(store).items()
     }
+
+
+def _without_count(data: bytes | None) -> bytes | None:
+    return None if data is None else re.sub(rb'"resumed": \d+', b"", data)
 
 
 def _interrupt() -> None:

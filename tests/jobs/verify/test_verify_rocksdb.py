@@ -13,7 +13,7 @@ from jobs.console.severity import Severity
 from jobs.products.index.key_row import KeyRow, RangeKeys, ScratchKeys
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
-from jobs.rebuild.queues import Target
+from jobs.rebuild.queues import ROCKSDB
 from jobs.storage.scratch import Scratch
 from jobs.store.rocksdb import Rows
 from jobs.store.store import list_store
@@ -147,7 +147,7 @@ def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_pa
     records = [record for record, _ in records_of([first])]
     log = first.read_bytes()
     first.write_bytes(log[: records[len(records) // 4].physical_offset].ljust(len(log), b"\0"))
-    request = RebuildQueuesRequest(str(part), tmp_path / "out", release="5.5.1", to=Target.ROCKSDB)
+    request = RebuildQueuesRequest(str(part), tmp_path / "out", release="5.5.1", to=ROCKSDB)
     summary = rebuild(request, OneByOne())
     kill_with_database(root, tmp_path / "out" / summary.folder)
     report = verified(root)
