@@ -41,9 +41,9 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, OneByOne, Workers
+from rmq_formats.arrow import SCHEMA
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.properties import PropertyParser
 
 _RECORD_SIZE = 1024

@@ -28,12 +28,10 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_re
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, walk
 from rmq_formats.consumequeue.unit import QueueRules, expected_units, walk_units
 from rmq_formats.errors import FormatError
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.geometry import detect_geometry
-from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.file import index_keys
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.properties import PropertyParser, parse_properties
+from rmq_formats.indexfile.lookup import IndexReader, detect_geometry
+from rmq_formats.properties import PropertyParser, index_key_hash, parse_properties
 from rmq_formats.release import Release
 from rmq_formats.store import classify, decode_checkpoint
 

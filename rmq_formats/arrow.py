@@ -1,4 +1,9 @@
-"""How a table's columns are declared: name, type, meaning, and whether a row may lack it."""
+"""
+How a table's columns are declared: name, type, meaning, and whether a row may lack it.
+
+The columns of a CommitLog record are declared here once: narrow ones first, the body last. What repeats from record to
+record (topics, hosts, property names) is dictionary-encoded in memory; to every reader of a table it is text.
+"""
 
 import pyarrow as pa
 
@@ -24,3 +29,47 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_map(type_):
         return pa.map_(plain_type(type_.key_type), plain_type(type_.item_type))
     return type_
+
+
+_TEXT = pa.string()
+_REPEATED = pa.dictionary(pa.int32(), pa.string())
+_TIME = pa.timestamp("us", "UTC")
+
+
+SCHEMA = pa.schema((
+    required("total_size", pa.int32(), "size of the full record in bytes"),
+    required("magic_code", pa.int32(), "version of the record: -626843481 is V1, -626843477 is V2"),
+    required("body_crc", pa.int32(), "CRC-32 of the stored body, with the top bit cleared"),
+    required("queue_id", pa.int32(), "queue of the topic"),
+    required("flag", pa.int32(), "set by the producer; not interpreted"),
+    required("queue_offset", pa.int64(), "number of the message in its queue"),
+    required("physical_offset", pa.int64(), "physical offset of the record's first byte"),
+    required("sys_flag", pa.int32(), "compression, transaction state, host lengths"),
+    required("born_timestamp", pa.int64(), "ms, the producer's clock, as stored"),
+    required("store_timestamp", pa.int64(), "ms, the broker's clock, as stored"),
+    required("reconsume_times", pa.int32(), "number of times that consumers returned the message for retry"),
+    required("prepared_transaction_offset", pa.int64(), "physical offset of the half message"),
+    required("body_length", pa.int32(), "length of the stored body in bytes; a negative value counts as 0"),
+    required("topic_length", pa.int32(), "length of the stored topic in bytes"),
+    required("properties_length", pa.int32(), "length of the stored properties in bytes; a negative value counts as 0"),
+    column("store_date", pa.date32(), "UTC day of store_timestamp; NULL outside years 1 to 9999"),
+    column("born_time", _TIME, "born_timestamp as time; NULL outside years 1 to 9999"),
+    column("store_time", _TIME, "store_timestamp as time; NULL outside years 1 to 9999"),
+    required("is_compressed", pa.bool_(), "whether the body is stored compressed"),
+    required("transaction_type", _REPEATED, "none, prepared, commit or rollback"),
+    required("topic", _REPEATED, "the topic, decoded as Java does"),
+    required("born_host", _REPEATED, "the producer, address:port"),
+    required("store_host", _REPEATED, "the broker, address:port"),
+    required("offset_msg_id", _TEXT, "the broker's message id: store host and physical offset in hex"),
+    column("uniq_key", _TEXT, "property UNIQ_KEY: the client's message id"),
+    column("tags", _TEXT, "property TAGS"),
+    column("keys", pa.list_(pa.string()), "property KEYS, split at spaces"),
+    required(
+        "properties",
+        pa.map_(_REPEATED, pa.string()),
+        "as parsed by the release: the last value of each name, in stored order",
+    ),
+    column("topic_raw", pa.binary(), "the topic's bytes, if they are not valid UTF-8"),
+    column("properties_raw", pa.binary(), "the stored properties, if they cannot be rebuilt from the map"),
+    column("body", pa.binary(), "the body as stored, compressed or not"),
+))  # fmt: skip

@@ -2,12 +2,21 @@
 A broker's own configuration: the settings of its store's places and file sizes.
 
 The file is Java properties text. Every name has been spelled `maped…` until 4.5.1 and `mapped…` since.
+
+`config/*.json` files are JSON but for numbers as names, which the broker's writer does not quote.
+
+The epochs of a broker in controller mode (5.0.0+) say which master wrote the log from which offset on.
+`epochFileCheckpoint` is text: the number of entries, the CRC-32 of the lines that follow, then `epoch-start offset` a
+line. A replica that returns cuts its log where the next master's epoch begins, and writes that master's records there.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from io import StringIO
+from typing import Any, NamedTuple
+from zlib import crc32
 
 from rmq_formats.errors import CorruptData
 
@@ -119,3 +128,78 @@ def _unescaped(match: re.Match[str]) -> str:
     if len(code) > 1:
         return chr(int(code[1:], 16))
     return _CONTROLS.get(code, code)
+
+
+# A text, or a number where a name should be. Texts are matched first, so that nothing inside them is. Repeats give
+# nothing back (`*+`): for each way back `re` notes 130 bytes, which are gigabytes for a text of some megabytes.
+_NUMBER_AS_NAME = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{,]\s*+(-?[0-9]++)(?=\s*+:)')
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of a pair, or alone
+
+
+def decode_config(raw: bytes) -> dict[str, object]:
+    """Return the object in a configuration file; `CorruptData` when it is none."""
+    text = raw.decode("utf-8", "replace")
+    has_half = _HALF_CHARACTER.search(text) is not None
+    text = _with_quoted_names(text)
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is also a ValueError
+        raise CorruptData(f"no JSON: {error}") from error
+    if has_half:  # which no UTF-8 can hold: a broker's writer also makes a question mark of it
+        values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
+    if not isinstance(values, dict):
+        raise CorruptData(f"JSON, but no object: {type(values).__name__}")
+    return values
+
+
+def _with_quoted_names(text: str) -> str:
+    """Return JSON; written piece by piece, for a list of the names of a million positions takes ten times as much."""
+    quoted, end = StringIO(), 0
+    for found in _NUMBER_AS_NAME.finditer(text):
+        if found[1]:
+            quoted.write(f'{text[end : found.start(1)]}"{found[1]}"')
+            end = found.end(1)
+    quoted.write(text[end:])
+    return quoted.getvalue()
+
+
+def change_counter(config: Mapping[str, object]) -> int:
+    """Return how many changes a file counts; 0 where it does not, as up to 4.9.3."""
+    version = config.get("dataVersion")
+    counter = version.get("counter") if isinstance(version, dict) else None
+    return counter if isinstance(counter, int) else 0
+
+
+def change_time(config: Mapping[str, object]) -> int | None:
+    """Return when a file's table was last changed, in ms; None where it does not say."""
+    version = config.get("dataVersion")
+    timestamp = version.get("timestamp") if isinstance(version, dict) else None
+    return timestamp if isinstance(timestamp, int) else None
+
+
+EPOCH_FILE = "epochFileCheckpoint"
+_CRC_MASK = 0x7FFFFFFF
+
+
+class Epoch(NamedTuple):
+    """One master's time: the records from *start_offset* on, up to the next epoch's, are its own."""
+
+    number: int
+    start_offset: int
+
+
+def decode_epochs(raw: bytes) -> tuple[Epoch, ...]:
+    """Return the epochs of `epochFileCheckpoint`, oldest first; `CorruptData` when it is not what a broker writes."""
+    try:
+        count, crc, *lines = raw.decode("ascii").splitlines()
+        pairs = [tuple(map(int, line.split("-"))) for line in lines]
+        epochs = tuple(Epoch(number, start) for number, start in pairs)
+        is_right = (int(count), int(crc)) == (
+            len(epochs),
+            crc32("".join(f"{line}\n" for line in lines).encode()) & _CRC_MASK,
+        )
+    except ValueError as error:
+        raise CorruptData(f"no list of epochs: {error}") from error
+    if not is_right:
+        raise CorruptData("the list of epochs does not have the length and the CRC that its head states")
+    return epochs

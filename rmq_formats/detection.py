@@ -9,17 +9,16 @@ before it in the log leave, another release has taken over there: a store is a r
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from rmq_formats.commitlog.layout import HOST_BITS, MAGIC_V2
+from rmq_formats.commitlog.layout import HOST_BITS, INNER_BATCH, MAGIC_V2, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord, has_right_property_crc
-from rmq_formats.flags import INNER_BATCH, TransactionType, transaction_type
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import tag_text
+from rmq_formats.indexfile.file import tag_text
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.properties import (
     PROPERTY_SEPARATOR,
     REAL_TOPIC,
     TAGS,
     PropertyParser,
+    index_key_hash,
     parse_properties,
 )
 from rmq_formats.release import OLDEST, PUBLISHED, HashSlotCount, Release

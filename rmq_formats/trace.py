@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum, unique
 from typing import NamedTuple
 
-from rmq_formats.hashing import java_text
+from rmq_formats.properties import java_text
 
 # TopicValidator#RMQ_SYS_TRACE_TOPIC, TraceConstants#TRACE_TOPIC_PREFIX
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"

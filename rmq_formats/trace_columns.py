@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_formats.arrow import column, required
-from rmq_formats.hashing import java_text
+from rmq_formats.properties import java_text
 from rmq_formats.trace import (
     FIELD_END,
     FLAGS,

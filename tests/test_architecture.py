@@ -18,16 +18,12 @@ ROOT = Path(__file__).parent.parent
 SCALAR = {
     f"rmq_formats{name}"
     for name in (
-        *("", ".arrays", ".body", ".broker_conf", ".broker_start", ".config_json", ".detection"),
-        *(".errors", ".flags", ".hashing"),
-        *(".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
-        *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.row"),
-        *(".commitlog.bridge", ".commitlog.segment"),
-        *(".consumequeue", ".consumequeue.ext", ".consumequeue.layout"),
-        *(".consumequeue.unit", ".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.geometry"),
-        *(".indexfile.keys", ".indexfile.layout", ".indexfile.lookup"),
-        *(".rocksdb", ".rocksdb.index", ".rocksdb.layout", ".rocksdb.queues"),
-        *(".rocksdb.timer", ".rocksdb.transactions"),
+        *("", ".arrays", ".body", ".broker_conf", ".broker_start", ".detection"),
+        *(".errors", ".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
+        *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.segment"),
+        *(".consumequeue", ".consumequeue.layout", ".consumequeue.unit"),
+        *(".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.layout", ".indexfile.lookup"),
+        *(".rocksdb", ".rocksdb.layout"),
     )
 }
 COMPILERS = {"llvmlite", "numba", "numpy", "pyarrow"}

@@ -11,8 +11,8 @@ from jobs.query.lookups import Deadline
 from jobs.query.message import Message, Wanted
 from jobs.query.source import whole_number
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import typed_index_keys
+from rmq_formats.indexfile.file import typed_index_keys
+from rmq_formats.properties import index_key_hash
 
 _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogram
 _MOST_JOINED = 5_000_000  # messages over which views with joins are run: they hold much of them in memory

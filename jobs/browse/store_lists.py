@@ -13,13 +13,12 @@ from jobs.query.transactions import open_halves
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
 from jobs.store.waiting import timer_state
+from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData, UnsupportedFormat
-from rmq_formats.flags import TransactionType
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import typed_index_keys
+from rmq_formats.indexfile.file import typed_index_keys
 from rmq_formats.indexfile.lookup import Hop
-from rmq_formats.properties import REAL_TOPIC
+from rmq_formats.properties import REAL_TOPIC, index_key_hash
 
 _SPAN_OF_HALVES = 16 << 20  # half messages of a span of the log
 _MOST_QUEUES = 64  # of which a histogram of all topics counts messages

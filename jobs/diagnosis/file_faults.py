@@ -14,9 +14,8 @@ import numpy as np
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.commitlog.record import has_right_property_crc
-from rmq_formats.hashing import java_hash
 from rmq_formats.layout import Content
-from rmq_formats.properties import TAGS, PropertyParser, parse_properties
+from rmq_formats.properties import TAGS, PropertyParser, java_hash, parse_properties
 
 _AT_ONCE = 8 << 20
 

@@ -13,14 +13,18 @@ from jobs.store.record_places import left_over_bytes, record_places, records_fro
 from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
     BLANK,
+    COMPRESSED,
     DLEDGER_ENTRY,
     HEAD,
     HOST_BITS,
+    INNER_BATCH,
     INNER_MESSAGE,
     MAGIC_V2,
     PROPERTIES_LENGTH,
     RECORD,
     TOPIC_LENGTH,
+    TransactionType,
+    transaction_type,
 )
 from rmq_formats.commitlog.record import (
     InnerMessage,
@@ -31,10 +35,8 @@ from rmq_formats.commitlog.record import (
 )
 from rmq_formats.commitlog.segment import ENDS, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
 from rmq_formats.errors import CorruptData, FormatError, is_lost
-from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transaction_type
-from rmq_formats.hashing import java_text
 from rmq_formats.message_id import encode_offset_id
-from rmq_formats.properties import KEYS, TAGS, PropertyParser, parse_properties
+from rmq_formats.properties import KEYS, TAGS, PropertyParser, java_text, parse_properties
 from rmq_formats.store import FileKind, first_offset, name_of_offset
 
 _UNIQ_KEY = "UNIQ_KEY"

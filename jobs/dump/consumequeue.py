@@ -6,8 +6,15 @@ from itertools import islice
 from jobs.console.amounts import counted
 from jobs.dump.file import DumpFile, siblings_of
 from jobs.dump.items import DumpRequest, Item, counts_text, damage, layout_fields, time_text
-from rmq_formats.consumequeue.ext import ExtUnit, decode_ext_unit, offset_of_address
-from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT
+from rmq_formats.consumequeue.layout import (
+    BATCH_UNIT,
+    EXT_END_MARK,
+    EXT_UNIT,
+    UNIT,
+    ExtUnit,
+    decode_ext_unit,
+    offset_of_address,
+)
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Layout

@@ -7,11 +7,10 @@ from itertools import islice
 from jobs.dump.file import DumpFile, listed, open_file
 from jobs.dump.items import DumpRequest, Item, damage, layout_fields, time_text
 from rmq_formats.errors import CorruptData, UnsupportedFormat
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.geometry import find_geometries, stated_geometry
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
-from rmq_formats.indexfile.lookup import Hop, IndexReader
+from rmq_formats.indexfile.lookup import Hop, IndexReader, find_geometries, stated_geometry
 from rmq_formats.layout import Content
+from rmq_formats.properties import index_key_hash
 from rmq_formats.store import FileKind, is_index_name
 
 _BROKEN_SHOWN = 100

@@ -17,11 +17,11 @@ from jobs.inspect.queues import QueueReport, QueuesReport
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.store import Store
 from jobs.store.topics import Fate, TopicTable, newest_times
+from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.errors import ignore_lost
-from rmq_formats.flags import TransactionType, transaction_type
-from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.file import index_keys
 from rmq_formats.release import OLDEST
 
 _LOOKED_AT = 500  # records after an index file's end, until one has a key

@@ -16,10 +16,10 @@ from jobs.store.log_ends import right_name, wrong_name_text
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
 from jobs.store.record_places import COMPILED_BEHIND, WalkedPiece, left_over_bytes, records_from, walk
 from jobs.store.store import Segment, Store
+from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import ENDS, Framing, PieceKind, SegmentBytes
-from rmq_formats.epochs import Epoch
 from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 

@@ -11,8 +11,7 @@ from jobs.store.release import Marks, marks_of_files
 from jobs.store.store import REPLACED, Store
 from jobs.store.topics import TopicTable, topic_table
 from jobs.store.waiting import rocksdb_state, timer_state
-from rmq_formats.config_json import decode_config
-from rmq_formats.epochs import Epoch
+from rmq_formats.broker_conf import Epoch, decode_config
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     ROCKSDB_STORE_FOLDER,

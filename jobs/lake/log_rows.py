@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.tables import STORED_MESSAGES
-from rmq_formats.commitlog.record import encode_record
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.record import encode_record, record_of_row
 from rmq_formats.commitlog.scan import Records
 
 _AT_ONCE = 4096  # rows

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_formats.arrow import column, plain_type, required
-from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.arrow import SCHEMA, column, plain_type, required
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
 from rmq_formats.trace_columns import SCHEMA as TRACE_SCHEMA
 

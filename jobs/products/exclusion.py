@@ -15,8 +15,7 @@ from jobs.lake.bodies import decoded
 from jobs.store.selection import Selection, carries_other_topics
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.hashing import java_text
-from rmq_formats.properties import REAL_TOPIC, PropertyParser
+from rmq_formats.properties import REAL_TOPIC, PropertyParser, java_text
 from rmq_formats.trace import LINE_END, decode_line, is_trace_topic
 
 # MessageConst: REAL_TOPIC of delayed and half messages, RETRY_TOPIC of retried ones, the last one of dead ones.

@@ -46,14 +46,13 @@ from jobs.store.broker_config import Progress, ReaderKind
 from jobs.store.log_ends import LostPart
 from jobs.store.release import RELEASE, writers_of
 from jobs.store.selection import TopicChoices
-from rmq_formats.commitlog.record import Host, MessageRecord
-from rmq_formats.commitlog.row import parse_host, record_of_row
+from rmq_formats.commitlog.layout import COMPRESSED
+from rmq_formats.commitlog.record import Host, MessageRecord, parse_host, record_of_row
 from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units
 from rmq_formats.detection import detect_eras, record_marks
 from rmq_formats.errors import CorruptData
-from rmq_formats.flags import COMPRESSED
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import KeyKind, key_text, typed_index_keys
+from rmq_formats.indexfile.file import KeyKind, key_text, typed_index_keys
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
 
 _TOGETHER = 64  # messages that are read with one query

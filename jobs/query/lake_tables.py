@@ -21,8 +21,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshots import open_delta, plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.store.selection import CHOSEN, TopicChoices
-from rmq_formats.arrow import plain_type
-from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.arrow import SCHEMA, plain_type
 from rmq_formats.errors import NotAStore
 
 MESSAGES = "messages"

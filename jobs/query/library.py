@@ -17,7 +17,7 @@ from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offs
 from jobs.query.message import Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.release import Release
 
 __all__ = [

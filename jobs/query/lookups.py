@@ -16,7 +16,7 @@ from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted
 from jobs.query.source import Answer, Reason, ReasonKind, Source, whole_number
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 
 KEY_LIMIT = 64  # maxMsgsNumBatch
 UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum

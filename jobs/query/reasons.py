@@ -19,14 +19,14 @@ from jobs.query.source import (
     Source,
 )
 from jobs.query.transactions import half_end
+from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError
-from rmq_formats.flags import TransactionType
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.message_id import OffsetId, decode_offset_id
 from rmq_formats.properties import REAL_TOPIC
-from rmq_formats.rocksdb import transactions
+from rmq_formats.rocksdb import layout as rocksdb_rows
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
@@ -97,7 +97,7 @@ def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int, *, is_par
 
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
-    if message.topic in (HALF_TOPIC, transactions.HALF_TOPIC):
+    if message.topic in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
         if half_end(source, message)[0] is not None:
             text = f"the transaction of {key!r} was rolled back; its half message is under {message.topic}"
             return Reason(ReasonKind.ROLLED_BACK, f"{text} ({_place(message)})")

@@ -26,7 +26,7 @@ from jobs.query.lake_tables import LISTED, MESSAGES, LakeTables
 from jobs.storage.locations import normalise
 from rmq_formats.arrow import plain_type
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.hashing import MAX_LONG
+from rmq_formats.properties import MAX_LONG
 
 _READS = re.compile(r"\s*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE)
 _TYPED = "typed"

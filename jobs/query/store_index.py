@@ -17,9 +17,9 @@ from jobs.store.rocksdb import Database, rows_under
 from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import KeyKind, index_keys
+from rmq_formats.indexfile.file import KeyKind, index_keys
 from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.properties import index_key_hash
 
 if TYPE_CHECKING:
     from jobs.query.store_source import StoreSource

@@ -18,12 +18,12 @@ from jobs.store.ranges import newest_segment
 from jobs.store.record_places import record_places
 from jobs.store.rocksdb import Database, has_rows, open_database
 from jobs.store.store import Segment, Store, geometry_of_index, reading
+from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
-from rmq_formats.epochs import Epoch
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader

@@ -52,10 +52,9 @@ from rmq_formats.consumequeue.unit import (
     expected_units,
 )
 from rmq_formats.errors import FormatError
-from rmq_formats.hashing import java_text
-from rmq_formats.indexfile.keys import IndexKey, KeyKind, typed_index_keys
+from rmq_formats.indexfile.file import IndexKey, KeyKind, typed_index_keys
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.properties import UNIQ_KEY, property_items
+from rmq_formats.properties import UNIQ_KEY, java_text, property_items
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 

@@ -21,14 +21,14 @@ from jobs.query.reasons import TIMER_TOPIC
 from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentence, Source, whole_number
 from jobs.query.transactions import half_end
 from jobs.store.broker_config import ReaderKind
+from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
-from rmq_formats.flags import TransactionType
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY
-from rmq_formats.rocksdb import transactions
+from rmq_formats.rocksdb import layout as rocksdb_rows
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
-HALF_TOPICS = frozenset({HALF_TOPIC, transactions.HALF_TOPIC})
+HALF_TOPICS = frozenset({HALF_TOPIC, rocksdb_rows.HALF_TOPIC})
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 _ABANDONED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # of half messages that the producer did not decide in any check
 _MOST_TRACES = 256

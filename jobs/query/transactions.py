@@ -3,7 +3,7 @@
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange
 from jobs.query.source import Source
-from rmq_formats.rocksdb import transactions
+from rmq_formats.rocksdb import layout as rocksdb_rows
 
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
@@ -19,7 +19,7 @@ def open_halves(source: Source, limit: int) -> tuple[list[Message], bool]:
     found: dict[str, Message] = {}
     was_cut_short = False
     known = source.topics()
-    for topic, op_topic in ((HALF_TOPIC, OP_TOPIC), (transactions.HALF_TOPIC, transactions.OP_TOPIC)):
+    for topic, op_topic in ((HALF_TOPIC, OP_TOPIC), (rocksdb_rows.HALF_TOPIC, rocksdb_rows.OP_TOPIC)):
         if topic not in known:
             continue
         ended: dict[int, set[str]] = {}  # by queue
@@ -50,8 +50,8 @@ def half_end(source: Source, half: Message) -> tuple[Message | None, bool]:
 
     It comes with whether older op messages were left unread.
     """
-    is_in_rocksdb = half.topic == transactions.HALF_TOPIC
-    topic, queue_id = (transactions.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
+    is_in_rocksdb = half.topic == rocksdb_rows.HALF_TOPIC
+    topic, queue_id = (rocksdb_rows.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
     ops, is_part = _newest(source, topic, queue_id, _OPS_READ)
     for number in reversed(range(*ops)):
         op = source.in_queue(topic, queue_id, number)
@@ -73,10 +73,10 @@ def _newest(source: Source, topic: str, queue_id: int, limit: int) -> tuple[Offs
 def _number(half: Message) -> str:
     """Return the number by which op messages name a half message: in files by its queue, in RocksDB by the log."""
     record = half.record
-    return str(record.physical_offset if half.topic == transactions.HALF_TOPIC else record.queue_offset)
+    return str(record.physical_offset if half.topic == rocksdb_rows.HALF_TOPIC else record.queue_offset)
 
 
 def _ended_numbers(op: Message) -> list[str]:
     """Return the numbers of the half messages that an op message ends: from 5.1.0 on it may end several."""
-    named = op.properties.get(transactions.TRANS_OFFSET) or (op.body or b"").decode("ascii", "replace")
+    named = op.properties.get(rocksdb_rows.TRANS_OFFSET) or (op.body or b"").decode("ascii", "replace")
     return named.split(",")

@@ -42,7 +42,7 @@ from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import FormatError
 from rmq_formats.rocksdb.build import Place, RowBuilder, newest_of_each, unit_keys, unit_values
-from rmq_formats.rocksdb.queues import (
+from rmq_formats.rocksdb.layout import (
     ABOVE_ALL_NUMBERS,
     BOUND_FAMILY,
     UNIT_FAMILY,

@@ -27,7 +27,7 @@ from jobs.store.units import Units
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
-from rmq_formats.hashing import MAX_LONG
+from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import name_of_offset
 
 EXTENSION = "consumequeue_ext"

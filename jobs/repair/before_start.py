@@ -21,8 +21,8 @@ from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.run import Verdict
 from rmq_formats.broker_start import Cut, StartOutcome
-from rmq_formats.commitlog.bridge import LostMessage, bridge, closed
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
+from rmq_formats.commitlog.record import LostMessage, bridge, closed
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import PRE_BLANK, QueueKind, Unit
 from rmq_formats.release import Release

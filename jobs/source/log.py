@@ -26,8 +26,8 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.hashing import MAX_LONG
 from rmq_formats.kernels.integers import Integers
+from rmq_formats.properties import MAX_LONG
 
 _NO_PLACE = "the checkpoint of the query names no place in a log"
 _ENDS_OF_LOG = (PieceKind.UNWRITTEN, PieceKind.WAITING)

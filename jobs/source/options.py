@@ -11,7 +11,7 @@ from jobs.storage.settings import OF_FILE_SYSTEMS
 from jobs.store.ranges import WHOLE_SEGMENTS
 from jobs.store.selection import Selection
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.hashing import MAX_LONG
+from rmq_formats.properties import MAX_LONG
 
 NAME = "rocketmq-store"
 FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"

@@ -23,7 +23,7 @@ from jobs.store.chain import begun_again
 from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import newest_segment
 from jobs.store.store import Store, list_store
-from rmq_formats.hashing import MAX_LONG
+from rmq_formats.properties import MAX_LONG
 
 _LONGEST_WAIT_S = 1.0  # of one question, for a query that is stopped waits as long
 _SHARE = 10  # a look that finds nothing is followed by that many times its length without one

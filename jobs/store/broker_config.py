@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 from jobs.storage.locations import join
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
-from rmq_formats.config_json import change_counter, change_time, decode_config
+from rmq_formats.broker_conf import change_counter, change_time, decode_config
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData, FormatError, is_lost
 from rmq_formats.store import FileKind

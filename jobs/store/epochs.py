@@ -20,9 +20,9 @@ from jobs.storage import AnyStorage
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.store import Segment, Store, list_again
+from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import LeadsTo, SegmentBytes
-from rmq_formats.epochs import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.errors import FormatError, NotAStore, is_lost
 
 _LARGEST = 1 << 20

@@ -15,7 +15,7 @@ from jobs.store.record_places import find_record
 from jobs.store.store import Store, with_queues_of_now
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import BatchUnit, QueueName, Unit
-from rmq_formats.hashing import MAX_LONG
+from rmq_formats.properties import MAX_LONG
 
 EVERYTHING = MAX_LONG
 _AT_ONCE = 500  # queues a task

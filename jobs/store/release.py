@@ -36,11 +36,10 @@ from rmq_formats.detection import (
     tag_entry_mark,
 )
 from rmq_formats.errors import FormatError, ignore_lost
-from rmq_formats.hashing import MAX_LONG, MIN_LONG, index_key_hash
-from rmq_formats.indexfile.keys import tag_text
+from rmq_formats.indexfile.file import tag_text
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import in_blocks
-from rmq_formats.properties import TAGS, PropertyParser, parse_properties
+from rmq_formats.properties import MAX_LONG, MIN_LONG, TAGS, PropertyParser, index_key_hash, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules_of
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Storage
 from rmq_formats.errors import CorruptData, UnsupportedFormat
-from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.rocksdb.index import FAMILY, IndexRow, decode_index_row, following_hour, hour_of, key_prefix
+from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.rocksdb.layout import INDEX_FAMILY, IndexRow, decode_index_row, following_hour, hour_of, key_prefix
 from rmq_formats.store import is_rocksdb_name
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _sentence(error: Exception, copy: Path | None = None) -> str:
 
 def has_rows(database: Database) -> bool:
     """Return whether a database holds a row of an index: every newer store has the database."""
-    return any(hour_of(key) is not None for key, _ in database.items(FAMILY))
+    return any(hour_of(key) is not None for key, _ in database.items(INDEX_FAMILY))
 
 
 def rows_under(database: Database, topic: str, kind: KeyKind, key: str) -> Iterator[IndexRow]:
@@ -225,10 +225,10 @@ def rows_under(database: Database, topic: str, kind: KeyKind, key: str) -> Itera
     prefix = key_prefix(topic, kind, key)
     start: bytes | None = b""
     while start is not None:
-        hour = next((hour_of(found) for found, _ in database.items(FAMILY, start)), None)
+        hour = next((hour_of(found) for found, _ in database.items(INDEX_FAMILY, start)), None)
         if hour is None:  # progress is stored after all hours up to the year 250,000
             return
-        for found, value in database.items(FAMILY, hour + prefix):
+        for found, value in database.items(INDEX_FAMILY, hour + prefix):
             if not found.startswith(hour + prefix):
                 break
             yield decode_index_row(found, value)

@@ -25,12 +25,12 @@ from jobs.store.store import Store, StoredFile
 from rmq_formats.arrays import dtype_of
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import CorruptData
-from rmq_formats.rocksdb.layout import UNIT_VALUE
-from rmq_formats.rocksdb.queues import (
+from rmq_formats.rocksdb.layout import (
     ABOVE_ALL_NUMBERS,
     BOUND_FAMILY,
     NUMBER_SIZE,
     UNIT_FAMILY,
+    UNIT_VALUE,
     QueueBound,
     QueuePrefix,
     decode_bound_row,

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, cast
 from jobs.console.exit_codes import RequestError
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
-from rmq_formats.rocksdb.transactions import HALF_TOPIC as ROCKSDB_HALF_TOPIC
+from rmq_formats.rocksdb.layout import HALF_TOPIC as ROCKSDB_HALF_TOPIC
 from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
 
 CHOSEN = "chosen"  # in `detail` of a row of `runs`: the state of the choices, so that a query reads no manifest

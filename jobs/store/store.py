@@ -21,8 +21,8 @@ from jobs.storage.locations import join, normalise
 from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import FormatError, NotAStore
-from rmq_formats.indexfile.geometry import StatedGeometry, stated_geometry
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
+from rmq_formats.indexfile.lookup import StatedGeometry, stated_geometry
 from rmq_formats.layout import Content, Read
 from rmq_formats.store import (
     CHECKPOINT_SIZE,

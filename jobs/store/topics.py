@@ -23,7 +23,7 @@ from jobs.store.broker_config import (
     rocksdb_config,
 )
 from jobs.store.store import Store
-from rmq_formats.config_json import change_time
+from rmq_formats.broker_conf import change_time
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
 

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.build import UNITS
-from rmq_formats.consumequeue.ext import decode_ext_unit, offset_of_address
-from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS
+from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS, decode_ext_unit, offset_of_address
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Buffer, Read, in_blocks
 

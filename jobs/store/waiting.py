@@ -17,9 +17,8 @@ from jobs.store.queue_files import features_of
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.rocksdb import index, timer, transactions
-from rmq_formats.rocksdb.timer import TimerRow, decode_timer_row
-from rmq_formats.rocksdb.transactions import PendingTransaction, decode_transaction_row
+from rmq_formats.rocksdb import layout as rows_of
+from rmq_formats.rocksdb.layout import PendingTransaction, TimerRow, decode_timer_row, decode_transaction_row
 from rmq_formats.store import FileKind
 from rmq_formats.timer_files import (
     NOTHING,
@@ -159,9 +158,9 @@ def rocksdb_state(store: Store) -> RocksState | None:
 
 
 def _index_rows(database: Database) -> int:
-    progress = {index.LAST_OFFSET_KEY, index.LAST_TIME_KEY}
+    progress = {rows_of.LAST_OFFSET_KEY, rows_of.LAST_TIME_KEY}
     count = 0
-    for rows in database.rows(index.FAMILY):
+    for rows in database.rows(rows_of.INDEX_FAMILY):
         count += len(rows.keys) - sum(key in progress for key in rows.keys)
         if count >= MOST_COUNTED:
             return MOST_COUNTED
@@ -171,17 +170,17 @@ def _index_rows(database: Database) -> int:
 def _transactions(database: Database) -> tuple[PendingTransaction, ...]:
     return tuple(
         decode_transaction_row(key, value)
-        for key, value in database.items(transactions.FAMILY)
-        if key != transactions.LAST_OFFSET_KEY
+        for key, value in database.items(rows_of.TRANSACTION_FAMILY)
+        if key != rows_of.LAST_OFFSET_KEY
     )
 
 
 def _timers(database: Database) -> tuple[TimerRow, ...]:
     delivered_to = 0
     rows = []
-    for key, value in database.items(timer.FAMILY):
-        if key == timer.DELIVERED_KEY:
-            delivered_to = timer.decode_progress(value)
-        elif key != timer.SCANNED_KEY:
+    for key, value in database.items(rows_of.TIMER_FAMILY):
+        if key == rows_of.DELIVERED_KEY:
+            delivered_to = rows_of.decode_progress(value)
+        elif key != rows_of.SCANNED_KEY:
             rows.append(decode_timer_row(key, value))
     return tuple(row for row in rows if row.delivery_ms >= delivered_to)

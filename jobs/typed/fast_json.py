@@ -19,10 +19,10 @@ from jobs.typed.ddl import without_demands
 from jobs.typed.exact_json import parsed, read_all, shortened
 from jobs.typed.rows import Typed, UnknownField, array_of, merge_unknown
 from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, converted, member
-from rmq_formats.hashing import MAX_LONG
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
+from rmq_formats.properties import MAX_LONG
 
 _QUOTE = ord('"')
 _EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # a float of so many bits holds every integer below this one

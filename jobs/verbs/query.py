@@ -55,7 +55,7 @@ from jobs.query.source import (
     silent,
 )
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 

@@ -35,7 +35,7 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of, header_of
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
-from rmq_formats.indexfile.compare import Part
+from rmq_formats.indexfile.build import Part
 from rmq_formats.release import rules_of
 
 LOST_MESSAGES = "entries_of_lost_messages"

@@ -27,8 +27,8 @@ from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport, unreadable_database
 from rmq_formats.errors import FormatError, UnsupportedFormat
-from rmq_formats.rocksdb.index import FAMILY, LAST_OFFSET_KEY, LAST_TIME_KEY
-from rmq_formats.rocksdb.index_places import KEY_PLACE, key_places
+from rmq_formats.rocksdb.build import KEY_PLACE, key_places
+from rmq_formats.rocksdb.layout import INDEX_FAMILY, LAST_OFFSET_KEY, LAST_TIME_KEY
 
 MISSING_ROWS = "missing_index_rows"
 ROWS_OF_NOTHING = "index_rows_of_no_message"
@@ -47,7 +47,7 @@ def verify_rocksdb_index(
         return None
     try:
         with open_database(join(store.root, folder), store.storage) as database:
-            if not any(key not in _PROGRESS for rows in database.rows(FAMILY, at_once=4) for key in rows.keys):
+            if not any(key not in _PROGRESS for rows in database.rows(INDEX_FAMILY, at_once=4) for key in rows.keys):
                 return None
             rules = known_releases(store, release).value.rules
             log = ListedLog(store, plan_ranges(store, range_size=range_size))
@@ -108,7 +108,7 @@ class _Comparison:
         end = last[0].physical_offset if last else -1
         with ExitStack() as stack:
             files = [stack.enter_context(self._scratch.create(_name(part))) for part in range(len(bounds) + 1)]
-            for rows in database.rows(FAMILY):
+            for rows in database.rows(INDEX_FAMILY):
                 progress = sum(key in _PROGRESS for key in rows.keys)
                 places = key_places(rows.keys, rows.values)
                 self._rows += len(places)

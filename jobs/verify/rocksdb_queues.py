@@ -33,8 +33,8 @@ from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
-from rmq_formats.hashing import MAX_LONG
-from rmq_formats.rocksdb.transactions import HALF_TOPIC
+from rmq_formats.properties import MAX_LONG
+from rmq_formats.rocksdb.layout import HALF_TOPIC
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 DOUBLE_WRITE = "double_write_differs"

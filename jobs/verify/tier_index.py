@@ -27,9 +27,9 @@ from jobs.verify.findings import PartReport
 from jobs.verify.index import LOST_MESSAGES
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import FormatError, NeedMoreData
-from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import RuleTable, pack_keys
-from rmq_formats.indexfile.keys import key_text
+from rmq_formats.indexfile.file import key_text
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, rules_of
 from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Difference, TierIndex, read_tier_index
 

@@ -14,13 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmq_formats.arrow import SCHEMA
 from rmq_formats.commitlog import fill, kernels
-from rmq_formats.commitlog.layout import HOST_V6_GROWTH, MAGIC_V1, MAGIC_V2, PROPERTIES_LENGTH, TOPIC_LENGTH
-from rmq_formats.commitlog.row import parse_host
-from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.commitlog.layout import (
+    BORN_HOST_V6,
+    HOST_V6_GROWTH,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_LENGTH,
+    STORE_HOST_V6,
+    TOPIC_LENGTH,
+)
+from rmq_formats.commitlog.record import parse_host
 from rmq_formats.compiled import compiled, inlined
 from rmq_formats.errors import CorruptData
-from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, copy_bytes, number_at, write_i32, write_i64
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 

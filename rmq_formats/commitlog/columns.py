@@ -15,16 +15,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmq_formats.arrow import SCHEMA
 from rmq_formats.commitlog import fill, kernels
 from rmq_formats.commitlog.fill import Column, Distinct, Names, Output, Properties
+from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.errors import LimitExceeded
-from rmq_formats.flags import COMPRESSED, TRANSACTION_MASK, TransactionType
-from rmq_formats.interning import Texts, new_texts, number_of
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
-from rmq_formats.kernels.properties import PARSER_CODES
+from rmq_formats.kernels.text import PARSER_CODES, Texts, new_texts, number_of
 from rmq_formats.properties import PropertyParser
 
 Bad = tuple[int, int]  # physical offset and size of a record whose body has changed

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rmq_formats.commitlog import kernels
 from rmq_formats.compiled import compiled, helper, inlined
-from rmq_formats.interning import FULL, Texts, is_text, number_of
 from rmq_formats.kernels.integers import (
     Bytes,
     Integers,
@@ -27,8 +26,18 @@ from rmq_formats.kernels.integers import (
     read_i32,
     read_i64,
 )
-from rmq_formats.kernels.properties import CONTROL, PARSER_SCAN, find_below, next_property
-from rmq_formats.kernels.text import copy_clean_text, is_clean_text
+from rmq_formats.kernels.text import (
+    CONTROL,
+    FULL,
+    PARSER_SCAN,
+    Texts,
+    copy_clean_text,
+    find_below,
+    is_clean_text,
+    is_text,
+    next_property,
+    number_of,
+)
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQ_KEY
 
 # How a pass ended.

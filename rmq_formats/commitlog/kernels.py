@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rmq_formats.commitlog.layout import (
     BLANK,
+    BORN_HOST_V6,
     BRIDGE_FLAG,
     DLEDGER_END_MAGIC,
     DLEDGER_ENTRY,
@@ -21,11 +22,12 @@ from rmq_formats.commitlog.layout import (
     MIN_RECORD_SIZE,
     PROPERTIES_LENGTH,
     RECORD,
+    STORE_HOST_V6,
     TOPIC_LENGTH,
+    TransactionType,
 )
 from rmq_formats.compiled import compiled, helper, inlined
 from rmq_formats.crc import crc32
-from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6, TransactionType
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, NAME_VALUE_SEPARATOR
 

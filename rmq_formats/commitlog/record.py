@@ -4,28 +4,44 @@ One CommitLog record: bytes to values and back. The readable truth that the comp
 `decode_record` answers in three ways, like every reader of this package: a value, `NeedMoreData` when the buffer ends
 before the record does, `CorruptData` when the bytes contradict themselves. A record proves itself by its own numbers:
 the lengths of its parts add up to its size, and it is at the physical offset that it names.
+
+A record is also made from its row, byte for byte, with the standard library alone, whichever engine read the row.
+
+Bridges are records that a repair writes over lost bytes, so that a broker which starts does not end its log there.
 """
 
 import zlib
-from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv6Address
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any, NamedTuple
 
 from rmq_formats.commitlog.layout import (
+    BLANK,
+    BORN_HOST_V6,
     BRIDGE_FLAG,
     HEAD,
     HOST_BITS,
     INNER_MESSAGE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
     MIN_RECORD_SIZE,
     PROPERTIES_LENGTH,
     RECORD,
+    STORE_HOST_V6,
     TOPIC_LENGTH,
+    TransactionType,
 )
 from rmq_formats.errors import CorruptData, NeedMoreData
-from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
-from rmq_formats.hashing import java_text
 from rmq_formats.layout import Buffer
-from rmq_formats.properties import CRC_NAME, CRC_SIZE, property_crc_text
+from rmq_formats.properties import (
+    CRC_NAME,
+    CRC_SIZE,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    java_text,
+    property_crc_text,
+)
 
 _V6_SIZE = 16
 
@@ -231,3 +247,111 @@ def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
             raise CorruptData(reason, position)
         yield InnerMessage(flag, bytes(view[start : start + body_length]), bytes(view[properties_at:end]))
         position = end
+
+
+def record_of_row(row: Mapping[str, Any]) -> MessageRecord:
+    """Return the record that *row* of the table was made of; it encodes to the bytes that were stored."""
+    if row["body"] is None:
+        raise CorruptData("a row without its body is not a complete record", row["physical_offset"])
+    as_stored = {name: row[name] for name in MessageRecord._fields} | {
+        "born_host": parse_host(row["born_host"]),
+        "store_host": parse_host(row["store_host"]),
+        "body": bytes(row["body"]),
+        "topic_raw": row["topic"].encode() if row["topic_raw"] is None else bytes(row["topic_raw"]),
+        "properties_raw": _stored_properties(row),
+    }
+    return MessageRecord(**as_stored)
+
+
+def parse_host(text: str) -> Host:
+    """Return the host that is printed as *text*."""
+    address, _, port = text.rpartition(":")
+    return Host(ip_address(address.strip("[]")).packed, int(port))
+
+
+def _stored_properties(row: Mapping[str, Any]) -> bytes:
+    """Return the stored text: the map's, with a separator after it if its length says so."""
+    if row["properties_raw"] is not None:
+        return bytes(row["properties_raw"])
+    properties = row["properties"]
+    items: Iterable[tuple[str, str]] = properties.items() if isinstance(properties, Mapping) else properties
+    text = PROPERTY_SEPARATOR.join(f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in items).encode()
+    return text + PROPERTY_SEPARATOR.encode() if text and len(text) < row["properties_length"] else text
+
+
+_TOPIC = "RMQ_LAKE_BRIDGE"  # its beginning, in a small hole
+_SMALLEST = MIN_RECORD_SIZE + 1
+_LONGEST_V1 = 127  # bytes of a topic
+
+
+class LostMessage(NamedTuple):
+    """A message whose bytes are lost, as its queue's unit names it."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes | None:
+    """
+    Return the bytes over the hole from *start* to *end*; None where it is too small for a record.
+
+    *lost* are the messages in the hole that units still lead to, in the order of the log. Where they do not fit side by
+    side, one bridge covers all of it.
+    """
+    if end - start < _SMALLEST:
+        return None
+    tiles = list(_tiles(start, end, lost))
+    if any(tile.size < _size_without_body(tile.topic.encode()) for tile in tiles):
+        tiles = [_filler(start, end)]
+    return b"".join(_record(tile, store_timestamp) for tile in tiles)
+
+
+def closed(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes:
+    """Return the bytes over a hole that reaches to the end of its segment: the last ones are a blank."""
+    covered = bridge(start, end - BLANK.size, lost, store_timestamp) or b""
+    left = end - start - len(covered)
+    return covered + BLANK.pack(left, MAGIC_BLANK).ljust(left, b"\0")
+
+
+def _tiles(start: int, end: int, lost: Sequence[LostMessage]) -> Iterator[LostMessage]:
+    for message in lost:
+        if message.offset > start:
+            yield _filler(start, message.offset)
+        yield message._replace(size=message.size if message.offset >= start else 0)  # two that overlap fit nowhere
+        start = message.offset + message.size
+    if start != end:
+        yield _filler(start, end)
+
+
+def _filler(start: int, end: int) -> LostMessage:
+    topic = _TOPIC[: max(end - start - MIN_RECORD_SIZE, 1)]
+    return LostMessage(start, end - start, topic, -1, 0)
+
+
+def _magic(topic: bytes) -> int:
+    return MAGIC_V1 if len(topic) <= _LONGEST_V1 else MAGIC_V2
+
+
+def _size_without_body(topic: bytes) -> int:
+    return MIN_RECORD_SIZE + TOPIC_LENGTH[_magic(topic)].size - TOPIC_LENGTH[MAGIC_V1].size + len(topic)
+
+
+def _record(tile: LostMessage, store_timestamp: int) -> bytes:
+    topic = tile.topic.encode()
+    return encode_record(
+        new_record(
+            topic=topic,
+            magic_code=_magic(topic),
+            body=bytes(tile.size - _size_without_body(topic)),
+            queue_id=max(tile.queue_id, 0),
+            flag=BRIDGE_FLAG,
+            queue_offset=tile.queue_offset,
+            physical_offset=tile.offset,
+            sys_flag=TransactionType.ROLLBACK if tile.queue_id < 0 else 0,
+            store_timestamp=store_timestamp,
+            born_timestamp=store_timestamp,
+        )
+    )

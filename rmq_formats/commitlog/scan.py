@@ -29,9 +29,9 @@ from rmq_formats.commitlog.segment import (
 )
 from rmq_formats.commitlog.window import ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.hashing import MAX_LONG
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.layout import Read
+from rmq_formats.properties import MAX_LONG
 
 WINDOW = 16 << 20
 IO_ERROR = "io_error"

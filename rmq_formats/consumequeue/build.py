@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.compiled import compiled
-from rmq_formats.consumequeue.ext import offset_of_number
 from rmq_formats.consumequeue.layout import (
     BATCH_UNIT,
     EXT_ADDRESS_BASE,
@@ -23,6 +22,7 @@ from rmq_formats.consumequeue.layout import (
     MAX_QUEUE_OFFSET,
     PRE_BLANK_SIZE,
     UNIT,
+    offset_of_number,
 )
 from rmq_formats.consumequeue.unit import QueueKind, logical_offset
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, write_i32, write_i64

@@ -27,10 +27,9 @@ from rmq_formats.consumequeue.unit import (
     expected_units,
     is_left_out_of_multi_dispatch,
 )
-from rmq_formats.hashing import MAX_LONG, java_hash, java_text
 from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, read_i32, read_i64
-from rmq_formats.kernels.properties import PARSER_CODES
-from rmq_formats.properties import TAGS, parse_properties
+from rmq_formats.kernels.text import PARSER_CODES
+from rmq_formats.properties import MAX_LONG, TAGS, java_hash, java_text, parse_properties
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:

@@ -18,13 +18,11 @@ from rmq_formats.commitlog.kernels import (
     record_parts,
     store_timestamp,
 )
+from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, TransactionType
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
-from rmq_formats.flags import INNER_BATCH, TRANSACTION_MASK, TransactionType
-from rmq_formats.interning import hash_bytes
 from rmq_formats.kernels.integers import Bytes, Integers, byte_at, read_i32, read_i64, same_bytes
-from rmq_formats.kernels.properties import next_property
-from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_text
+from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_bytes, hash_text, next_property
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS
 
 if TYPE_CHECKING:

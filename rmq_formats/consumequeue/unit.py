@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import NamedTuple
 
+from rmq_formats.commitlog.layout import INNER_BATCH, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.layout import (
     BATCH_COMPACTED_OFFSET,
@@ -22,8 +23,6 @@ from rmq_formats.consumequeue.layout import (
     UNIT,
 )
 from rmq_formats.errors import CorruptData
-from rmq_formats.flags import INNER_BATCH, TransactionType, transaction_type
-from rmq_formats.hashing import java_hash, java_long
 from rmq_formats.layout import Buffer, Layout
 from rmq_formats.properties import (
     DELAY,
@@ -32,6 +31,8 @@ from rmq_formats.properties import (
     INNER_MULTI_QUEUE_OFFSET,
     INNER_NUM,
     TAGS,
+    java_hash,
+    java_long,
     parse_properties,
 )
 from rmq_formats.release import NEWEST, Release, release_at

@@ -4,21 +4,24 @@ Index files at the speed of the disk: keys packed range by range, then chained f
 The keys of a log, in its order, are one long row that is cut into files. `pack_keys` makes that row: 20 bytes a key,
 which is also the size of an entry, so `FileBuilder` turns one into the other in place and writes it where it belongs;
 only the slots stay in memory. Both are held to `indexfile.file` by property tests.
+
+Two index files are compared by the first difference of each field, and its kind. The expected file is not kept
+anywhere: its builder passes its blocks, and each is compared with the bytes at its place.
 """
 
 from collections.abc import Callable, Iterator
+from enum import StrEnum, unique
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_timestamp
+from rmq_formats.commitlog.layout import TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.compiled import compiled, helper
-from rmq_formats.flags import TRANSACTION_MASK, TransactionType
-from rmq_formats.indexfile.file import MAX_INT
-from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
-from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
+from rmq_formats.indexfile.file import MAX_INT, TAG_MARK, TOPIC_SEPARATOR, KeyKind
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.kernels.integers import (
     Bytes,
     Integers,
@@ -30,8 +33,8 @@ from rmq_formats.kernels.integers import (
     write_i32,
     write_i64,
 )
-from rmq_formats.kernels.properties import PARSER_CODES, find_below, next_property
-from rmq_formats.kernels.text import hash_character, hash_text
+from rmq_formats.kernels.text import PARSER_CODES, find_below, hash_character, hash_text, next_property
+from rmq_formats.layout import Buffer, Read
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from rmq_formats.release import HashSlotCount, Rules
 
@@ -348,3 +351,92 @@ def _chain(entries: Bytes, slots: Sizes, state: Integers, rules: RuleTable, are_
         rule = _hang(entries, start, end, slots, state, rules, rule)
     state[0], state[1] = begin, time
     return loaded
+
+
+@unique
+class Part(StrEnum):
+    """The parts of an index file."""
+
+    HEADER = "header"
+    SLOT = "slot"
+    ENTRY = "entry"
+
+
+class Difference(NamedTuple):
+    """One field with another value than expected."""
+
+    part: Part
+    number: int  # of the slot or the entry
+    field: str
+    position: int
+    found: int
+    expected: int
+
+    def __str__(self) -> str:
+        place = self.part if self.part is Part.HEADER else f"{self.part} {self.number}"
+        return f"{place} {self.field}: {self.found}, expected {self.expected}, at position {self.position}"
+
+
+class Comparison:
+    """Takes the blocks of the expected file and remembers how the real one differs."""
+
+    def __init__(self, geometry: Geometry, read: Read) -> None:
+        """Compare with the file that `read(position, length)` gives; bytes after its end are zeros, as when mapped."""
+        self.first: dict[Part, Difference] = {}
+        self.header: list[Difference] = []
+        self.counts = dict.fromkeys(Part, 0)  # differing header fields, slots, entries
+        self.bits = 0  # differing bits
+        self.zeroed = 0  # of the differing slots and entries, those that are zero in the real file
+        self._geometry = geometry
+        self._read = read
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs so far."""
+        return not any(self.counts.values())
+
+    @property
+    def differences(self) -> list[Difference]:
+        """The first difference of each part, the header's all."""
+        return [*self.header, *(self.first[part] for part in (Part.SLOT, Part.ENTRY) if part in self.first)]
+
+    def write(self, position: int, block: Buffer) -> None:
+        """Compare one block of the expected file."""
+        actual = bytes(self._read(position, len(block)))
+        actual += bytes(len(block) - len(actual))
+        if actual == block:
+            return
+        expected = np.frombuffer(block, np.uint8)
+        found = np.frombuffer(actual, np.uint8)
+        self.bits += int(np.bitwise_count(expected ^ found).sum())
+        if position == 0:
+            self._compare_header(actual, bytes(block))
+        elif position < self._geometry.entries_position:
+            self._compare_rows(Part.SLOT, position, found, expected)
+        else:
+            self._compare_rows(Part.ENTRY, position, found, expected)
+
+    def _compare_header(self, actual: bytes, expected: bytes) -> None:
+        pairs = zip(HEADER.rows(), HEADER.unpack(actual), HEADER.unpack(expected), strict=True)
+        self.header = [
+            Difference(Part.HEADER, 0, row.name, row.offset, int(found), int(wanted))
+            for row, found, wanted in pairs
+            if found != wanted
+        ]
+        self.counts[Part.HEADER] = len(self.header)
+
+    def _compare_rows(self, part: Part, position: int, found: NDArray[np.uint8], expected: NDArray[np.uint8]) -> None:
+        layout = SLOT if part is Part.SLOT else ENTRY
+        start = self._geometry.slot_position(0) if part is Part.SLOT else self._geometry.entries_position
+        shape = (-1, layout.size)
+        rows = np.flatnonzero((found.reshape(shape) != expected.reshape(shape)).any(axis=1))
+        self.counts[part] += len(rows)
+        self.zeroed += int((~found.reshape(shape)[rows].any(axis=1)).sum())
+        if part in self.first:
+            return
+        at = int(rows[0]) * layout.size
+        pairs = zip(layout.rows(), layout.unpack(found.data, at), layout.unpack(expected.data, at), strict=True)
+        row, actual, wanted = next(pair for pair in pairs if pair[1] != pair[2])
+        place = position + at
+        number = (place - start) // layout.size
+        self.first[part] = Difference(part, number, row.name, place + row.offset, int(actual), int(wanted))

@@ -4,14 +4,21 @@ How a broker writes an index file: one put after the other. The readable truth t
 Two details decide bytes unexpectedly: a new file begins with the end of the previous one as its begin, so
 that its first entry counts seconds from there; and the roll comes before any look at the message, so that a message
 without keys may create a file.
+
+The keys under which a broker indexes a message: its UNIQ_KEY, the words of its KEYS, and from 5.4.0 its TAGS. What is
+hashed is one text for each: `topic#key`, and `topic#T#tags`. The topic is the stored one: a delayed or half message is
+found under the system topic that it waits in.
 """
 
-from typing import Self
+from enum import StrEnum, unique
+from typing import NamedTuple, Self
 
-from rmq_formats.hashing import java_long
+from rmq_formats.commitlog.layout import TransactionType, transaction_type
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_header
 from rmq_formats.layout import Buffer
-from rmq_formats.release import HashSlotCount
+from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, java_long, parse_properties, split_keys
+from rmq_formats.release import HashSlotCount, Release
 
 MAX_INT = (1 << 31) - 1
 
@@ -97,3 +104,59 @@ class IndexFile:
         if not self.is_empty or empty_index_count is None:
             return data
         return HEADER.pack(*self.header._replace(index_count=empty_index_count)) + data[HEADER.size :]
+
+
+TOPIC_SEPARATOR = "#"
+TAG_MARK = "T"
+
+
+@unique
+class KeyKind(StrEnum):
+    """Which property a key comes from."""
+
+    UNIQUE = "unique"
+    KEY = "key"
+    TAG = "tag"
+
+
+class IndexKey(NamedTuple):
+    """One key of a message."""
+
+    topic: str
+    key: str
+    kind: KeyKind
+
+    @property
+    def text(self) -> str:
+        """The text that is hashed."""
+        return tag_text(self.topic, self.key) if self.kind is KeyKind.TAG else key_text(self.topic, self.key)
+
+
+def key_text(topic: str, key: str) -> str:
+    """Return the text that is hashed for a key or a unique key."""
+    return f"{topic}{TOPIC_SEPARATOR}{key}"
+
+
+def tag_text(topic: str, tags: str) -> str:
+    """Return the text that is hashed for the full TAGS property (5.4.0+)."""
+    return f"{topic}{TOPIC_SEPARATOR}{TAG_MARK}{TOPIC_SEPARATOR}{tags}"
+
+
+def typed_index_keys(record: MessageRecord, release: Release) -> list[IndexKey]:
+    """Return the keys of *record* in the order in which *release* puts them; duplicates in KEYS stay."""
+    # A rollback is the only record that IndexService#buildIndex leaves out; PREPARED is indexed in every release.
+    if transaction_type(record.sys_flag) is TransactionType.ROLLBACK:
+        return []
+    properties = parse_properties(record.properties_raw, release.property_parser)
+    topic = record.topic
+    keys = [IndexKey(topic, key, KeyKind.KEY) for key in split_keys(properties.get(KEYS, ""))]
+    if UNIQ_KEY in properties:
+        keys.insert(0, IndexKey(topic, properties[UNIQ_KEY], KeyKind.UNIQUE))
+    if release.indexes_tags and properties.get(TAGS):
+        keys.append(IndexKey(topic, properties[TAGS], KeyKind.TAG))
+    return keys
+
+
+def index_keys(record: MessageRecord, release: Release) -> list[str]:
+    """Return the texts that *release* hashes for *record*, in the order in which it puts them."""
+    return [key.text for key in typed_index_keys(record, release)]

@@ -4,15 +4,21 @@ How a broker finds a key in its index files, on file bytes.
 A file is given as `read(position, length)`, so that 420 MB are not read to follow one chain. Only hashes are compared:
 the results are places in the log that may hold the key. A chain runs from new to old; one that runs in a circle,
 which keeps a broker busy for ever, ends here with a word about it.
+
+How many slots and entries index files were made with, they say themselves. A file's length is one sum with two
+unknowns. A full file gives the other: its count of the next free entry is the number of entries that it was made for.
+What is supposed is then compared with the entries: each hangs in the slot that its hash leads to, which under any other
+numbers is another one, at another place.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from rmq_formats.errors import CorruptData
-from rmq_formats.hashing import index_key_hash, java_long
+from rmq_formats.errors import CorruptData, is_lost
 from rmq_formats.indexfile.layout import (
+    DEFAULT_GEOMETRY,
     ENTRY,
     HEADER,
     SLOT,
@@ -22,7 +28,8 @@ from rmq_formats.indexfile.layout import (
     decode_entry,
     decode_header,
 )
-from rmq_formats.layout import Read
+from rmq_formats.layout import Content, Read
+from rmq_formats.properties import index_key_hash, java_long
 
 
 class Hop(NamedTuple):
@@ -133,3 +140,151 @@ def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit:
         if file.header.begin_timestamp < begin or (limit is not None and len(found) >= limit):
             break
     return Selection(found, tuple(damage))
+
+
+_LOOKED_AT = 16  # entries at either end of a file
+_HOPS = 64  # from a slot to one of them
+_TRIED = 1 << 16
+_BLOCK = 1 << 20
+
+
+class StatedGeometry(NamedTuple):
+    """A geometry, and how many files show it."""
+
+    geometry: Geometry
+    files: int
+
+
+def stated_geometry(
+    files: Sequence[Content], hash_slots: int | None = None, index_num: int | None = None
+) -> StatedGeometry | None:
+    """
+    Return the geometry that index files have; None where they do not say.
+
+    That is RocketMQ's default where files have its size, else what most full files say; *hash_slots* or *index_num*,
+    when given, says it of every file. A file that cannot be read says nothing.
+    """
+    usual = 0 if hash_slots or index_num else sum(file.size == DEFAULT_GEOMETRY.file_size for file in files)
+    for geometry, count in _supposed(files, usual, hash_slots, index_num):
+        if any(file.size == geometry.file_size and _fits(file, geometry) for file in files):
+            return StatedGeometry(geometry, count)
+    return StatedGeometry(DEFAULT_GEOMETRY, usual) if usual else None
+
+
+def _supposed(
+    files: Sequence[Content], usual: int, hash_slots: int | None, index_num: int | None
+) -> Iterator[tuple[Geometry, int]]:
+    """Yield possible geometries, each with the number of files that fit; headers are read if the default does not."""
+    if usual:
+        yield DEFAULT_GEOMETRY, usual
+    if hash_slots or index_num:
+        each = [_with_one_given(file.size, hash_slots, index_num) for file in files]
+    else:
+        each = [_of_full_file(file) for file in files]
+    yield from Counter(geometry for geometry in each if geometry is not None).most_common()
+
+
+def _with_one_given(file_size: int, hash_slots: int | None, index_num: int | None) -> Geometry | None:
+    index_num = index_num or (file_size - HEADER.size - SLOT.size * (hash_slots or 0)) // ENTRY.size
+    hash_slots = hash_slots or (file_size - HEADER.size - ENTRY.size * index_num) // SLOT.size
+    geometry = Geometry(hash_slots, index_num)
+    return geometry if min(geometry) > 0 and geometry.file_size == file_size else None
+
+
+def _of_full_file(file: Content) -> Geometry | None:
+    try:
+        return detect_geometry(file.size, IndexReader(file.read, DEFAULT_GEOMETRY).header)
+    except OSError as error:
+        if not is_lost(error):
+            raise
+        return None
+
+
+def detect_geometry(file_size: int, header: IndexHeader) -> Geometry | None:
+    """
+    Return the geometry of a *full* file: its count of the next free entry is the number of entries it was made for.
+
+    None where the sizes cannot be: then the header is damaged or the file was never full.
+    """
+    return _with_one_given(file_size, None, header.index_count) if header.index_count > 1 else None
+
+
+def find_geometries(file: Content) -> list[Geometry]:
+    """Return the geometries that a file which is not full can have so that its entries hang in their own slots."""
+    count = IndexReader(file.read, DEFAULT_GEOMETRY).header.index_count
+    if count <= 1:
+        return []
+    largest = (file.size - HEADER.size - SLOT.size) // ENTRY.size
+    tried = range(count, min(count + _TRIED, largest + 1))
+    supposed = (_with_one_given(file.size, None, index_num) for index_num in tried)
+    return [geometry for geometry in supposed if geometry is not None and _fits(file, geometry)]
+
+
+def other_slots(file: Content, geometry: Geometry) -> int | None:
+    """
+    Return in how many slots the entries of a file hang, if not in those of *geometry*; None where that does not show.
+
+    A broker that is started with a larger maxHashSlotNum makes its old files longer, and reads them by the new number.
+    """
+    count = IndexReader(file.read, DEFAULT_GEOMETRY).header.index_count
+    end = _written_end(file)
+    for at in range(end, end + ENTRY.size):  # the newest entry may end with zeros
+        slots, rest = divmod(at - HEADER.size - count * ENTRY.size, SLOT.size)
+        if (
+            count > 1
+            and slots > 0
+            and not rest
+            and slots != geometry.hash_slots
+            and _fits(file, Geometry(slots, count))
+        ):
+            return slots
+    return None
+
+
+def _written_end(file: Content) -> int:
+    """Return the position after the last byte that is not zero."""
+    end = file.size
+    while end > 0:
+        start = max(end - _BLOCK, 0)
+        written = len(bytes(file.read(start, end - start)).rstrip(b"\0"))
+        if written:
+            return start + written
+        end = start
+    return 0
+
+
+def _fits(file: Content, geometry: Geometry) -> bool:
+    """Return whether most of the newest or most of the first entries hang in their slots; without entries, all do."""
+    try:
+        return fits_geometry(IndexReader(file.read, geometry))
+    except OSError as error:
+        if not is_lost(error):
+            raise
+        return False
+
+
+def fits_geometry(reader: IndexReader) -> bool:
+    """
+    Return whether entries hang in the slots that the reader's geometry gives them.
+
+    Most of the newest or most of the first ones: a damaged file also has its geometry. A file without entries fits any.
+    """
+    count = reader.header.entry_count
+    if count > reader.geometry.capacity:
+        return False
+    first = range(1, min(count, _LOOKED_AT) + 1)
+    newest = range(max(count - _LOOKED_AT, 0) + 1, count + 1)
+    return not count or any(2 * sum(_hangs(reader, at) for at in some) > len(some) for some in (newest, first))
+
+
+def _hangs(reader: IndexReader, number: int) -> bool:
+    """Return whether the chain of an entry's own slot comes to it."""
+    entry = reader.entry(number)
+    if entry.key_hash < 0 or not any(entry):
+        return False
+    at = reader.newest_entry(reader.geometry.slot_of(entry.key_hash))
+    hops = 0
+    while number < at <= reader.geometry.capacity and hops < _HOPS:
+        at = reader.entry(at).prev_entry
+        hops += 1
+    return at == number

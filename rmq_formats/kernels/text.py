@@ -1,10 +1,29 @@
-"""UTF-8 as Java decodes it and the hash of a text, in compiled code; the rules are those of `rmq_formats.hashing`."""
+"""
+Texts in compiled code: UTF-8 as Java decodes it, the hash of a text, and the properties of a record by both parsers.
+
+The rules are those of `rmq_formats.properties`. Distinct texts get numbers, for dictionary-encoded columns: an open
+hash table next to a heap of the texts in order of appearance. The hash begins with a number that the caller draws, so a
+log whose texts all collide cannot be written.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 
 from rmq_formats.compiled import helper, inlined
-from rmq_formats.kernels.emitted import multiplies
-from rmq_formats.kernels.integers import Bytes, byte_at, copy_bytes, number_at
+from rmq_formats.kernels.emitted import compares, multiplies, trails
+from rmq_formats.kernels.integers import (
+    Bytes,
+    Integers,
+    Sizes,
+    byte_at,
+    copy_bytes,
+    integer,
+    number_at,
+    read_u32,
+    same_bytes,
+)
+from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertyParser
 
 _REPLACEMENT = 0xFFFD
 _SIGN_32 = 1 << 31
@@ -168,3 +187,187 @@ def hash_character(code: int, seed: int) -> int:
     """Return Java's `hashCode` of a text and one more ASCII character, such as the `#` between topic and key."""
     value = (31 * (seed & _LOW_32) + code) & _LOW_32
     return (value ^ _SIGN_32) - _SIGN_32
+
+
+PARSER_SPLIT = 0
+PARSER_SCAN = 1
+PARSER_CODES = {PropertyParser.SPLIT: PARSER_SPLIT, PropertyParser.SCAN: PARSER_SCAN}
+
+_NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
+_PROPERTY = ord(PROPERTY_SEPARATOR)
+
+
+CONTROL = _PROPERTY + 1  # both separators are below it, and nothing in ordinary text is
+_AT_ONCE = 63  # bytes, after which there must be one more
+
+
+@compares()
+def _below_in_row(buffer: Bytes, at: int, limit: int) -> int:
+    """Return a bit for each of some bytes: whether it is below *limit*."""
+    return sum((byte_at(buffer, at + number) < limit) << number for number in range(_AT_ONCE))
+
+
+@trails()
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+@inlined
+def find_below(buffer: Bytes, at: int, end: int, limit: int) -> int:
+    """Return the position of the next byte below *limit*, or *end*."""
+    while at < end and buffer.size - at > _AT_ONCE:
+        bits = _below_in_row(buffer, at, limit)
+        if bits:
+            return min(at + _lowest(bits), end)
+        at += _AT_ONCE
+    while at < end and byte_at(buffer, at) >= limit:
+        at += 1
+    return min(at, end)
+
+
+@inlined
+def _next_control(buffer: Bytes, end: int, seen: int, bits: int) -> tuple[int, int, int]:
+    """Return the position of the next separator, or *end*; *bits* are of those before *seen* that are still due."""
+    while bits == 0:
+        if seen >= end:
+            return end, seen, bits
+        bits = _below_in_row(buffer, seen, CONTROL)
+        seen += _AT_ONCE
+    return min(seen - _AT_ONCE + _lowest(bits), end), seen, bits & (bits - 1)
+
+
+class Property(NamedTuple):
+    """The slices of a name and a value, the position after them, and the separators that were found on the way."""
+
+    name: int
+    name_end: int
+    value: int
+    value_end: int
+    next_at: int
+    seen: int
+    bits: int  # which of the bytes before *seen* are separators that are still due
+
+
+@inlined
+def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits: int) -> Property:
+    """
+    Return the next property that *parser* accepts; values are never empty: with an empty one nothing is left.
+
+    *seen* and *bits* are those of the property before, and at first where the properties begin, and 0. Separators are
+    ASCII, so bytes split where the text does, however malformed it is.
+    """
+    # Nearly always: a name, a separator, a value without any, on which both parsers agree; and a row more can be read.
+    if buffer.size - end > _AT_ONCE:
+        name_end, seen, bits = _next_control(buffer, end, seen, bits)
+        if at < name_end < end and byte_at(buffer, name_end) == _NAME_VALUE:
+            value_end, seen, bits = _next_control(buffer, end, seen, bits)
+            if value_end > name_end + 1 and (value_end == end or byte_at(buffer, value_end) == _PROPERTY):
+                return Property(at, name_end, name_end + 1, value_end, min(value_end + 1, end), seen, bits)
+    name, name_end, value, value_end, at = _next_unusual(buffer, at, end, parser)
+    return Property(name, name_end, value, value_end, at, at, 0)
+
+
+@helper
+def _next_unusual(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int, int, int, int]:
+    """Return the slices of the next property and the position after it, byte by byte."""
+    while at < end:
+        first = -1  # the item's first name-value separator
+        last_other = at - 1  # its last byte that is not such a separator
+        separators = 0  # those between the first and that byte
+        seen = 0
+        item_end = at
+        while item_end < end:
+            code = byte_at(buffer, item_end)
+            if code == _PROPERTY:
+                break
+            if code == _NAME_VALUE:
+                if first < 0:
+                    first = item_end
+                seen += 1
+            else:
+                last_other = item_end
+                separators = seen
+            item_end += 1
+        start, at = at, item_end + 1
+        if first < 0:
+            continue
+        if parser == PARSER_SPLIT:
+            if separators == 1:
+                return start, first, first + 1, last_other + 1, min(at, end)
+        elif first > start and item_end > first + 1:
+            return start, first, first + 1, item_end, min(at, end)
+    return end, end, end, end, end
+
+
+FULL = -1
+
+_COUNT, _SEED = range(2)  # places in a state
+
+_MULTIPLIER = 0x5BD1E995
+
+
+class Texts(NamedTuple):
+    """A hash table that gives each distinct text a number. Arrays only, because compiled code fills them."""
+
+    state: Integers  # how many there are, and what the hash begins with
+    slots: Sizes  # number + 1 of the text whose hash leads here, 0 for none; a power of two
+    ends: Sizes  # where each text begins in the heap, and the last one ends
+    heap: Bytes
+
+    @property
+    def known(self) -> int:
+        """How many texts there are."""
+        return int(self.state[_COUNT])
+
+
+def new_texts(slots: int, heap_size: int, seed: int) -> Texts:
+    """Return room for half as many texts as *slots*, a power of two."""
+    state = np.array([0, seed & _LOW_32], np.int64)
+    ends = np.zeros(slots // 2 + 1, np.int32)
+    return Texts(state, np.zeros(slots, np.int32), ends, np.empty(heap_size, np.uint8))
+
+
+@inlined
+def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> bool:
+    """Return whether the text with this number is at a place."""
+    ends = texts.ends
+    return same_bytes(texts.heap, number_at(ends, number), number_at(ends, number + 1), buffer, start, end)
+
+
+@inlined
+def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
+    """Return a number of 32 bits that spreads texts over a table; *seed* also has 32 bits: no product leaves 64."""
+    value = seed
+    at = start
+    while end - at >= 4:
+        value = ((value ^ read_u32(buffer, at)) * _MULTIPLIER) & _LOW_32
+        value ^= value >> 15
+        at += 4
+    while at < end:
+        value = ((value ^ byte_at(buffer, at)) * _MULTIPLIER) & _LOW_32
+        at += 1
+    return value ^ (value >> 15)
+
+
+@helper
+def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
+    """Return the number of a text, a new one if it was not seen before; FULL when the table is full."""
+    state, slots, ends, heap = texts
+    mask = slots.size - 1
+    slot = hash_bytes(buffer, start, end, number_at(state, integer(_SEED))) & mask
+    while True:
+        number = number_at(slots, slot) - 1
+        if number < 0:
+            break
+        if is_text(texts, number, buffer, start, end):
+            return number
+        slot = (slot + 1) & mask
+    number = number_at(state, integer(_COUNT))
+    used = number_at(ends, number)
+    if number + 1 >= ends.size or used + end - start > heap.size:
+        return FULL
+    copy_bytes(buffer, start, end, heap, used)
+    ends[np.uintp(number + 1)] = used + end - start
+    slots[np.uintp(slot)] = number + 1
+    state[_COUNT] = number + 1
+    return number

@@ -4,6 +4,9 @@ Rows of a queue in RocksDB, made of the units that its log gives: many in one ca
 A broker puts each unit under the queue offset that its record states, so nothing is appended and nothing is skipped:
 where two records state the same offset, the later one counts, and a queue ends with its last record. `queues` encodes
 one row; property tests compare these with it.
+
+The messages that rows of an index name are read from many rows in one call: compiled, for databases of millions of
+rows. What a row's key looks like says `rmq_formats.rocksdb.layout`; a property test holds the two to each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
+from rmq_formats.compiled import compiled
 from rmq_formats.consumequeue.build import Losses
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.rocksdb.layout import UNIT_VALUE
-from rmq_formats.rocksdb.queues import NUMBER_SIZE, QueuePrefix
+from rmq_formats.indexfile.file import TAG_MARK, TOPIC_SEPARATOR
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes, byte_at, read_i64
+from rmq_formats.kernels.text import hash_character, hash_text
+from rmq_formats.rocksdb.layout import INDEX_VALUE, NUMBER_SIZE, UNIT_VALUE, QueuePrefix
 
 Units = NDArray[np.void]  # of PACKED_UNIT
 
@@ -133,3 +139,60 @@ def _as_bytes(rows: NDArray[np.void]) -> list[bytes]:
 
 def _place(unit: np.void) -> Place:
     return Place(int(unit["queue_offset"]), int(unit["physical_offset"]))
+
+
+KEY_PLACE = np.dtype([("physical_offset", "<i8"), ("key_hash", "<i4")])
+"""A key's message, as both kinds of index name it."""
+
+_AT = ord("@")
+_HASH, _TAG = ord(TOPIC_SEPARATOR), ord(TAG_MARK)
+_KEY_LETTER, _TAG_LETTER, _UNIQUE_LETTER = map(ord, "KTU")
+_HOURS = _OFFSET_SIZE = 8
+_SMALLEST = _HOURS + _OFFSET_SIZE + 2
+_NO_KEY = -1  # no index stores a negative hash
+_MIN_INT = -(1 << 31)
+
+
+def key_places(keys: Sequence[bytes], values: Sequence[bytes]) -> NDArray[np.void]:
+    """Return offset and key hash of each row that is one of an index; the others are left out."""
+    ends = np.cumsum(np.fromiter(map(len, keys), np.int64, len(keys)))
+    offsets, hashes = np.empty(len(keys), np.int64), np.empty(len(keys), np.int32)
+    _read_keys(as_bytes(b"".join(keys)), ends, offsets, hashes)
+    whole = np.fromiter(map(len, values), np.int64, len(values)) >= INDEX_VALUE.size
+    found = whole & (hashes != _NO_KEY)
+    places = np.empty(int(np.count_nonzero(found)), KEY_PLACE)
+    places["physical_offset"], places["key_hash"] = offsets[found], hashes[found]
+    return places
+
+
+@compiled
+def _read_keys(buffer: Bytes, ends: Integers, offsets: Integers, hashes: Sizes) -> None:
+    """Read the keys, which lie one after another in *buffer*."""
+    start = 0
+    for number in range(ends.size):
+        end = ends[number]
+        hashes[number] = _NO_KEY
+        first, last = start + _HOURS, end - _OFFSET_SIZE - 1  # the separators on either side
+        start = end
+        if last <= first or byte_at(buffer, first) != _AT or byte_at(buffer, last) != _AT:
+            continue
+        topic_end = first + 1
+        while topic_end < last and byte_at(buffer, topic_end) != _AT:
+            topic_end += 1
+        if topic_end + 2 >= last or byte_at(buffer, topic_end + 2) != _AT:
+            continue
+        letter, key, key_end = byte_at(buffer, topic_end + 1), topic_end + 3, last
+        if letter in (_KEY_LETTER, _TAG_LETTER):
+            key_end -= 1  # after the key comes the unique key
+            while key_end >= key and byte_at(buffer, key_end) != _AT:
+                key_end -= 1
+        if key_end < key or (letter == _UNIQUE_LETTER and key_end == key):
+            continue
+        if letter not in (_KEY_LETTER, _TAG_LETTER, _UNIQUE_LETTER):
+            continue
+        seed = hash_character(_HASH, hash_text(buffer, first + 1, topic_end, 0))
+        if letter == _TAG_LETTER:
+            seed = hash_character(_HASH, hash_character(_TAG, seed))
+        key_hash = hash_text(buffer, key, key_end, seed)
+        hashes[number] = 0 if key_hash == _MIN_INT else abs(key_hash)
+        offsets[number] = read_i64(buffer, end - _OFFSET_SIZE)

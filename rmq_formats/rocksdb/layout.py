@@ -1,11 +1,30 @@
 """
-Layouts of the values, and of the parts of keys that have a fixed size.
+Rows of a broker's databases of RocksDB: layouts of their values, and the parts of their keys.
 
-Keys hold topics, transaction ids and index keys of any length between separators, so they are no layouts: the modules
-next to this one take them apart.
+Keys hold topics, transaction ids and index keys of any length between separators, so they are no layouts.
+
+Queues have a row for each unit, and rows of the first and last unit of each queue. A unit's key begins as its queue's
+others do and ends in its number, so the rows of one queue follow each other in the order of the queue. Rows of `min`
+are written when a client asks for a queue's first unit: that they are missing, old, or (0, 0) is normal. Units go to
+disk at a flush or a clean stop: after a kill there may be none at all.
+
+The index has a row for each key, tag and unique key of a message, under the hour in which it was stored. Nothing is
+escaped: a key may hold the separator. So a row's key is split from both ends; the only doubt is where the topic ends,
+of which the message itself is the judge.
+
+Timer messages have a row for each message that waits, by the time of its delivery. Rows outlive the delivery: pending
+are those whose time is not before the row `timeline_checkpoint`.
+
+Transactions have a row for each half message that is neither committed nor rolled back. A commit, a rollback and too
+many checks delete the row. Offline, the log says the same: pending are the half messages that no op message names by
+TRANS_OFFSET.
 """
 
-from rmq_formats.layout import Layout
+from typing import NamedTuple
+
+from rmq_formats.errors import CorruptData
+from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.layout import Buffer, Layout
 
 # consumequeue/, consumequeue_rocksdb/: column family `default`
 UNIT_VALUE = Layout(
@@ -41,3 +60,224 @@ TIMER_VALUE = Layout(
 
 # rows of `rocksdbstore/` that say how far it was filled: `lastOffsetPy`, `lastStoreTimeStamp`, the timer's checkpoints
 PROGRESS_VALUE = Layout(("value", "q", "a physical offset, a queue offset, or ms"))
+
+
+UNIT_FAMILY = "default"
+BOUND_FAMILY = "offset"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+
+SEPARATOR = b"\x01"
+NUMBER_SIZE = 8  # of the queue offset, with which a unit's key ends
+ABOVE_ALL_NUMBERS = b"\x80"  # after a prefix: no key of a unit of the queue comes later
+_MIN, _MAX = b"min", b"max"
+
+
+class QueuePrefix(NamedTuple):
+    """The common beginning of the keys of a queue's units."""
+
+    topic: str
+    queue_id: int
+
+    @property
+    def encoded(self) -> bytes:
+        """The bytes before a unit's number."""
+        return _head(self.topic) + self.queue_id.to_bytes(4, "big", signed=True) + SEPARATOR
+
+
+class QueueBound(NamedTuple):
+    """The first or the last unit of a queue, as the broker noted it."""
+
+    queue: QueuePrefix
+    is_max: bool
+    physical_offset: int
+    queue_offset: int
+
+
+def encode_unit_key(queue: QueuePrefix, queue_offset: int) -> bytes:
+    """Return the key of a unit's row."""
+    return queue.encoded + queue_offset.to_bytes(NUMBER_SIZE, "big", signed=True)
+
+
+def decode_prefix(prefix: bytes) -> QueuePrefix:
+    """Return the queue that a unit's key without its number names."""
+    topic, rest = _split_topic(prefix)
+    if len(rest) != 4 + len(SEPARATOR) or not rest.endswith(SEPARATOR):
+        raise CorruptData(f"{prefix.hex()} begins no key of a unit")
+    return QueuePrefix(topic, int.from_bytes(rest[:4], "big", signed=True))
+
+
+def encode_bound_key(queue: QueuePrefix, *, is_max: bool) -> bytes:
+    """Return the key of the row of a queue's first or last unit."""
+    return _head(queue.topic) + (_MAX if is_max else _MIN) + SEPARATOR + queue.queue_id.to_bytes(4, "big", signed=True)
+
+
+def encode_bound_value(physical_offset: int, queue_offset: int) -> bytes:
+    """Return the value in the row of a queue's first or last unit."""
+    return BOUND_VALUE.pack(physical_offset, queue_offset)
+
+
+def encode_checkpoint_row(dispatched_end: int) -> tuple[bytes, bytes]:
+    """Return key and value of the row that says where the last dispatched record ends."""
+    key = encode_bound_key(QueuePrefix(CHECKPOINT_TOPIC, 0), is_max=True)
+    return key, DISPATCHED_VALUE.pack(dispatched_end)
+
+
+def decode_bound_row(key: bytes, value: Buffer) -> QueueBound | int:
+    """Return a queue's first or last unit; from the checkpoint's row, the end of the last dispatched record."""
+    topic, rest = _split_topic(key)
+    kind, separator, queue_id = rest[:3], rest[3:4], rest[4:]
+    if kind not in {_MIN, _MAX} or separator != SEPARATOR or len(queue_id) != 4:  # noqa: PLR2004 - an i32
+        raise CorruptData(f"{key.hex()} is no key of a queue's first or last unit")
+    if topic == CHECKPOINT_TOPIC and len(value) == DISPATCHED_VALUE.size:
+        (dispatched_end,) = map(int, DISPATCHED_VALUE.unpack(value))
+        return dispatched_end
+    physical_offset, queue_offset = map(int, BOUND_VALUE.unpack(value))
+    queue = QueuePrefix(topic, int.from_bytes(queue_id, "big", signed=True))
+    return QueueBound(queue, kind == _MAX, physical_offset, queue_offset)
+
+
+def _head(topic: str) -> bytes:
+    encoded = topic.encode()
+    return len(encoded).to_bytes(4, "big", signed=True) + SEPARATOR + encoded + SEPARATOR
+
+
+def _split_topic(key: bytes) -> tuple[str, bytes]:
+    """Return the topic that a key begins with, and the bytes after its separator."""
+    size = int.from_bytes(key[:4], "big", signed=True)
+    end = 4 + len(SEPARATOR) + size
+    if size < 0 or key[4:5] != SEPARATOR or key[end : end + 1] != SEPARATOR:
+        raise CorruptData(f"{key.hex()} is no key that begins with a topic")
+    try:
+        return key[5:end].decode(), key[end + 1 :]
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"{key.hex()}: the topic is no UTF-8") from error
+
+
+INDEX_FAMILY = "default"
+LAST_OFFSET_KEY = b"lastOffsetPy"
+LAST_TIME_KEY = b"lastStoreTimeStamp"
+
+_SEPARATOR = "@"
+_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
+_UNIQUE = "U"
+_LETTERS = {kind: letter for letter, kind in _KINDS.items()} | {KeyKind.UNIQUE: _UNIQUE}
+_HOUR_SIZE = 8
+_SMALLEST = _HOUR_SIZE + 8 + 2  # the hour, the offset, a separator on either side
+
+
+class IndexRow(NamedTuple):
+    """One row: under *key* a message of *topic* can be found at *physical_offset*."""
+
+    hour_ms: int  # the store time, floored to the hour
+    topic: str
+    kind: KeyKind
+    key: str
+    unique_key: str
+    physical_offset: int
+    store_timestamp: int
+
+
+def key_prefix(topic: str, kind: KeyKind, key: str) -> bytes:
+    """Return the part after the hour in the rows of a key; rows of longer keys that continue with `@` also have it."""
+    return _SEPARATOR.join(("", topic, _LETTERS[kind], key, "")).encode("utf-8", "replace")
+
+
+def hour_of(key: bytes) -> bytes | None:
+    """Return the hour that a row's key begins with; None of a row of progress."""
+    return None if key in {LAST_OFFSET_KEY, LAST_TIME_KEY} else key[:_HOUR_SIZE]
+
+
+def following_hour(hour: bytes) -> bytes | None:
+    """Return the first key after all rows of an hour; None after the last."""
+    number = int.from_bytes(hour.ljust(_HOUR_SIZE, b"\0"), "big") + 1
+    return number.to_bytes(_HOUR_SIZE, "big") if number >> 64 == 0 else None
+
+
+def decode_index_row(key: bytes, value: Buffer) -> IndexRow:
+    """Decode a row."""
+    text = key[_HOUR_SIZE:-8].decode("utf-8", "replace")
+    if len(key) < _SMALLEST or not text.startswith(_SEPARATOR) or not text.endswith(_SEPARATOR):
+        raise _no_key(key)
+    topic, kind, name, unique_key = _split(key, text[1:-1])
+    hour_ms, physical_offset = (int.from_bytes(part, "big", signed=True) for part in (key[:_HOUR_SIZE], key[-8:]))
+    (store_timestamp,) = map(int, INDEX_VALUE.unpack(value))
+    return IndexRow(hour_ms, topic, kind, name, unique_key, physical_offset, store_timestamp)
+
+
+def _split(key: bytes, text: str) -> tuple[str, KeyKind, str, str]:
+    topic, _, rest = text.partition(_SEPARATOR)
+    letter, _, named = rest.partition(_SEPARATOR)
+    if letter == _UNIQUE and named:
+        return topic, KeyKind.UNIQUE, named, named
+    name, separator, unique_key = named.rpartition(_SEPARATOR)
+    if letter not in _KINDS or not separator:
+        raise _no_key(key)
+    return topic, _KINDS[letter], name, unique_key
+
+
+def _no_key(key: bytes) -> CorruptData:
+    return CorruptData(f"{key.hex()} is no key of the index")
+
+
+TIMER_FAMILY = "timer"
+SCANNED_KEY = b"sys_topic_scan_offset_checkpoint"
+"""The row that says which unit of `rmq_sys_wheel_timer` is read next."""
+DELIVERED_KEY = b"timeline_checkpoint"
+"""The row that says up to which time messages were delivered."""
+
+_TIME_SIZE = 8
+
+
+class TimerRow(NamedTuple):
+    """A message that is, or was, to be delivered at a time."""
+
+    delivery_ms: int  # floored to timerRocksDBPrecisionMs
+    unique_key: str
+    size: int
+    physical_offset: int  # of the record in `rmq_sys_wheel_timer`
+
+
+def decode_timer_row(key: bytes, value: Buffer) -> TimerRow:
+    """Decode a row."""
+    if len(key) <= _TIME_SIZE:
+        raise CorruptData(f"{key.hex()} is no key of a timer message")
+    size, physical_offset = map(int, TIMER_VALUE.unpack(value))
+    time = int.from_bytes(key[:_TIME_SIZE], "big", signed=True)
+    return TimerRow(time, key[_TIME_SIZE:].decode("utf-8", "replace"), size, physical_offset)
+
+
+def decode_progress(value: Buffer) -> int:
+    """Return the number that a row of progress holds."""
+    (number,) = map(int, PROGRESS_VALUE.unpack(value))
+    return number
+
+
+TRANSACTION_FAMILY = "trans"
+HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+TRANS_OFFSET = "TRANS_OFFSET"
+"""The property of an op message that holds the physical offset of its half message."""
+
+_BEFORE_ID = b"@"
+
+
+class PendingTransaction(NamedTuple):
+    """A half message that waits for its producer's decision."""
+
+    physical_offset: int
+    topic: str  # the real one
+    transaction_id: str
+    check_times: int
+    size: int
+
+
+def decode_transaction_row(key: bytes, value: Buffer) -> PendingTransaction:
+    """Decode a row; topics may hold the separator, transaction ids do not."""
+    offset, text = key[:8], key[9:]
+    topic, separator, transaction_id = text.rpartition(_BEFORE_ID)
+    if key[8:9] != _BEFORE_ID or not separator:
+        raise CorruptData(f"{key.hex()} is no key of a transaction")
+    check_times, size = map(int, TRANSACTION_VALUE.unpack(value))
+    place = int.from_bytes(offset, "big", signed=True)
+    topic_name, transaction = (part.decode("utf-8", "replace") for part in (topic, transaction_id))
+    return PendingTransaction(place, topic_name, transaction, check_times, size)

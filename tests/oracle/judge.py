@@ -29,12 +29,11 @@ from rmq_formats.consumequeue.unit import (
     decode_unit,
     expected_units,
 )
-from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
-from rmq_formats.indexfile.file import IndexFile
-from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.file import IndexFile, index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import is_index_name, name_of_offset
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry

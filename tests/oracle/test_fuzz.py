@@ -17,8 +17,8 @@ import pytest
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, new_record
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
-from rmq_formats.hashing import java_hash, java_text
 from rmq_formats.indexfile.lookup import IndexReader, select
+from rmq_formats.properties import java_hash, java_text
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import name_of_offset
 from tests.oracle.judge import (

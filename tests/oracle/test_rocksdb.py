@@ -15,7 +15,7 @@ from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.rocksdb.queues import UNIT_FAMILY
+from rmq_formats.rocksdb.layout import UNIT_FAMILY
 from tests.oracle.conftest import BrokerFactory, Verdict
 from tests.oracle.releases import SMALL_GEOMETRY, version_of
 from tests.oracle.sessions import ClientMessage, RealBroker

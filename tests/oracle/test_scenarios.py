@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.consumequeue.unit import QueueKind, expected_units
-from rmq_formats.flags import TransactionType, transaction_type
 from tests.oracle.conftest import BrokerFactory, StoreFactory, Verdict
 from tests.oracle.judge import (
     Derived,

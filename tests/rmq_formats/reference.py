@@ -19,17 +19,21 @@ from rmq_formats.commitlog.record import InnerMessage, MessageRecord, encode_rec
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
-from rmq_formats.consumequeue.ext import offset_of_number
-from rmq_formats.consumequeue.layout import EXT_ADDRESS_BASE, EXT_END_MARK, EXT_END_SIZE, EXT_UNIT, UNIT
+from rmq_formats.consumequeue.layout import (
+    EXT_ADDRESS_BASE,
+    EXT_END_MARK,
+    EXT_END_SIZE,
+    EXT_UNIT,
+    UNIT,
+    offset_of_number,
+)
 from rmq_formats.consumequeue.unit import PRE_BLANK, ExpectedUnit, QueueRules, logical_offset
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.file import IndexFile
-from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.file import IndexFile, index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.kernels.integers import as_bytes
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import HashSlotCount, Release, Rules, UnitSkip, release_at
-from rmq_formats.rocksdb.layout import UNIT_VALUE
-from rmq_formats.rocksdb.queues import NUMBER_SIZE, QueuePrefix, decode_prefix
+from rmq_formats.rocksdb.layout import NUMBER_SIZE, UNIT_VALUE, QueuePrefix, decode_prefix
 
 
 class ConsumeQueue:

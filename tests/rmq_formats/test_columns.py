@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.layout import TransactionType, transaction_type
+from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc, record_of_row
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import CorruptData, LimitExceeded
-from rmq_formats.flags import TransactionType, transaction_type
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import PropertyParser, parse_properties, split_keys
 from tests.golden import GOLDEN, StoreOf

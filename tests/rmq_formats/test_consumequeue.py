@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, new_record
-from rmq_formats.consumequeue.ext import decode_ext_unit, offset_of_address
-from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_ADDRESS_BASE, EXT_UNIT, UNIT, file_size_of
+from rmq_formats.consumequeue.layout import (
+    BATCH_UNIT,
+    EXT_ADDRESS_BASE,
+    EXT_UNIT,
+    UNIT,
+    decode_ext_unit,
+    file_size_of,
+    offset_of_address,
+)
 from rmq_formats.consumequeue.unit import (
     BatchUnit,
     ExpectedUnit,

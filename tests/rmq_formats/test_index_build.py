@@ -9,19 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
+from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
-from rmq_formats.flags import TransactionType
-from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile import chains
-from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
+from rmq_formats.indexfile.build import (
+    KINDS,
+    PACKED_KEY,
+    Comparison,
+    Difference,
+    FileBuilder,
+    Part,
+    RuleTable,
+    pack_keys,
+)
 from rmq_formats.indexfile.chains import BrokenLink, broken_links
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
-from rmq_formats.indexfile.compare import Comparison, Difference, Part
-from rmq_formats.indexfile.file import IndexFile
-from rmq_formats.indexfile.keys import typed_index_keys
+from rmq_formats.indexfile.file import IndexFile, typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import NEWEST, OLDEST, Release, Rules, release_at, rules_of
 from tests.rmq_formats.builders import a_record, into, placed, reading
 from tests.rmq_formats.reference import IndexWriter, group_of, index_file_of

@@ -6,19 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData
-from rmq_formats.flags import TransactionType
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.file import IndexFile, time_diff_s
-from rmq_formats.indexfile.geometry import (
-    StatedGeometry,
-    detect_geometry,
-    find_geometries,
-    fits_geometry,
-    stated_geometry,
-)
-from rmq_formats.indexfile.keys import index_keys, key_text, tag_text
+from rmq_formats.indexfile.file import IndexFile, index_keys, key_text, tag_text, time_diff_s
 from rmq_formats.indexfile.layout import (
     DEFAULT_GEOMETRY,
     ENTRY,
@@ -29,8 +20,18 @@ from rmq_formats.indexfile.layout import (
     decode_entry,
     decode_header,
 )
-from rmq_formats.indexfile.lookup import IndexReader, Selection, select
+from rmq_formats.indexfile.lookup import (
+    IndexReader,
+    Selection,
+    StatedGeometry,
+    detect_geometry,
+    find_geometries,
+    fits_geometry,
+    select,
+    stated_geometry,
+)
 from rmq_formats.layout import Buffer, Content
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record, reading

@@ -21,11 +21,10 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Framing, Piece
 from rmq_formats.consumequeue.unit import QueueRules
-from rmq_formats.hashing import java_hash, java_text
 from rmq_formats.indexfile.build import RuleTable, pack_keys
-from rmq_formats.kernels import integers, properties, text
+from rmq_formats.kernels import integers, text
 from rmq_formats.kernels.integers import as_bytes
-from rmq_formats.properties import PropertyParser, parse_properties
+from rmq_formats.properties import PropertyParser, java_hash, java_text, parse_properties
 from rmq_formats.release import NEWEST, rules_of
 from tests.rmq_formats.builders import a_blank, log_of, reading
 from tests.rmq_formats.reference import pack_units
@@ -67,7 +66,7 @@ _LOAD_U32, _LOAD_BYTE, _LOAD_ELEMENT = map(_machine_code, (integers.read_u32, in
 _STORE_32, _STORE_64 = map(_machine_code, (integers.write_i32, integers.write_i64))
 _COPIES = [_machine_code(copy) for copy in (integers.copy_bytes, integers.copy_short)]
 _SAME = _machine_code(integers.same_bytes)
-_NEXT_PROPERTY, _FIND_BELOW = map(_machine_code, (properties.next_property, properties.find_below))
+_NEXT_PROPERTY, _FIND_BELOW = map(_machine_code, (text.next_property, text.find_below))
 _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
     _machine_code,
     (
@@ -141,7 +140,7 @@ def _properties(raw: bytes, parser: PropertyParser, around: int) -> dict[str, st
     seen, bits = at, 0
     while at < end:
         name_start, name_end, start, stop, at, seen, bits = _NEXT_PROPERTY(
-            buffer, at, end, properties.PARSER_CODES[parser], seen, bits
+            buffer, at, end, text.PARSER_CODES[parser], seen, bits
         )
         if stop == start:
             assert at == end, "an empty value says that nothing is left"

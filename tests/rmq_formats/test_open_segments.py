@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_formats.broker_start import StopKind, read_on
-from rmq_formats.commitlog.bridge import LostMessage, bridge, closed
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
-from rmq_formats.commitlog.record import encode_record, new_record
+from rmq_formats.commitlog.record import LostMessage, bridge, closed, encode_record, new_record
 from rmq_formats.commitlog.scan import scan
 from rmq_formats.commitlog.segment import (
     LEFTOVER,

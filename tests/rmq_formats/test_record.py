@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from rmq_formats.commitlog.layout import (
+    BORN_HOST_V6,
+    INNER_BATCH,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    NEED_UNWRAP,
+    STORE_HOST_V6,
+)
 from rmq_formats.commitlog.record import (
     Host,
     InnerMessage,
@@ -23,7 +31,6 @@ from rmq_formats.commitlog.record import (
     has_right_property_crc,
 )
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
-from rmq_formats.flags import BORN_HOST_V6, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import PropertyParser, parse_properties, property_crc_text
 from tests.golden import GOLDEN, StoreOf, golden_stores

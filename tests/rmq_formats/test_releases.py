@@ -20,9 +20,8 @@ from rmq_formats.detection import (
     tag_entry_mark,
 )
 from rmq_formats.errors import CorruptData, UnsupportedFormat
-from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.layout import IndexHeader
-from rmq_formats.properties import PropertyParser
+from rmq_formats.properties import PropertyParser, index_key_hash
 from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, Version, release_at, rules_of
 from rmq_formats.store import Checkpoint, classify, decode_checkpoint
 from tests.golden import GOLDEN, StoreOf, release_of

@@ -15,33 +15,35 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import IndexKey, KeyKind, typed_index_keys
-from rmq_formats.properties import UNIQ_KEY, parse_properties
+from rmq_formats.indexfile.file import IndexKey, KeyKind, typed_index_keys
+from rmq_formats.properties import UNIQ_KEY, index_key_hash, parse_properties
 from rmq_formats.release import Release
-from rmq_formats.rocksdb.build import RowBuilder, newest_of_each, unit_keys, unit_values
-from rmq_formats.rocksdb.index import (
+from rmq_formats.rocksdb.build import RowBuilder, key_places, newest_of_each, unit_keys, unit_values
+from rmq_formats.rocksdb.layout import (
+    CHECKPOINT_TOPIC,
+    DELIVERED_KEY,
     LAST_OFFSET_KEY,
     LAST_TIME_KEY,
+    OP_TOPIC,
+    SCANNED_KEY,
+    TRANS_OFFSET,
+    UNIT_VALUE,
     IndexRow,
-    decode_index_row,
-    following_hour,
-    hour_of,
-)
-from rmq_formats.rocksdb.index_places import key_places
-from rmq_formats.rocksdb.layout import UNIT_VALUE
-from rmq_formats.rocksdb.queues import (
-    CHECKPOINT_TOPIC,
+    PendingTransaction,
     QueueBound,
     QueuePrefix,
     decode_bound_row,
+    decode_index_row,
     decode_prefix,
+    decode_progress,
+    decode_timer_row,
+    decode_transaction_row,
     encode_bound_key,
     encode_unit_key,
+    following_hour,
+    hour_of,
 )
-from rmq_formats.rocksdb.timer import DELIVERED_KEY, SCANNED_KEY, decode_progress, decode_timer_row
-from rmq_formats.rocksdb.transactions import LAST_OFFSET_KEY as LAST_HALF_KEY
-from rmq_formats.rocksdb.transactions import OP_TOPIC, TRANS_OFFSET, PendingTransaction, decode_transaction_row
+from rmq_formats.rocksdb.layout import LAST_OFFSET_KEY as LAST_HALF_KEY
 from tests.golden import FeatureStore, unpack_feature
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.stores import records_of, segments_of

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from rmq_formats import tier_index
-from rmq_formats.epochs import Epoch, decode_epochs
+from rmq_formats.broker_conf import Epoch, decode_epochs
 from rmq_formats.errors import CorruptData, NeedMoreData
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.properties import parse_properties
+from rmq_formats.properties import index_key_hash, parse_properties
 from rmq_formats.release import Release
 from rmq_formats.tier_index import ENTRY, HEADER, read_tier_index
 from rmq_formats.timer_files import (

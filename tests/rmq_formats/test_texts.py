@@ -16,11 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats import compiled
-from rmq_formats.broker_conf import BrokerConf, java_properties, parse_broker_conf
-from rmq_formats.config_json import decode_config
+from rmq_formats.broker_conf import BrokerConf, decode_config, java_properties, parse_broker_conf
 from rmq_formats.crc import crc32
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.hashing import index_key_hash, java_hash, java_text
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.message_id import (
     UNIQUE_ID,
@@ -33,6 +31,9 @@ from rmq_formats.message_id import (
 from rmq_formats.properties import (
     CRC_SIZE,
     PropertyParser,
+    index_key_hash,
+    java_hash,
+    java_text,
     parse_properties,
     property_crc_text,
     property_items,

@@ -18,8 +18,7 @@ from jobs.restore.run import RestoreRequest, restore
 from jobs.storage.settings import file_system_settings
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
-from rmq_formats.commitlog.record import encode_record
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.record import encode_record, record_of_row
 from tests.scale.commands import expected_rows
 from tests.scale.servers import ACCOUNT, CONTAINER, KEY, AzureServer
 from tests.support.commands import runner

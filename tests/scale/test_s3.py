@@ -19,8 +19,7 @@ from jobs.lake.runs import HeldByOtherError
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
-from rmq_formats.commitlog.record import encode_record
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.record import encode_record, record_of_row
 from tests.golden import StoreOf
 from tests.scale.commands import expected_rows, rmq_lake
 from tests.scale.servers import ACCESS_KEY, SECRET_KEY, S3Server

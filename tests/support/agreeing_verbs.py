@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.store.release import UndecidedError
-from rmq_formats.commitlog.layout import HOST_BITS, RECORD
+from rmq_formats.commitlog.layout import HOST_BITS, RECORD, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.errors import NotAStore
-from rmq_formats.flags import TransactionType, transaction_type
 from tests.golden import golden_stores, release_of, unpack
 from tests.rmq_formats.stores import newest_segment, read_segment, segment_files, walked_segments
 from tests.support.commands import overwrite

@@ -15,8 +15,7 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc, record_of_row
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.properties import PropertyParser

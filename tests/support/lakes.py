@@ -18,8 +18,7 @@ from jobs.ingest.run import ingest
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne, Workers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
 from tests.golden import release_of
 from tests.support.broker import Broker, some_records
 from tests.support.stores import log_folders, tree_state

@@ -17,8 +17,8 @@ from jobs.store.store import list_store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import typed_index_keys
+from rmq_formats.indexfile.file import typed_index_keys
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
 from tests.support.lakes import table_of
 

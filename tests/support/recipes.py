@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rmq_formats.flags import COMPRESSED
+from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.trace import TRACE_TOPIC
 from tests.support.query_lakes import write_copies, write_entries, write_messages, write_progress
 from tests.support.query_stores import RELEASE, Sent, stored, write_store

@@ -25,10 +25,10 @@ from jobs.store.chain import C, ListedLog, LogCollector
 from jobs.store.epochs import takeovers
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from rmq_formats.indexfile.compare import Part
+from rmq_formats.indexfile.build import Part
 from rmq_formats.indexfile.file import IndexFile
-from rmq_formats.indexfile.geometry import other_slots
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.indexfile.lookup import other_slots
 from rmq_formats.layout import Content
 from rmq_formats.release import Rules, release_at
 

@@ -27,8 +27,7 @@ from jobs.storage.local import flush_directory, sha256_of, start_flush, write_al
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
 from jobs.storage.scratch import Scratch
-from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable
-from rmq_formats.indexfile.compare import Comparison, Difference, Part
+from rmq_formats.indexfile.build import PACKED_KEY, Comparison, Difference, FileBuilder, Part, RuleTable
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Rules

@@ -21,7 +21,7 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
-from rmq_formats.hashing import MAX_LONG
+from rmq_formats.properties import MAX_LONG
 
 _A_GROUP = 64 << 20  # bytes of a log: with fewer, one task compares all queues, and units stay in memory
 _MOST_GROUPS = 64

@@ -36,9 +36,8 @@ from jobs.query.mqadmin.text import (
 from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.hashing import MAX_LONG, MIN_LONG
-from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.properties import REAL_TOPIC
+from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.properties import MAX_LONG, MIN_LONG, REAL_TOPIC
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 

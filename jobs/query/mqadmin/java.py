@@ -12,7 +12,7 @@ import codecs
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from rmq_formats.hashing import java_hash, java_text
+from rmq_formats.properties import java_hash, java_text
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LEADS = range(0x81, 0xFF)

@@ -21,7 +21,7 @@ from jobs.query.mqadmin.text import OffsetRange, message_line, pad
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.hashing import java_hash
+from rmq_formats.properties import java_hash
 
 _LINE = "--------------------------------------------------------\n"
 _MESSAGES = 128  # that consumeMessage prints

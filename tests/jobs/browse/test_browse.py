@@ -28,8 +28,8 @@ from jobs.query.message import Message
 from jobs.query.place import Place
 from jobs.query.source import silent
 from jobs.store.store import read_broker_conf
+from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import encode_record
-from rmq_formats.flags import COMPRESSED
 from rmq_formats.release import NEWEST
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record

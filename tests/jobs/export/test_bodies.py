@@ -21,8 +21,8 @@ from jobs.export.parts import Format, PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.query.place import Place
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.query_lakes import write_messages

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from rmq_formats.flags import COMPRESSED
+from rmq_formats.commitlog.layout import COMPRESSED
 from tests.support.commands import Run
 from tests.support.query_lakes import write_messages
 from tests.support.query_stores import RELEASE, Sent, stored, write_store

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.measuring import children_of
-from rmq_formats.flags import COMPRESSED, COMPRESSION_TYPE_SHIFT, CompressionType
+from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_SHIFT, CompressionType
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 

@@ -20,9 +20,8 @@ from jobs.store.selection import Selection, TopicsError
 from jobs.store.workers import OneByOne
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, type_lake
-from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.commitlog.layout import BLANK, COMPRESSED, INNER_BATCH
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.flags import COMPRESSED, INNER_BATCH
 from rmq_formats.trace import FIELD_END, LINE_END
 from tests.rmq_formats.builders import STORED, a_record
 from tests.sampling import some_often

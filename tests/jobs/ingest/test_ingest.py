@@ -14,8 +14,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.ingest.run import ingest
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne
-from rmq_formats.commitlog.record import encode_record
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.record import encode_record, record_of_row
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.support.lakes import DELTA_EXTENSION, request_of, table_of
 from tests.support.stores import records_of, segments_of, tree_state

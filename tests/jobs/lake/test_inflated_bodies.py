@@ -13,8 +13,8 @@ from jobs.lake.lake import Lake
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.flags import COMPRESSED
 from tests.jobs.lake.test_earlier_lakes import LATER
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records

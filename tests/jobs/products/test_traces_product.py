@@ -17,8 +17,8 @@ from jobs.lake.tables import TRACES
 from jobs.products import messages
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.flags import COMPRESSED
 from rmq_formats.trace import TRACE_TOPIC
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records

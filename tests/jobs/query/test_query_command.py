@@ -16,8 +16,8 @@ from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.console.rows import csv_line
 from jobs.query.mqadmin.arguments import COMMANDS, UNANSWERED, parse
+from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.flags import COMPRESSED
 from rmq_formats.release import Release
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED

@@ -17,7 +17,7 @@ from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer, ReasonKind
 from jobs.query.store_source import StoreSource
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.message_id import encode_offset_id
 from tests.jobs.query.test_query_store import KEYS, MESSAGES, TOPICS
 from tests.rmq_formats.builders import BROKER, STORED

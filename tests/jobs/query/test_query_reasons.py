@@ -11,9 +11,9 @@ from jobs.query.lookups import TimeWindow
 from jobs.query.source import EXPLAINED_BY, Answer, ReasonKind
 from jobs.query.store_log import holding
 from jobs.query.store_source import StoreSource
+from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host, encode_record
-from rmq_formats.flags import TransactionType
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import BROKER, STORED

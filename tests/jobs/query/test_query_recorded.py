@@ -13,8 +13,8 @@ from jobs.query.library import open_source
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import MAX_TIME, KeyWanted
 from jobs.query.source import ReasonKind
-from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.rocksdb import transactions
+from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.rocksdb import layout as rocksdb_rows
 from tests.golden import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
 from tests.support.query_stores import offsets
 
@@ -148,10 +148,10 @@ def test_without_the_package_every_queue_with_a_message_comes_from_the_log(
 def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Recorded, name: str) -> None:
     halves: dict[ReasonKind | None, set[int]] = {}
     with open_source(store=str(recorded(name).root)) as source:
-        limits = source.queue_offsets(transactions.HALF_TOPIC, 0)
+        limits = source.queue_offsets(rocksdb_rows.HALF_TOPIC, 0)
         assert limits is not None
         for number in range(limits.maximum):
-            half = source.in_queue(transactions.HALF_TOPIC, 0, number)
+            half = source.in_queue(rocksdb_rows.HALF_TOPIC, 0, number)
             assert half is not None
             answer = lookups.by_unique_key(source, "Tx", half.message_id)
             kind = answer.reason.kind if answer.reason else None
@@ -161,5 +161,5 @@ def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(recorded: Rec
     assert len(halves[ReasonKind.HALF]) == 4  # of the killed broker, too: the next one found as many
     rows = recorded("b551-transrocks").of_disk["rocksdbstore"]["trans"]
     keys = [bytes.fromhex(key) for key, _ in rows]
-    pending = {int.from_bytes(key[:8], "big") for key in keys if key != transactions.LAST_OFFSET_KEY}
+    pending = {int.from_bytes(key[:8], "big") for key in keys if key != rocksdb_rows.LAST_OFFSET_KEY}
     assert name.endswith("killed") or halves[ReasonKind.HALF] == pending

@@ -15,11 +15,11 @@ from jobs.query.source import silent
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
+from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.flags import TransactionType
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.indexfile.layout import ENTRY
+from rmq_formats.properties import index_key_hash
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.rmq_formats.stores import stored_records

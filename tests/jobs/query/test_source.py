@@ -16,11 +16,11 @@ from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source
 from rmq_formats.body import decode_body
+from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import QueueRules, expected_units
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.flags import TransactionType, transaction_type
-from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from tests.golden import StoreOf

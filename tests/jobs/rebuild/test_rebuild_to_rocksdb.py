@@ -27,10 +27,10 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueRules, expected_units
 from rmq_formats.release import Release
-from rmq_formats.rocksdb.layout import UNIT_VALUE
-from rmq_formats.rocksdb.queues import (
+from rmq_formats.rocksdb.layout import (
     BOUND_FAMILY,
     UNIT_FAMILY,
+    UNIT_VALUE,
     QueuePrefix,
     decode_bound_row,
     encode_bound_key,

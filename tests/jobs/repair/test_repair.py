@@ -20,10 +20,10 @@ from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.beside_broker import RefusedError
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
 from rmq_formats.consumequeue.unit import walk_units
-from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, rules_of
 from tests.golden import StoreOf, release_of, unpack

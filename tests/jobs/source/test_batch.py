@@ -14,8 +14,7 @@ from jobs.source.batch import RocketmqReader
 from jobs.source.format import RocketmqDataSource, register
 from jobs.source.options import Wanted
 from jobs.source.stream import RocketmqStreamReader
-from rmq_formats.commitlog.record import encode_record
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.record import encode_record, record_of_row
 from rmq_formats.errors import NotAStore, UnsupportedFormat
 from tests.golden import StoreOf
 from tests.rmq_formats.stores import stored_records

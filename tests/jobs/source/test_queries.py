@@ -11,8 +11,7 @@ from pyspark.errors import StreamingQueryException
 from jobs.lake.upkeep import optimize
 from jobs.source.format import lake_and_store, register
 from jobs.store.workers import OneByOne
-from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
 from tests.support.broker import Broker, some_records
 from tests.support.other_engine import shared_lake
 

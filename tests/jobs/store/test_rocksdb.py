@@ -19,8 +19,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
-from rmq_formats.rocksdb.layout import UNIT_VALUE
-from rmq_formats.rocksdb.queues import UNIT_FAMILY, QueuePrefix, encode_unit_key
+from rmq_formats.rocksdb.layout import UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import name_of_offset
 from tests.golden import FEATURES, WRITTEN_BY_THE_STOP, unpack_feature
 from tests.support.stores import flip, tree_state, units_by_queue

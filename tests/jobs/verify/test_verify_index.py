@@ -21,11 +21,10 @@ from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import encode_record, new_record
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.file import IndexFile
-from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.file import IndexFile, index_keys
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
