@@ -25,7 +25,7 @@ def spark_workers(cores: int | None = None) -> SparkWorkers:
     from jobs.launch.session import spark_session
 
     options = None if cores is None else ["--master", f"local[{cores}]"]
-    return SparkWorkers(spark_session("benchmark", spark_options=options, record_classes=False))
+    return SparkWorkers(spark_session("benchmark", spark_options=options))
 
 
 def make_once(place: Path, make: Callable[[Path], object]) -> Path:

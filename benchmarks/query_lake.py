@@ -88,7 +88,7 @@ def duckdb_peer(sql: str, *values: str) -> float:
 _SPARK = """
 import sys
 from jobs.launch.session import spark_session
-spark = spark_session("peer", record_classes=False)
+spark = spark_session("peer")
 lake, topic, key = sys.argv[1:]
 entries = spark.read.format("delta").load(lake + "/index_entries")
 entries = entries.where((entries.topic == topic) & (entries.key == key))

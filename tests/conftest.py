@@ -146,7 +146,7 @@ def spark() -> "Iterator[SparkSession]":
     for name, value in _SMALL.items():
         options += ["--conf", f"{name}={value}"]
     with _imports_as_before():
-        session = spark_session("tests", spark_options=options, record_classes=False)
+        session = spark_session("tests", spark_options=options)
     yield session
     close(succeeded=True)
 

@@ -17,7 +17,7 @@ from jobs.browse.application import Application
 from jobs.browse.safety import Door
 from jobs.browse.workers import Workers
 from jobs.console.exit_codes import ExitCode
-from jobs.launch.java import SetupError
+from jobs.launch.engine import SetupError
 from jobs.query.place import Place, open_place
 
 HOST = "127.0.0.1"

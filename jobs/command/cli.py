@@ -29,10 +29,9 @@ from jobs.console.lines import fitted, width_of
 from jobs.console.log import JsonLines, in_json, say
 from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
-from jobs.launch.arguments import CommandLine, divide, value_of
-from jobs.launch.engine import has_session
+from jobs.launch.arguments import divide, value_of
+from jobs.launch.engine import NO_SPARK, SetupError, has_session
 from jobs.launch.failures import failures, follows_interrupt, one_line
-from jobs.launch.java import NO_SPARK, SetupError
 
 _EPILOG = """\
 \b
@@ -119,7 +118,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str 
 
 
 def _java() -> str:
-    from jobs.launch.java import find_java_home
+    from jobs.launch.engine import find_java_home
 
     try:
         return str(find_java_home())
@@ -220,10 +219,10 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     try:
-        line = divide(arguments)
-        _leave_for_cluster(line)
-        with _spark_options(line.spark_options):
-            code = _call(list(line.own), settings)
+        spark_options, own = divide(arguments)
+        _leave_for_cluster(spark_options, own)
+        with _spark_options(spark_options):
+            code = _call(own, settings)
         sys.stdout.flush()
     except click.ClickException as raised:
         error = _explained(raised, list(arguments))
@@ -272,27 +271,27 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
 
 def run_within(arguments: Sequence[str]) -> ExitCode:
     """Run one command line inside another command, in its session; what goes wrong is raised."""
-    return _call(list(arguments), _Settings())
+    return _call(arguments, _Settings())
 
 
-def _call(arguments: list[str], settings: _Settings) -> ExitCode:
+def _call(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     outcome = rmq_lake.main(
-        arguments, prog_name=program(), complete_var=_COMPLETION, standalone_mode=False, obj=settings
+        list(arguments), prog_name=program(), complete_var=_COMPLETION, standalone_mode=False, obj=settings
     )
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
-def _leave_for_cluster(line: CommandLine) -> None:
+def _leave_for_cluster(spark_options: Sequence[str], own: Sequence[str]) -> None:
     """Become the spark-submit that starts the driver on the cluster, if the command line asks for it."""
-    verb = _verb_of(line.own)
-    if value_of("--deploy-mode", line.spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
+    verb = _verb_of(own)
+    if value_of("--deploy-mode", spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
         return
     from jobs.launch.spark import submit_to_cluster
 
-    with _spark_options(line.spark_options):
-        context = parsed(line.own)
+    with _spark_options(spark_options):
+        context = parsed(own)
         s3 = context is not None and uses_s3(context)
-    submit_to_cluster(line.spark_options, line.own, s3=s3)
+    submit_to_cluster(spark_options, own, s3=s3)
 
 
 def parsed(words: Sequence[str]) -> click.Context | None:

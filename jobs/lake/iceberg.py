@@ -23,7 +23,7 @@ from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.tables import TABLES, Table
-from jobs.launch.java import SetupError
+from jobs.launch.engine import SetupError
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, scheme_of
 from jobs.storage.s3 import S3Settings, delta_location, endpoint_url
 

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -14,65 +13,38 @@ from jobs.console.secrets import is_secret
 from jobs.storage.settings import file_system_settings
 
 # Spark 4.2, SparkSubmitOptionParser. Those that only make sense where spark-submit runs a JAR are left out.
-_WITH_VALUE = frozenset(
-    (
-        "--archives",
-        "--conf",
-        "-c",
-        "--deploy-mode",
-        "--driver-class-path",
-        "--driver-cores",
-        "--driver-java-options",
-        "--driver-library-path",
-        "--driver-memory",
-        "--exclude-packages",
-        "--executor-cores",
-        "--executor-memory",
-        "--files",
-        "--jars",
-        "--keytab",
-        "--master",
-        "--name",
-        "--num-executors",
-        "--packages",
-        "--principal",
-        "--properties-file",
-        "--proxy-user",
-        "--py-files",
-        "--queue",
-        "--repositories",
-        "--total-executor-cores",
-    )
-)
+_VALUED = """
+--archives --conf -c --deploy-mode --driver-class-path --driver-cores --driver-java-options
+--driver-library-path --driver-memory --exclude-packages --executor-cores --executor-memory --files --jars
+--keytab --master --name --num-executors --packages --principal --properties-file --proxy-user --py-files
+--queue --repositories --total-executor-cores
+"""
+_WITH_VALUE = frozenset(_VALUED.split())
 _FLAGS = frozenset(("--load-spark-defaults", "--supervise", "--verbose", "-v"))
 _OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
 
 
-class CommandLine(NamedTuple):
-    """A command line in its two parts."""
-
-    spark_options: tuple[str, ...]
-    own: tuple[str, ...]  # the verb and what follows it
-
-
-def divide(arguments: Sequence[str]) -> CommandLine:
-    """Return Spark's options, made uniform (`--name`, value), and the rest from the verb on."""
+def divide(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return Spark's options, made uniform (`--name`, value), and our own: the verb and what follows it."""
     spark: list[str] = []
     own: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
         name, equals, value = argument.partition("=")
         if not argument.startswith("-"):
-            return CommandLine(tuple(spark), (*own, argument, *remaining))
+            return tuple(spark), (*own, argument, *remaining)
         if argument in _OURS:
             own.append(argument)
         elif argument in _FLAGS:
             spark.append(argument)
         elif name in _WITH_VALUE:
-            spark += [name, value if equals else _value(name, next(remaining, None))]
+            given = value if equals else next(remaining, None)
+            if given is None:
+                raise click.UsageError(f"{name} needs a value")
+            spark += [name, given]
         else:
             raise click.UsageError(_unknown(name))
-    return CommandLine(tuple(spark), tuple(own))
+    return tuple(spark), tuple(own)
 
 
 def value_of(option: str, spark_options: Sequence[str]) -> str | None:
@@ -126,12 +98,6 @@ def without_secrets(spark_options: Sequence[str]) -> tuple[list[str], dict[str, 
         else:
             public += [word, given]
     return public, secret
-
-
-def _value(name: str, value: str | None) -> str:
-    if value is None:
-        raise click.UsageError(f"{name} needs a value")
-    return value
 
 
 def _unknown(name: str) -> str:

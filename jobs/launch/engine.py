@@ -1,5 +1,5 @@
 """
-Which engine does a verb's work: this process, or Spark's tasks.
+Which engine does a verb's work: this process, or Spark's tasks; and the Java that Spark runs on.
 
 Spark takes seconds to start and then divides the work among cores. One process that reads R bytes a second is done with
 n bytes after n / R, Spark after START + n / (R * cores): they meet at the limit that `limit_of` returns. Results are
@@ -7,13 +7,26 @@ the same.
 """
 
 import os
+import re
+import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from enum import Enum
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import counted, size_text
-from jobs.launch.java import NO_SPARK, SetupError
+
+NO_SPARK = (
+    "pyspark is not installed here: `pip install 'rocketmq-lake[spark]'` brings it "
+    "(work below a size needs none: VERB --show-config)"
+)
+
+
+class SetupError(Exception):
+    """Something that a run needs is missing and could not be made; the message says what to do."""
 
 
 class Engine(Enum):
@@ -129,10 +142,73 @@ def is_spark_asked_for() -> bool:
 
 def lacking_spark() -> str:
     """Return why no session can start here, and how to install the missing part; empty where one can."""
-    from jobs.launch.java import find_java_home
-
     try:
         find_java_home()
     except SetupError as error:
         return str(error)
     return NO_SPARK if find_spec("pyspark") is None else ""
+
+
+_OLDEST_JAVA = 17
+
+_USUAL = (
+    "/usr/lib/jvm/*",  # Debian, Ubuntu, Fedora, Alpine, Arch
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "/opt/homebrew/opt/openjdk*",  # Homebrew on Apple silicon, on Intel
+    "/usr/local/opt/openjdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+    "~/Library/Java/JavaVirtualMachines/*/Contents/Home",
+)
+
+_NO_JAVA = (
+    f"Java {_OLDEST_JAVA} or newer is needed and was not found (JAVA_HOME, PATH and the usual directories were tried): "
+    "install it with `sudo apt install openjdk-17-jre-headless` (Debian, Ubuntu), "
+    "`sudo dnf install java-21-openjdk-headless` (Fedora) or `brew install openjdk@21` (macOS), or set JAVA_HOME."
+)
+
+
+def find_java_home() -> Path:
+    """Return the home of the first suitable Java: JAVA_HOME's, PATH's, else the newest in the usual directories."""
+    for home in _preferred():
+        if _major_version(home) >= _OLDEST_JAVA:
+            return home
+    expanded = (Path(pattern).expanduser() for pattern in _USUAL)
+    homes = (home for one in expanded for home in Path(one.anchor).glob(str(one.relative_to(one.anchor))))
+    usual = {home: _major_version(home) for home in homes}
+    suitable = [home for home, major in usual.items() if major >= _OLDEST_JAVA]
+    if not suitable:
+        raise SetupError(_NO_JAVA)
+    # The oldest that suits: Spark is tested most on the long-term releases it names, the newest last.
+    return min(suitable, key=lambda home: (usual[home], home))
+
+
+def _preferred() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+
+
+def _major_version(home: Path) -> int:
+    if not os.access(home / "bin" / "java", os.X_OK):
+        return 0
+    try:
+        text = (home / "release").read_text(errors="replace")
+    except OSError:  # no file `release`, or no access: the Java itself says its version
+        text = _properties_of(home)
+    # JAVA_VERSION="17.0.15", java.version = 21, and Java 8's "1.8.0_412"
+    found = re.search(r'(?:JAVA_VERSION=|java\.version = )"?(\d+)', text)
+    return int(found[1]) if found else 0
+
+
+def _properties_of(home: Path) -> str:
+    command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above
+    except (OSError, subprocess.TimeoutExpired):  # not executable here: no Java that will do
+        return ""
+    return answer.stderr

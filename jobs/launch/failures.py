@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from jobs.launch.engine import death_of_jvm
-from jobs.launch.java import SetupError
+from jobs.launch.engine import SetupError, death_of_jvm
 from rmq_formats.errors import FormatError
 
 # What Spark says of a Python process that has ended, and what Python says of a file.

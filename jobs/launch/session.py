@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 from pyspark import SparkConf, SparkContext
@@ -20,10 +21,10 @@ from pyspark.sql import SparkSession
 from jobs.console.log import JsonLines, say
 from jobs.console.progress import Progress, Work, shown
 from jobs.console.secrets import masked_output
-from jobs.launch import code_archive, spark
+from jobs.launch import spark
 from jobs.launch.arguments import without_secrets
-from jobs.launch.class_archive import Recording
-from jobs.launch.java import SetupError
+from jobs.launch.cache import code_archive
+from jobs.launch.engine import SetupError
 from jobs.storage.settings import file_system_settings
 
 _STARTING = "rmq-lake: starting Spark"
@@ -44,7 +45,7 @@ class _Jvm(NamedTuple):
     """The JVM that this process has started."""
 
     process: "subprocess.Popen[bytes]"
-    recording: Recording | None
+    recording: Path | None  # of its classes
     is_local: bool
 
 
@@ -66,7 +67,7 @@ def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> 
 
     def start() -> None:
         try:
-            _start(app_name, None, spark.JvmUse(warm=warm, s3=s3), half=half)
+            _start(app_name, None, half=half, warm=warm, s3=s3)
             if _jvms and _jvms[-1].is_local:
                 _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
                 _warming[-1].start()
@@ -97,11 +98,10 @@ def await_workers() -> None:
         _warming.pop().join()
 
 
-def spark_session(  # noqa: PLR0913 - what a session may be like
+def spark_session(
     app_name: str,
     *,
     spark_options: Sequence[str] | None = None,
-    record_classes: bool = True,
     half: bool = False,
     lasting: bool = False,
     s3: bool = False,
@@ -114,34 +114,38 @@ def spark_session(  # noqa: PLR0913 - what a session may be like
 
     Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves the
     other half of this machine's cores alone, unless the user has said which master to use. *s3* loads the JARs of S3.
-    A driver that spark-submit
-    itself started has its JVM already.
+    A driver that spark-submit itself started has its JVM already.
     """
     if _jvms and not _starting:
         return SparkSession.builder.appName(app_name).getOrCreate()
     with shown(Work(_STARTING)):
         if _starting:
-            return _made_active(_starting.pop().result())
-        _start(app_name, spark_options, spark.JvmUse(record_classes, lasts=lasting, s3=s3), half=half)
+            session = _starting.pop().result()
+            # Made active in this thread as well: else its queries have none of its settings.
+            SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
+            return session
+        _start(app_name, spark_options, half=half, lasts=lasting, s3=s3)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
 def _ship_code() -> None:
     """Give workers our code where the user's own spark-submit has started this driver, with `jobs/main.py` alone."""
     context = SparkContext.getOrCreate()
-    archive = code_archive.archive()
+    archive = code_archive()
     shipped = context.getConf().get("spark.submit.pyFiles", "") or ""
     if archive.name not in shipped and not any(archive.name in path for path in sys.path):
         context.addPyFile(str(archive))
 
 
-def _made_active(session: SparkSession) -> SparkSession:
-    """Make the session of another thread that of this one as well: else its queries have none of its settings."""
-    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
-    return session
-
-
-def _start(app_name: str, spark_options: Sequence[str] | None, use: spark.JvmUse, *, half: bool) -> None:
+def _start(  # noqa: PLR0913 - what a session may be like
+    app_name: str,
+    spark_options: Sequence[str] | None,
+    *,
+    half: bool,
+    warm: str | None = None,
+    lasts: bool = False,
+    s3: bool = False,
+) -> None:
     """Start a JVM where this process has none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         _ship_code()
@@ -154,7 +158,7 @@ def _start(app_name: str, spark_options: Sequence[str] | None, use: spark.JvmUse
         spark_options = spark.on_half_the_cores(spark_options)
     spark.check_master(spark_options)
     public, secret = without_secrets(spark_options)
-    _start_jvm(app_name, spark.submission(public, use), secret)
+    _start_jvm(app_name, spark.submission(public, warm=warm, lasts=lasts, s3=s3), secret)
 
 
 def close(*, succeeded: bool) -> None:
@@ -179,7 +183,7 @@ def close(*, succeeded: bool) -> None:
     except subprocess.TimeoutExpired:
         return
     if jvm.recording is not None and code == 0:
-        jvm.recording.keep()
+        spark.keep_class_archive(jvm.recording)
 
 
 def is_started() -> bool:
@@ -235,7 +239,9 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
     if not submitted.is_local:
-        check_workers(context)
+        lacking = lacks(context)
+        if lacking:  # a run would fail a minute later, in the workers' words
+            raise SetupError(f"{lacking[0]}. {remedies()}")
 
 
 def _say(line: bytes) -> None:
@@ -280,17 +286,6 @@ def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
 _IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # what tasks import of what pyproject.toml names
 
 
-class Lack(NamedTuple):
-    """The modules that one worker's Python lacks."""
-
-    host: str
-    python: str
-    modules: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"worker {self.host}: its Python, {self.python}, has no {', '.join(self.modules)}. {remedies()}"
-
-
 def remedies() -> str:
     """Return the two ways to give workers a Python with packages, to be pasted."""
     return (
@@ -300,26 +295,18 @@ def remedies() -> str:
     )
 
 
-def lacks(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[Lack]:
-    """Return the modules that workers lack, by one small task a core, which needs none of them."""
+def lacks(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[str]:
+    """Name the workers that lack modules, by one small task a core, which needs none of them."""
 
-    def look(part: Iterable[int]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    def look(part: Iterable[int]) -> Iterator[str]:
         import socket
         import sys
         from importlib.util import find_spec
 
         del part
-        missing = tuple(name for name in modules if find_spec(name) is None)
+        missing = [name for name in modules if find_spec(name) is None]
         if missing:
-            yield socket.gethostname(), sys.executable, missing
+            yield f"worker {socket.gethostname()}: its Python, {sys.executable}, has no {', '.join(missing)}"
 
     count = max(context.defaultParallelism, 1)
-    found = context.parallelize(range(count), count).mapPartitions(look).collect()
-    return [Lack(*some) for some in sorted(set(found))]
-
-
-def check_workers(context: SparkContext) -> None:
-    """Refuse to begin where a worker's Python could not do any task: a run would fail a minute later, in its words."""
-    found = lacks(context)
-    if found:
-        raise SetupError(str(found[0]))
+    return sorted(set(context.parallelize(range(count), count).mapPartitions(look).collect()))

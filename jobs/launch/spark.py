@@ -1,26 +1,32 @@
 """
-The arguments and the environment of spark-submit.
+The arguments and the environment of spark-submit, and the files that it needs in the cache.
 
 The driver is this Python process: pyspark starts spark-submit, which starts the JVM. So standard output stays ours
 (spark-submit merges the two streams of a driver that it starts itself), a usage error costs no JVM, and Ctrl-C arrives.
 """
 
+import hashlib
 import os
 import socket
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from jobs.launch import class_archive, code_archive, jars, worker_daemon
+from jobs.launch import worker_daemon
 from jobs.launch.arguments import all_settings, configured, value_of
-from jobs.launch.class_archive import Recording
-from jobs.launch.engine import cores
-from jobs.launch.java import SetupError, find_java_home
-from jobs.launch.places import CONF
+from jobs.launch.cache import CONF, cache, code_archive
+from jobs.launch.engine import NO_SPARK, SetupError, cores, find_java_home
 
 _MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
+_NAMED_JARS = 3  # in a message
+_ARCHIVE_DAYS = 30  # a class archive weighs 190 MB; one of a deleted environment goes with the next that is made
+_RECORDING_SECONDS = 3600  # after which a class archive that was begun is begun anew
 
 # Four attempts a task: plain local[*] gives one, and a Python worker that is killed would end the run.
 DEFAULT_MASTER = "local[*,4]"
@@ -31,6 +37,7 @@ _ONE_COLLECTOR, _COMPILED_FAST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 # through a third of that once), and the class archive as it lies on disk: at another place every page that has an
 # address in it is a copy.
 _SMALL = ("-Xms64m", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
+_QUIET = f"-Dlog4j2.configurationFile={(CONF / 'log4j2.properties').as_uri()}"
 # Settings that every run needs, with any properties file of the user.
 _DELTA = (
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
@@ -44,55 +51,52 @@ class Submission(NamedTuple):
     arguments: tuple[str, ...]  # of spark-submit, without the program
     environment: Mapping[str, str]
     is_local: bool
-    recording: Recording | None  # of the class archive, to be ended with the JVM
+    recording: Path | None  # the class archive that the JVM writes when it exits
 
 
-class JvmUse(NamedTuple):
-    """The work of a JVM of this machine, which decides its flags."""
+def submission(
+    spark_options: Sequence[str], *, warm: str | None = None, lasts: bool = False, s3: bool = False
+) -> Submission:
+    """
+    Find and fetch the JARs, and return spark-submit's arguments: the user's options over ours.
 
-    records_classes: bool = True  # leaves an archive of its classes, where later ones have none yet
-    warm: str | None = None  # the module of the tasks, which local workers share
-    lasts: bool = False  # works on rows itself, for minutes; else it schedules what Python computes, for seconds
-    s3: bool = False  # reads or writes a location on S3
-
-
-_SCHEDULES = JvmUse()
-
-
-def submission(spark_options: Sequence[str], use: JvmUse = _SCHEDULES) -> Submission:
-    """Find and fetch the JARs, and return spark-submit's arguments: the user's options over ours."""
+    *warm* is the module of the tasks, which local workers share. *lasts*: the JVM works on rows itself, for minutes;
+    else it schedules what Python computes, for seconds. *s3*: it reads or writes a location on S3.
+    """
     java_home = find_java_home()
-    spark_home = jars.spark_home()
-    sections = ("delta", "s3") if use.s3 else ("delta",)
-    own_jars = [str(path) for section in sections for path in jars.fetched(section, java_home)]
+    sections = ("delta", "s3") if s3 else ("delta",)
+    own_jars = [str(path) for section in sections for path in fetched(section, java_home)]
     environment = {
         "JAVA_HOME": str(java_home),
         "PYTHONSAFEPATH": "1",  # a worker does not import from the directory that it was started in
-        "SPARK_HOME": str(spark_home),
+        "SPARK_HOME": str(spark_home()),
         # Of the small JVM that only puts the command together.
         "SPARK_LAUNCHER_OPTS": f"{_ONE_COLLECTOR} {_COMPILED_FAST}",
     }
     local = is_local(spark_options)
     options = _with_defaults(spark_options)
-    if local and use.warm is not None and worker_daemon.IS_SAFE:
-        environment[worker_daemon.MODULE] = use.warm
+    if local and warm is not None and worker_daemon.IS_SAFE:
+        environment[worker_daemon.MODULE] = warm
         options = ["--conf", f"spark.python.daemon.module={worker_daemon.__name__}", *options]
     options = _with_files(options, "--jars", own_jars)
     recording = None
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if local:
-        flags, recording = _jvm_flags(java_home, spark_home, record=use.records_classes)
-        flags += [] if use.lasts else [_COMPILED_FAST]
-        environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))
+        flag, recording = class_archive(java_home, spark_home())
+        # The JVM talks about its archive on standard output, which is the data's.
+        flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag, _ONE_COLLECTOR, *_SMALL]
+        environment["SPARK_SUBMIT_OPTS"] = _appended([*flags, *([] if lasts else [_COMPILED_FAST])], given)
         # Each of a JVM's many threads would keep the memory that it has freed of large columns; YARN also sets it.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # nothing listens outside
     else:
-        environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], os.environ.get("SPARK_SUBMIT_OPTS", ""))
-        options = _with_files(options, "--py-files", [str(code_archive.archive())])
+        environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], given)
+        options = _with_files(options, "--py-files", [str(code_archive())])
         # Executors call the driver at the address that Spark finds, or that the user names. Where the whole cluster is
         # this machine's own, nothing of ours listens outside either.
-        if _is_loopback(_master(spark_options) or ""):
+        host = urlsplit((_master(spark_options) or "").partition(",")[0]).hostname or ""
+        if host == "localhost" or host.startswith("127."):
             environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         # spark-submit does this for drivers that it starts itself; ours would have workers start any `python3`.
         python = configured("spark.pyspark.python", spark_options)
@@ -104,9 +108,9 @@ def submission(spark_options: Sequence[str], use: JvmUse = _SCHEDULES) -> Submis
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
     """Become the spark-submit that starts the driver somewhere on the cluster."""
     check_master(spark_options)
-    submitted = submission(spark_options, JvmUse(s3=s3))
+    submitted = submission(spark_options, s3=s3)
     program = str(Path(submitted.environment["SPARK_HOME"]) / "bin" / "spark-submit")
-    main = str(Path(code_archive.__file__).parent.parent / "main.py")
+    main = str(Path(__file__).parent.parent / "main.py")
     os.environ.update(submitted.environment)
     os.execv(program, [program, *submitted.arguments, main, *arguments])  # noqa: S606  this is what we are for
 
@@ -141,12 +145,6 @@ def check_master(spark_options: Sequence[str]) -> None:
     raise SetupError(f"no Spark master answers at {master} ({'; '.join(reasons)})")
 
 
-def _is_loopback(master: str) -> bool:
-    """Return whether a standalone master listens on this machine alone."""
-    host = urlsplit(master.partition(",")[0]).hostname or ""
-    return host == "localhost" or host.startswith("127.")
-
-
 def _master(spark_options: Sequence[str]) -> str | None:
     return value_of("--master", spark_options) or all_settings(spark_options).get("spark.master")
 
@@ -167,25 +165,135 @@ def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list
     return [*options, name, ",".join([*files, given] if given else files)]
 
 
-_QUIET = f"-Dlog4j2.configurationFile={(CONF / 'log4j2.properties').as_uri()}"
-
-
-def _jvm_flags(
-    java_home: Path,
-    spark_home: Path,
-    *,
-    record: bool,
-) -> tuple[list[str], Recording | None]:
-    flag, recording = class_archive.use_or_record(java_home, spark_home)
-    if recording is not None and not record:
-        recording.discard()
-        flag, recording = "-Xshare:auto", None
-    # The JVM talks about its archive on standard output, which is the data's.
-    flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag]
-    return [*flags, _ONE_COLLECTOR, *_SMALL], recording
-
-
 def _appended(flags: Sequence[str], given: str) -> str:
     """Append the user's flags to ours, so that they win; two collectors would be an error."""
     own = [flag for flag in flags if not (flag.startswith("-XX:+Use") and flag.endswith("GC") and "GC" in given)]
     return " ".join([*(f'"{flag}"' for flag in own), given]).strip()
+
+
+def class_archive(java_home: Path, spark_home: Path) -> tuple[str, Path | None]:
+    """
+    Return the JVM's flag for its archive of loaded classes, and the file that it writes when it exits.
+
+    A third of a run's start is parsing and verifying Spark's classes. The first local run leaves the archive (AppCDS);
+    later ones map it. A JVM that finds it missing or not fitting starts without it: nothing can fail for its sake.
+    """
+    digest = hashlib.sha256(str(java_home.resolve()).encode())  # of what a JVM compares: itself, and each JAR
+    release = java_home / "release"
+    if release.exists():
+        digest.update(release.read_bytes())
+    for jar in sorted((spark_home / "jars").iterdir()):
+        status = jar.stat()
+        digest.update(f"{jar}:{status.st_size}:{status.st_mtime_ns}\n".encode())
+    digest.update((CONF / "jars.lock").read_bytes())
+    path = cache() / "class-archives" / f"{digest.hexdigest()[:16]}.jsa"
+    path.parent.mkdir(exist_ok=True)
+    if path.exists():
+        os.utime(path)
+        return f"-XX:SharedArchiveFile={path}", None
+    unfinished = path.with_suffix(".unfinished")
+    if unfinished.exists() and time.time() - unfinished.stat().st_mtime < _RECORDING_SECONDS:
+        return "-Xshare:auto", None  # another run leaves it: two would write 190 MB twice
+    unfinished.touch()
+    return f"-XX:ArchiveClassesAtExit={unfinished}", unfinished
+
+
+def keep_class_archive(unfinished: Path) -> None:
+    """Keep the file that a JVM has written as the archive of later runs."""
+    unfinished.chmod(0o644)  # the JVM makes it read-only; its time is renewed with each use
+    unfinished.replace(unfinished.with_suffix(".jsa"))
+    oldest = time.time() - _ARCHIVE_DAYS * 86400
+    for path in unfinished.parent.iterdir():
+        if path.stat().st_mtime < oldest:
+            path.unlink(missing_ok=True)
+
+
+class Jar(NamedTuple):
+    """One line of conf/jars.lock: a JAR that Spark does not ship."""
+
+    organisation: str
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name in the cache: the version in it makes an upgrade another file."""
+        return f"{self.organisation}_{self.name}-{self.version}.jar"
+
+
+def spark_home() -> Path:
+    """Return the directory of the Spark that pip installed."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise SetupError(NO_SPARK)
+    return Path(found.origin).parent
+
+
+def locked_jars(section: str) -> tuple[Jar, ...]:
+    """Return the JARs of one section of conf/jars.lock."""
+    jars: dict[str, list[Jar]] = {}
+    current: list[Jar] = []
+    for line in (CONF / "jars.lock").read_text().splitlines():
+        text = line.strip()
+        if text.startswith("["):
+            current = jars.setdefault(text.strip("[]"), [])
+        elif text and not text.startswith("#"):
+            coordinates, sha256 = text.split()
+            organisation, name, version = coordinates.split(":")
+            current.append(Jar(organisation, name, version, sha256))
+    return tuple(jars[section])
+
+
+def fetched(section: str, java_home: Path) -> tuple[Path, ...]:
+    """Return the paths of a section's JARs, in the cache; missing ones are fetched and checked first."""
+    directory = cache() / "jars"
+    jars = locked_jars(section)
+    missing = [jar for jar in jars if not (directory / jar.file_name).exists()]
+    if missing:
+        print(f"rmq-lake: fetching {len(missing)} JARs, once …", file=sys.stderr, flush=True)  # noqa: T201  no click here
+        directory.mkdir(parents=True, exist_ok=True)
+        # A killed process leaves a directory that is never read; two concurrent ones put the same files in place.
+        with tempfile.TemporaryDirectory(prefix=".fetching-", dir=directory) as scratch:
+            _run_ivy(missing, Path(scratch), java_home)
+            for jar in missing:
+                _check(jar, Path(scratch) / jar.file_name)
+                (Path(scratch) / jar.file_name).replace(directory / jar.file_name)
+    return tuple(directory / jar.file_name for jar in jars)
+
+
+def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
+    """Fetch JARs with Ivy, which Spark ships, and settings of our own; see conf/ivysettings.xml."""
+    module = scratch / "ivy.xml"
+    dependencies = "".join(
+        f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" transitive="false"/>'
+        for jar in jars
+    )
+    module.write_text(
+        '<ivy-module version="2.0"><info organisation="rocketmq-lake" module="jars"/>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+    settings = os.environ.get("RMQ_LAKE_IVY_SETTINGS", str(CONF / "ivysettings.xml"))
+    (ivy,) = spark_home().glob("jars/ivy-*.jar")
+    command = [str(java_home / "bin" / "java"), "-jar", str(ivy), "-settings", settings, "-ivy", str(module)]
+    command += ["-cache", str(scratch / "ivy"), "-types", "jar", "-warn"]
+    command += ["-retrieve", f"{scratch}/[organisation]_[artifact]-[revision].[ext]"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own command
+    if not answer.returncode:
+        return
+    first = next((line.strip() for line in answer.stdout.splitlines() if "rror" in line or "::" in line), "no answer")
+    wanted = [f"{jar.organisation}:{jar.name}:{jar.version} as {jar.file_name}" for jar in jars[:_NAMED_JARS]]
+    others = f" and {len(jars) - _NAMED_JARS} more of {CONF / 'jars.lock'}" if len(jars) > _NAMED_JARS else ""
+    raise SetupError(
+        f"JARs could not be fetched ({first}). The first run needs Maven Central. Without it, set "
+        f"RMQ_LAKE_IVY_SETTINGS to a copy of {CONF / 'ivysettings.xml'} that names your mirror, or copy "
+        f"{cache() / 'jars'} from a machine that has it, or put there {', '.join(wanted)}{others}"
+    )
+
+
+def _check(jar: Jar, path: Path) -> None:
+    if not path.exists():
+        raise SetupError(f"the repository does not have {jar.organisation}:{jar.name}:{jar.version}")
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    if sha256 != jar.sha256:
+        raise SetupError(f"{jar.file_name} has SHA-256 {sha256}, conf/jars.lock says {jar.sha256}")

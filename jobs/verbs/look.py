@@ -23,7 +23,7 @@ from jobs.command.places import STORE_OR_LAKE
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.progress import LateProgress
 from jobs.launch.arguments import file_system_options
-from jobs.launch.java import SetupError
+from jobs.launch.engine import SetupError
 from rmq_formats.release import Release
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")  # by the pages

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.launch.jars import spark_home
+from jobs.launch.spark import spark_home
 from tests.scale.servers import ADDRESS, running, wait_for_port
 from tests.support.waiting import free_port, wait_until
 

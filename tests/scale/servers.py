@@ -14,7 +14,7 @@ from urllib.request import urlopen
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from pyarrow.fs import FileSelector, FileSystem
 
-from jobs.launch.jars import spark_home
+from jobs.launch.spark import spark_home
 from jobs.storage.settings import AzureSettings, azure_filesystem
 from tests.support.published import Module, azurite, class_path
 from tests.support.waiting import free_port, wait_until

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.launch.places import cache
+from jobs.launch.cache import cache
 from tests.golden import StoreOf
 from tests.sampling import some_often
 from tests.scale.commands import rmq_lake

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jobs.launch.jars import spark_home
-from jobs.launch.places import cache
+from jobs.launch.cache import cache
+from jobs.launch.spark import spark_home
 
 PLACE: Final = cache() / "test-servers"
 _CLASSIFIER: Final = "-Dos.detected.classifier=linux-x86_64"

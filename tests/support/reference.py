@@ -13,8 +13,8 @@ from jobs.console.amounts import size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS, Verb
 from jobs.ingest.request import Summary
+from jobs.launch.cache import CONF
 from jobs.launch.engine import VERBS_WITH_ENGINE, limit_of
-from jobs.launch.places import CONF
 from jobs.report.metrics import PREFIX, figures
 from jobs.report.model import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 

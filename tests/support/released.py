@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.launch.places import cache
+from jobs.launch.cache import cache
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 1500  # of a busy machine

@@ -21,8 +21,8 @@ from jobs.console import process
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import in_json
 from jobs.console.verbs import VERBS, Verb
+from jobs.launch.engine import SetupError
 from jobs.launch.failures import one_line
-from jobs.launch.java import SetupError
 from jobs.launch.session import pass_on
 from rmq_formats.errors import CorruptData
 from tests.support.query_stores import Sent, stored, write_store

@@ -99,7 +99,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("RMQ_LAKE_SPARK_OPTIONS", raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("jobs.launch.java._USUAL", ())
+    monkeypatch.setattr("jobs.launch.engine._USUAL", ())
 
 
 @pytest.mark.usefixtures("without_java")

@@ -10,7 +10,7 @@ import pytest
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
-from jobs.launch.places import CONF
+from jobs.launch.cache import CONF
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, state_of, without_spark
 from tests.support.lakes import ingest_store

@@ -21,7 +21,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.runs import known_stores
-from jobs.launch.places import cache
+from jobs.launch.cache import cache
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord

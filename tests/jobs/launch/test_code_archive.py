@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.launch import code_archive
+from jobs.launch.cache import code_archive
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +27,7 @@ print(json.dumps({"formats": rmq_formats.__file__, "jobs": jobs.launch.__file__}
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "driver"))
-    return code_archive.archive()
+    return code_archive()
 
 
 def work(archive: Path, cache: Path, temporary: Path) -> "subprocess.Popen[str]":
@@ -47,7 +47,7 @@ def told(process: "subprocess.Popen[str]") -> tuple[Mapping[str, str], str]:
 
 
 def test_the_same_code_is_the_same_archive(archive: Path) -> None:
-    assert archive == code_archive.archive()
+    assert archive == code_archive()
 
 
 def test_workers_import_from_one_directory_named_after_the_code(archive: Path, tmp_path: Path) -> None:

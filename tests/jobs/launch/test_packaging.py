@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from jobs.demo import extract
-from jobs.launch.jars import spark_home
+from jobs.launch.spark import spark_home
 from tests.golden import unpack
 
 ROOT = Path(__file__).parents[3]

@@ -13,24 +13,24 @@ from zipfile import ZipFile
 import click
 import pytest
 
-from jobs.launch import class_archive, code_archive, jars, java, places, spark, worker_daemon
+from jobs.launch import cache as caches
+from jobs.launch import engine, spark, worker_daemon
 from jobs.launch.arguments import configured, divide, value_of
-from jobs.launch.class_archive import use_or_record
-from jobs.launch.java import SetupError, find_java_home
-from jobs.launch.spark import JvmUse, Submission, submission
+from jobs.launch.engine import SetupError, find_java_home
+from jobs.launch.spark import Submission, class_archive, keep_class_archive, submission
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "cache of a user"
     for section in ("delta", "s3"):
-        for jar in jars.locked_jars(section):
+        for jar in spark.locked_jars(section):
             path = directory / "jars" / jar.file_name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(directory))
     monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
-    monkeypatch.setattr(code_archive, "_modules", lambda: iter([("jobs/main.py", b"")]))  # all of ours takes seconds
+    monkeypatch.setattr(caches, "_modules", lambda: iter([("jobs/main.py", b"")]))  # all of ours takes seconds
     return directory
 
 
@@ -44,7 +44,7 @@ def jvm_flags(told: Submission) -> list[str]:
 
 def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     """Plain local[*] gives a task one attempt: a killed worker would end the run."""
-    told = submission([], JvmUse(records_classes=False))
+    told = submission([])
 
     assert ["local[*,4]"] == values(told, "--master")
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(told, "--properties-file")]
@@ -53,9 +53,7 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
 
 
 def test_a_session_that_lasts_compiles_its_code_well() -> None:
-    quick, lasting = (
-        set(jvm_flags(submission([], JvmUse(records_classes=False, lasts=is_lasting)))) for is_lasting in (False, True)
-    )
+    _, quick, lasting = (set(jvm_flags(submission([], lasts=is_lasting))) for is_lasting in (False, False, True))
 
     assert {"-XX:TieredStopAtLevel=1"} == quick - lasting
     assert set() == lasting - quick
@@ -63,13 +61,13 @@ def test_a_session_that_lasts_compiles_its_code_well() -> None:
 
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="each worker imports by itself there")
 def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not() -> None:
-    local = submission([], JvmUse(records_classes=False, warm="jobs.products.loaded"))
-    cluster = submission(["--master", "yarn"], JvmUse(records_classes=False, warm="jobs.products.loaded"))
+    local = submission([], warm="jobs.products.loaded")
+    cluster = submission(["--master", "yarn"], warm="jobs.products.loaded")
 
     assert "jobs.products.loaded" == local.environment[worker_daemon.MODULE]
     assert ["spark.python.daemon.module=jobs.launch.worker_daemon"] == values(local, "--conf")
     assert worker_daemon.MODULE not in cluster.environment
-    assert [] == values(cluster, "--conf") == values(submission([], JvmUse(records_classes=False)), "--conf")
+    assert [] == values(cluster, "--conf") == values(submission([]), "--conf")
 
 
 def test_no_master_at_the_address_is_one_line_at_once() -> None:
@@ -91,7 +89,7 @@ def test_one_of_several_masters_is_enough() -> None:
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
 def test_the_users_master_is_the_only_one_and_settings_come_after_ours(options: Sequence[str]) -> None:
-    told = submission(options, JvmUse(records_classes=False))
+    told = submission(options)
 
     assert "local[*,4]" not in told.arguments
     assert told.is_local
@@ -112,7 +110,7 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
 
 def test_jars_of_the_user_are_added_to_deltas() -> None:
     """spark-submit takes the last list alone."""
-    told = submission(["--jars", "mine.jar"], JvmUse(records_classes=False))
+    told = submission(["--jars", "mine.jar"])
 
     names = [Path(path).name for path in values(told, "--jars")[-1].split(",")]
     assert ["io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar", "mine.jar"] == names
@@ -120,8 +118,8 @@ def test_jars_of_the_user_are_added_to_deltas() -> None:
 
 def test_the_jars_of_s3_come_only_when_they_are_needed() -> None:
     without, with_s3 = (
-        submission([], JvmUse(records_classes=False)),
-        submission([], JvmUse(records_classes=False, s3=True)),
+        submission([]),
+        submission([], s3=True),
     )
 
     assert "hadoop-aws" not in values(without, "--jars")[-1]
@@ -153,62 +151,46 @@ def test_a_collector_of_the_user_replaces_ours(monkeypatch: pytest.MonkeyPatch) 
     """Two collectors are an error that ends the JVM before it begins."""
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC -Dmine=1")
 
-    flags = jvm_flags(submission([], JvmUse(records_classes=False)))
+    flags = jvm_flags(submission([]))
 
     assert ["-XX:+UseG1GC"] == [flag for flag in flags if flag.endswith("GC")]
     assert "-Dmine=1" == flags[-1]
 
 
 def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: Path) -> None:
-    first = submission([])
-    (recording_flag,) = [flag for flag in jvm_flags(first) if "ArchiveClassesAtExit" in flag]
-    Path(recording_flag.partition("=")[2]).write_bytes(b"classes")  # as the JVM does when it exits
+    first, meanwhile = submission([]), submission([])
     assert first.recording is not None
-    first.recording.keep()
+    assert f"-XX:ArchiveClassesAtExit={first.recording}" in jvm_flags(first)
+    assert (None, []) == (meanwhile.recording, [flag for flag in jvm_flags(meanwhile) if "AtExit" in flag])
+    first.recording.write_bytes(b"classes")  # as the JVM does when it exits
 
+    keep_class_archive(first.recording)
+
+    (archive,) = (cache / "class-archives").iterdir()
     second = submission([])
-
-    (archive,) = (cache / "class-archives").glob("*.jsa")
     assert f"-XX:SharedArchiveFile={archive}" in jvm_flags(second)
     assert second.recording is None
-
-
-def test_while_one_run_records_another_neither_waits_nor_records(cache: Path) -> None:
-    """Two at once would write 190 MB twice."""
-    first, second = submission([]), submission([])
-
-    assert first.recording is not None
-    assert second.recording is None
-    assert [] == [flag for flag in jvm_flags(second) if "ArchiveClassesAtExit" in flag]
-    assert [] == list((cache / "class-archives").glob("*.jsa"))
-    first.recording.discard()
 
 
 def test_a_recording_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
     spark_home = tmp_path / "spark"
     (spark_home / "jars").mkdir(parents=True)
-    flag, killed = use_or_record(tmp_path, spark_home)
+    flag, killed = class_archive(tmp_path, spark_home)
     assert killed is not None
-    Path(flag.partition("=")[2]).write_bytes(b"half")
-    killed._lock.close()  # noqa: SLF001  as the kernel does for a process that is killed
+    os.utime(killed, (0, 0))
 
-    again, recording = use_or_record(tmp_path, spark_home)
-
-    assert flag == again
-    assert recording is not None
-    assert not Path(flag.partition("=")[2]).exists()
-    recording.discard()
+    assert (flag, killed) == class_archive(tmp_path, spark_home)
 
 
 def test_another_set_of_jars_is_another_archive(tmp_path: Path) -> None:
     """A JVM refuses an archive whose class path has changed; it would be slow for ever."""
     spark_home = tmp_path / "spark"
     (spark_home / "jars").mkdir(parents=True)
-    before = class_archive._fingerprint(tmp_path, spark_home)  # noqa: SLF001
+    before = class_archive(tmp_path, spark_home)
 
     (spark_home / "jars" / "new.jar").write_bytes(b"")
 
-    assert before != class_archive._fingerprint(tmp_path, spark_home)  # noqa: SLF001
+    assert before != class_archive(tmp_path, spark_home)
 
 
 def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
@@ -218,7 +200,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
 
-    directory = places.cache()
+    directory = caches.cache()
 
     assert tmp_path == directory.parent
     assert 0o700 == directory.stat().st_mode & 0o777
@@ -241,15 +223,15 @@ def test_the_cache_is_where_the_user_says_then_where_caches_are(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert Path(expected) == places._wanted()  # noqa: SLF001
+    assert Path(expected) == caches._wanted()  # noqa: SLF001
 
 
 def test_a_jar_with_another_hash_is_refused(tmp_path: Path) -> None:
-    jar = jars.locked_jars("delta")[0]
+    jar = spark.locked_jars("delta")[0]
     (tmp_path / jar.file_name).write_bytes(b"something else")
 
     with pytest.raises(SetupError, match="SHA-256"):
-        jars._checked(jar, tmp_path / jar.file_name)  # noqa: SLF001
+        spark._check(jar, tmp_path / jar.file_name)  # noqa: SLF001
 
 
 def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,12 +244,12 @@ def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("RMQ_LAKE_IVY_SETTINGS", str(nothing))
 
     with pytest.raises(SetupError) as said:
-        jars.fetched("delta", find_java_home())
+        spark.fetched("delta", find_java_home())
 
     text = str(said.value)
     assert "RMQ_LAKE_IVY_SETTINGS" in text
     assert f"copy {tmp_path / 'jars'} from a machine" in text
-    assert all(jar.file_name in text for jar in jars.locked_jars("delta"))
+    assert all(jar.file_name in text for jar in spark.locked_jars("delta"))
     assert len(text.splitlines()) == 1
 
 
@@ -303,7 +285,7 @@ def test_the_last_of_repeated_options_counts() -> None:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(java, "_USUAL", (str(tmp_path / "jvm" / "*"),))
+    monkeypatch.setattr(engine, "_USUAL", (str(tmp_path / "jvm" / "*"),))
     return tmp_path
 
 

@@ -1,0 +1,132 @@
+"""
+The cache that all checkouts share, and our code for the workers of a cluster in it.
+
+The cache is the user's, not the checkout's: its files are named by version and content, so that a second clone or an
+installed wheel finds it there.
+
+Workers get one ZIP by `--py-files` that unpacks itself once on each machine: Spark gives every application a new
+directory, and numba does not cache functions from a ZIP, so each run would compile everything again. The ZIP holds two
+packages that are only doors: importing one unpacks the real code into a directory named after its content and imports
+it from there, where the cache of the last run lies. This module travels in it: it imports only the standard library.
+"""
+
+import hashlib
+import importlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKED = _PACKAGE / "_conf"
+
+# A wheel carries conf/ inside the package; in a checkout it is next to it.
+CONF = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
+
+_PACKAGES = (__name__.partition(".")[0], "rmq_formats")  # a wheel has another name for ours
+_PAYLOAD = "payload.zip"
+_DOOR = 'from rocketmq_lake_shipped import cache\n\ncache.enter(__name__, __loader__, "{digest}")\n'
+_TIME = (1980, 1, 1, 0, 0, 0)  # the same code is the same ZIP
+
+
+def cache() -> Path:
+    """
+    Return the cache directory, made if it is not there.
+
+    RMQ_LAKE_CACHE names it; else it is the user's cache directory. Where that cannot be written (no home, a read-only
+    one) it is a private directory among the temporary files, and a line on standard error says so.
+    """
+    wanted = _wanted()
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=wanted):
+            return wanted
+    except OSError:  # EROFS, EACCES, ENOSPC: another directory is taken, and a line says so
+        fallback = Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"
+    fallback.mkdir(mode=0o700, exist_ok=True)
+    if fallback.stat().st_uid != os.getuid():
+        raise PermissionError(
+            None, "belongs to another user; set RMQ_LAKE_CACHE to a directory of yours", str(fallback)
+        )
+    print(f"rmq-lake: {wanted} cannot be written, using {fallback}", file=sys.stderr)  # noqa: T201  also runs on workers
+    return fallback
+
+
+def _wanted() -> Path:
+    named, base = os.environ.get("RMQ_LAKE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if named:
+        return Path(named).absolute()
+    # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
+    return Path(base or os.path.expanduser("~/.cache")).absolute() / "rocketmq-lake"  # noqa: PTH111
+
+
+def code_archive() -> Path:
+    """Return the ZIP of the installed packages, made if the cache does not hold it."""
+    payload = _zipped(_modules())
+    digest = hashlib.sha256(payload).hexdigest()[:16]
+    path = cache() / "shipped" / f"rocketmq-lake-{digest}.zip"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        unfinished = path.with_suffix(f".{uuid4()}")
+        unfinished.write_bytes(_zipped(_doors(payload, digest)))
+        unfinished.replace(path)
+    return path
+
+
+def _modules() -> Iterator[tuple[str, bytes]]:
+    for package in _PACKAGES:
+        found = find_spec(package)
+        if found is None or found.origin is None:
+            raise ModuleNotFoundError(package)
+        directory = Path(found.origin).parent
+        for path in sorted(directory.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield f"{package}/{path.relative_to(directory)}", path.read_bytes()
+
+
+def _doors(payload: bytes, digest: str) -> Iterator[tuple[str, bytes]]:
+    yield _PAYLOAD, payload
+    yield "rocketmq_lake_shipped/__init__.py", b""
+    yield "rocketmq_lake_shipped/cache.py", Path(__file__).read_bytes()
+    for package in _PACKAGES:
+        yield f"{package}/__init__.py", _DOOR.format(digest=digest).encode()
+
+
+def _zipped(files: Iterator[tuple[str, bytes]]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files:
+            archive.writestr(zipfile.ZipInfo(name, _TIME), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def enter(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - that of a ZIP
+    """On a worker, put the real *package* in the place of the one that is being imported from the ZIP."""
+    directory = cache() / "shipped" / digest
+    if not directory.is_dir():
+        _unpack(loader.get_data(f"{loader.archive}/{_PAYLOAD}"), directory)
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    del sys.modules[package]
+    importlib.import_module(package)
+
+
+def _unpack(payload: bytes, directory: Path) -> None:
+    """Make *directory* appear whole; of several concurrent workers the first one wins and the others use its copy."""
+    directory.parent.mkdir(exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=directory.parent))
+    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        archive.extractall(unfinished)
+    try:
+        unfinished.rename(directory)
+    except OSError:  # ENOTEMPTY: another worker was first; anything else is raised below
+        shutil.rmtree(unfinished)
+        if not directory.is_dir():
+            raise
