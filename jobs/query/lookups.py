@@ -43,11 +43,11 @@ def by_key(  # noqa: PLR0913 - the options of the query
 ) -> Answer:
     """Find the messages of *topic* under *key*, the newest *limit*, or all for None, in the order of the log."""
     _refuse_none(limit)
-    kind = KeyKind(kind)
-    found = source.by_key(KeyWanted(kind, topic, key, *window))
+    wanted = KeyWanted(KeyKind(kind), topic, key, *window)
+    found = source.by_key(wanted)
     newest = list(islice(found, limit))
     if not newest:
-        return Answer(reason=reasons.no_key(source, topic, key, kind, window.begin, window.end))
+        return Answer(reason=reasons.no_key(source, wanted))
     answer = Answer(_in_log_order(newest))
     if limit is not None and next(found, None) is not None:
         answer.notes.append(f"only the newest {limit} are shown, as a broker would; -m 0 shows all")
@@ -66,7 +66,8 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
     The broker gives the newest *limit* entries under the hash, a message as often as several of its keys have this
     hash; of these the client keeps those that have the key, and up to 4.9.2 it does not look at their topic.
     """
-    newest = list(islice(source.by_entry(KeyWanted(KeyKind.KEY, topic, key, *window)), limit))
+    wanted = KeyWanted(KeyKind.KEY, topic, key, *window)
+    newest = list(islice(source.by_entry(wanted), limit))
     kept = [message for message in _in_log_order(newest) if _is_kept(message, topic, key)]
     if kept:
         return Answer(kept)
@@ -78,7 +79,7 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
                 f"query by-key -t {topic} -k {key} finds it"
             )
             return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, text))
-    return Answer(reason=reasons.no_key(source, topic, key, KeyKind.KEY, *window))
+    return Answer(reason=reasons.no_key(source, wanted))
 
 
 def _is_kept(message: Message, topic: str, key: str) -> bool:
@@ -97,9 +98,10 @@ def by_unique_key(
 ) -> Answer:
     """Find the message of *topic* with a producer's id: the one stored first, or all by their store times."""
     _refuse_none(limit)
-    found = _in_log_order(islice(source.by_key(KeyWanted(KeyKind.UNIQUE, topic, unique_key)), limit))
+    wanted = KeyWanted(KeyKind.UNIQUE, topic, unique_key)
+    found = _in_log_order(islice(source.by_key(wanted), limit))
     if not found:
-        return Answer(reason=reasons.no_key(source, topic, unique_key, KeyKind.UNIQUE))
+        return Answer(reason=reasons.no_key(source, wanted))
     if not source.release.by_unique_key_keeps_all and limit is not None:
         found = [min(found, key=_store_timestamp)]
     found.sort(key=_store_timestamp)
@@ -147,7 +149,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
             return Answer(found[:1])
     reason = _no_offset_id(source, text, any_host=any_host)
     if topic and not reasons.is_offset_reading(reason):
-        of_topic = reasons.no_key(source, topic, text, KeyKind.UNIQUE)
+        of_topic = reasons.no_key(source, KeyWanted(KeyKind.UNIQUE, topic, text))
         if reason.kind is ReasonKind.OTHER_BROKER and of_topic.kind is ReasonKind.NOT_ON_DISK:
             return Answer(reason=reason)
         return Answer(reason=reasons.no_message_has_id(text, of_topic))
@@ -196,22 +198,20 @@ class Page(NamedTuple):
 
 def read_page(source: Source, wanted: Wanted, before: int | None, limit: int, deadline: Deadline) -> Page:
     """Return at most *limit* messages that are stored before an offset of the log, the newest first."""
-    page = _read(source, wanted, MAX_TIME if before is None else before, limit, deadline)
-    low = page.messages[-1].record.physical_offset if page.messages and page.next is not None else 0
-    source.lack_damage(low, MAX_TIME if before is None else before)
-    return page
-
-
-def _read(source: Source, wanted: Wanted, before: int, limit: int, deadline: Deadline) -> Page:
+    end = MAX_TIME if before is None else before
     found: list[Message] = []
-    for offset, message in source.by_time(wanted, before, limit):
+    page = Page(found, None)
+    for offset, message in source.by_time(wanted, end, limit):
         if message is not None and wanted.takes(message):
             if len(found) == limit:
-                return Page(found, found[-1].record.physical_offset)
+                page = Page(found, found[-1].record.physical_offset)
+                break
             found.append(message)
         if deadline.is_over:
-            return Page(found, offset, was_cut_short=True)
-    return Page(found, None)
+            page = Page(found, offset, was_cut_short=True)
+            break
+    source.lack_damage(found[-1].record.physical_offset if found and page.next is not None else 0, end)
+    return page
 
 
 def position_of(text: str) -> int:

@@ -8,7 +8,7 @@ which topic, of which kind, when, and would the broker's own index have found it
 from collections.abc import Iterable
 from datetime import UTC
 
-from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
 from jobs.query.source import (
     EXPLAINED_BY,
@@ -31,7 +31,6 @@ from rmq_formats.rocksdb import layout as rocksdb_rows
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 _HIGHEST_PORT = 65535
-
 _ONLY = {
     KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only in KEYS there: by-key finds it"),
     KeyKind.UNIQUE: (ReasonKind.ONLY_UNIQUE_KEY, "is only a unique key there: by-unique-key finds it"),
@@ -39,39 +38,34 @@ _ONLY = {
 }
 
 
-def no_key(  # noqa: PLR0913, PLR0917 - the question
-    source: Source, topic: str, key: str, kind: KeyKind, begin: int = MIN_TIME, end: int = MAX_TIME
-) -> Reason:
-    """Explain why no message of *topic* was found under *key*."""
+def no_key(source: Source, wanted: KeyWanted) -> Reason:
+    """Explain why no message was found under a key."""
+    topic, key = wanted.topic, wanted.key
     seen = sorted(source.occurrences(key), key=_age)
     is_part = len(seen) >= EXPLAINED_BY or not source.searches_all
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
-    same_kind = [occurrence for occurrence in here if occurrence.kind is kind]
+    same_kind = [occurrence for occurrence in here if occurrence.kind is wanted.kind]
     if same_kind:
-        return _same_kind(same_kind, key, begin, end, is_part=is_part)
+        return _same_kind(same_kind, wanted, is_part=is_part)
     if here:
         kinds = {occurrence.kind for occurrence in here}
         only, sentence = next(words for kind, words in _ONLY.items() if kind in kinds)  # not whichever was read first
         return Reason(only, f"{key!r} {sentence} ({_places(here, is_part=is_part)})")
+    names = ", ".join(sorted({occurrence.message.topic for occurrence in seen}))
     if not source.has_topic(topic):
-        return _unknown_topic_of(source, topic, key, seen)
+        reason = unknown_topic(source, topic)
+        return Reason(reason.kind, f"{reason.text}; {key!r} is under {names}") if seen else reason
     waiting = next((one for one in seen if one.message.properties.get(REAL_TOPIC) == topic), None)
     if waiting:
         return _waiting(source, waiting.message, topic, key)
     if seen:
-        names = sorted({occurrence.message.topic for occurrence in seen})
         places = _places(seen, is_part=is_part)
-        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {', '.join(names)}, not under {topic} ({places})")
-    return nowhere(source, key, kind)
+        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {names}, not under {topic} ({places})")
+    return nowhere(source, key, wanted.kind)
 
 
-def _unknown_topic_of(source: Source, topic: str, key: str, seen: list[Occurrence]) -> Reason:
-    reason = unknown_topic(source, topic)
-    names = ", ".join(sorted({occurrence.message.topic for occurrence in seen}))
-    return Reason(reason.kind, f"{reason.text}; {key!r} is under {names}") if seen else reason
-
-
-def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int, *, is_part: bool) -> Reason:
+def _same_kind(seen: list[Occurrence], wanted: KeyWanted, *, is_part: bool) -> Reason:
+    key = wanted.key
     if all(one.is_shadowed for one in seen):
         message = seen[0].message
         text = (
@@ -79,34 +73,35 @@ def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int, *, is_par
             f"and wins: no index has it; query by-id -i {message.offset_id} finds the message"
         )
         return Reason(ReasonKind.SHADOWED, text)
-    rolled_back = [one for one in seen if one.message.transaction is TransactionType.ROLLBACK]
-    if len(rolled_back) == len(seen):
+    if all(one.message.transaction is TransactionType.ROLLBACK for one in seen):
         places = _places(seen, is_part=is_part)
         return Reason(ReasonKind.ROLLED_BACK, f"the transaction of {key!r} was rolled back ({places})")
-    inside = [one for one in seen if begin <= one.message.record.store_timestamp <= end]
-    unindexed = [one for one in inside or seen if not one.is_indexed]
-    if unindexed and len(unindexed) == len(inside or seen):
+    times = [one.message.record.store_timestamp for one in seen]
+    inside = [one for one, time in zip(seen, times, strict=True) if wanted.begin <= time <= wanted.end] or seen
+    if not any(one.is_indexed for one in inside):
         text = (
             f"{key!r} is in the log but not in the index, so mqadmin would have found nothing; "
-            f"verify says why, --through-log shows it ({_places(unindexed, is_part=is_part)})"
+            f"verify says why, --through-log shows it ({_places(inside, is_part=is_part)})"
         )
         return Reason(ReasonKind.NOT_INDEXED, text)
-    times = [one.message.record.store_timestamp for one in seen]
     text = f"{key!r} was stored from {_time(min(times))} to {_time(max(times))}, outside the times asked for"
     return Reason(ReasonKind.OUTSIDE_TIMES, text)
 
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
-    if message.topic in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
+    """Explain that a message waits under a topic of the broker's own, or was moved there."""
+    stored = message.topic
+    kind, text = ReasonKind.OTHER_TOPIC, f"{key!r} is under {stored}, not under {topic}"
+    if stored in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        kind = ReasonKind.DELAYED
+        text = f"{key!r} is delayed: it waits under {stored} and is not yet delivered to {topic}"
+    elif stored in (HALF_TOPIC, transactions.HALF_TOPIC):
+        kind = ReasonKind.HALF
+        text = f"{key!r} is still half of a transaction: prepared under {stored}, not committed to {topic}"
         if half_end(source, message)[0] is not None:
-            text = f"the transaction of {key!r} was rolled back; its half message is under {message.topic}"
-            return Reason(ReasonKind.ROLLED_BACK, f"{text} ({_place(message)})")
-        text = f"{key!r} is still half of a transaction: prepared under {message.topic}, not committed to {topic}"
-        return Reason(ReasonKind.HALF, f"{text} ({_place(message)})")
-    if message.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-        text = f"{key!r} is delayed: it waits under {message.topic} and is not yet delivered to {topic}"
-        return Reason(ReasonKind.DELAYED, f"{text} ({_place(message)})")
-    return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {message.topic}, not under {topic} ({_place(message)})")
+            kind = ReasonKind.ROLLED_BACK
+            text = f"the transaction of {key!r} was rolled back; its half message is under {stored}"
+    return Reason(kind, f"{text} ({_place(message)})")
 
 
 def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
@@ -281,7 +276,7 @@ def _no_key(source: Source, wanted: Wanted, key: str) -> Reason:
     topic = wanted.topic or next((one.message.topic for one in seen if one.kind is kind), None)
     if topic is None:
         return nowhere(source, key, kind)
-    return no_key(source, topic, key, kind, wanted.begin, wanted.end)
+    return no_key(source, KeyWanted(kind, topic, key, wanted.begin, wanted.end))
 
 
 def _no_match(source: Source, wanted: Wanted) -> Reason:

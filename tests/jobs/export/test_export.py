@@ -1,10 +1,11 @@
-"""`export` writes the messages that a condition chooses, the same from a store and from its lake."""
+"""`export` writes the messages that a condition chooses, of a store or its lake, into a file or a stream."""
 
 import csv
 import json
 import zlib
 from base64 import b64decode
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
-from rmq_formats.commitlog.layout import COMPRESSED
-from tests.support.commands import Run
+from rmq_formats.flags import COMPRESSED
+from tests.golden import StoreOf
+from tests.support.commands import Run, state_of, without_spark
+from tests.support.lakes import ingest_store
 from tests.support.query_lakes import write_messages
-from tests.support.query_stores import RELEASE, Sent, stored, write_store
-
-pytestmark = pytest.mark.usefixtures("spark")
+from tests.support.query_stores import RELEASE, SEGMENT_SIZE, Sent, stored, write_store
 
 Export = Callable[..., list[dict[str, Any]]]
 
@@ -54,6 +56,7 @@ def export(tmp_path: Path, run: Run) -> Export:
     return exported
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("options", "expected"),
@@ -79,6 +82,7 @@ def test_store_and_lake_give_what_the_condition_chooses(
         assert {f"k{number}" for number in expected} == found
 
 
+@pytest.mark.usefixtures("spark")
 def test_bodies_come_decompressed(places: dict[str, Path], export: Export) -> None:
     by_key = {row["keys"][0]: row for row in export("--store", places["--store"])}
 
@@ -89,13 +93,7 @@ def test_bodies_come_decompressed(places: dict[str, Path], export: Export) -> No
     assert b"\xff\x09" == b64decode(by_key["k9"]["decoded_body_base64"])
 
 
-def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
-    for where in ("topic ==== 1", "colour = 'red'"):
-        refused = run("export", "--store", places["--store"], "--out", tmp_path / "o", "--where", where)
-        assert refused.code is ExitCode.USAGE
-    assert not list(tmp_path.iterdir())
-
-
+@pytest.mark.usefixtures("spark")
 def test_an_array_csv_and_parquet_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     for kind in ("ndjson", "json", "csv", "parquet"):
         assert run("export", "--lake", places["--lake"], "--format", kind, "--out", tmp_path / kind).code == 0
@@ -109,3 +107,119 @@ def test_an_array_csv_and_parquet_hold_the_rows_of_ndjson(places: dict[str, Path
     assert [row["body"] for row in rows] == [b64decode(row["decoded_body_base64"]) for row in lines]
     assert [row["message_id"] for row in table] == [row["message_id"] for row in lines]
     assert list(table[0]) == list(lines[0])[2:]  # all but version and type
+
+
+HERE = ("--engine", "here")
+
+
+@pytest.fixture(scope="module")
+def whole(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    lake = tmp_path_factory.mktemp("lake")
+    ingest_store(golden("b533-base"), lake, "b")
+    return {"--store": golden("b533-base"), "--lake": lake}
+
+
+def test_files_and_bytes_are_said_and_nothing_is_touched(whole: dict[str, Path], tmp_path: Path, run: Run) -> None:
+    before = {place: state_of(path) for place, path in whole.items()}
+    out = tmp_path / "deep" / "out"
+    for place, path in whole.items():
+        files = sorted(path.glob("commitlog/*") if place == "--store" else path.glob("messages/*.parquet"))
+        size = sum(file.stat().st_size for file in files)
+        arguments = ("export", place, path, "--out", out, "--dry-run", *HERE)
+        text, document, quiet = (run(*arguments, *more) for more in ((), ("--json",), ("--quiet",)))
+
+        assert document.code is ExitCode.CLEAN
+        said = {name: value for name, value in document.document.items() if name not in {"seconds", "engine"}}
+        assert said == {"files": len(files), "bytes": size, "format": "ndjson", "out": str(out)}
+        assert (
+            f"would read at most {counted(len(files), 'file')}, {size_text(size)}, and write ndjson → {out}" in text.out
+        )
+        assert ("would read" in text.err, quiet.out) == (False, "")
+    assert before == {place: state_of(path) for place, path in whole.items()}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_the_real_run_refuses_is_refused(whole: dict[str, Path], tmp_path: Path, run: Run) -> None:
+    there = tmp_path / "there"
+    there.touch()
+    wrong = [("--out", tmp_path / "o", "--where", where) for where in ("((", "topic ==== 1", "colour = 'red'")]
+    for options in (("--out", there), *wrong):
+        codes = [run("export", "--store", whole["--store"], *options, *more).code for more in ((), ("--dry-run",))]
+        assert codes == [ExitCode.USAGE] * 2
+    assert [there] == list(tmp_path.iterdir())
+
+
+def test_an_export_of_nothing_says_why(whole: dict[str, Path], tmp_path: Path, run: Run) -> None:
+    for place, path in whole.items():
+        export = partial(run, "export", place, path, *HERE, "--json", "--out")
+        unknown = export(tmp_path / f"a{place}", "-t", "T_1")
+        early = export(tmp_path / f"b{place}", "-t", "T1", "--until", "2001-02-03 04:05")
+        stdout = export("-")
+        stream = run("export", place, path, *HERE, "--out", "-", "-t", "T_1")
+
+        assert (unknown.code, early.code, stdout.code) == (ExitCode.NOT_FOUND, ExitCode.NOT_FOUND, ExitCode.USAGE)
+        assert unknown.document["reason"] == {
+            "kind": "topic_unknown", "text": "no topic T_1 was ever seen there; did you mean T1?"
+        }  # fmt: skip
+        assert early.document["reason"]["kind"] == "outside_times"
+        assert early.document["reason"]["text"].startswith(
+            "no message of T1 in these times: the messages there were stored"
+        )
+        assert "else name a FILE" in stdout.err
+        assert (stream.code, stream.out) == (ExitCode.NOT_FOUND, "")
+        assert "no topic T_1 was ever seen there" in stream.err
+
+
+def test_an_export_of_nothing_leaves_no_file_in_the_way_of_the_corrected_command(
+    whole: dict[str, Path], tmp_path: Path, run: Run
+) -> None:
+    for place, path in whole.items():
+        for kind in ("ndjson", "json", "csv", "parquet"):
+            out = tmp_path / f"{kind}{place}"
+            export = partial(run, "export", place, path, *HERE, "--format", kind, "--out", out, "-t")
+            nothing = export("T_1")
+
+            assert nothing.code is ExitCode.NOT_FOUND
+            assert f"{kind}{place}: no file is written" in nothing.out
+            assert not out.exists()
+            assert export("T1").code is ExitCode.CLEAN
+
+
+def test_a_broker_that_the_lake_does_not_have_is_told(whole: dict[str, Path], tmp_path: Path, run: Run) -> None:
+    outcome = run("export", "--lake", whole["--lake"], *HERE, "--out", tmp_path / "o", "--broker", "c", "-t", "T1")
+
+    assert outcome.code is ExitCode.NOT_FOUND
+    assert "the lake has messages of the broker b, not of c" in outcome.out
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    without_spark(monkeypatch)
+    monkeypatch.setattr("jobs.export.export._AT_ONCE", 2)
+    records = stored([Sent(keys=(f"k{n}",), body=f"body {n}".encode()) for n in range(200)])
+    assert records[-1].physical_offset > 4 * SEGMENT_SIZE
+    return write_store(tmp_path / "store", records)
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "csv"])
+def test_standard_output_has_the_bytes_of_the_file(run: Run, store: Path, tmp_path: Path, kind: str) -> None:
+    asked = ("export", "--store", store, "--format", kind, "--engine", "here")
+    file = run(*asked, "--out", tmp_path / "file")
+    streamed = run(*asked, "--out", "-")
+
+    assert (file.code, streamed.code) == (ExitCode.CLEAN, ExitCode.CLEAN)
+    assert (tmp_path / "file").read_text() == streamed.out
+    rows = list(csv.DictReader(StringIO(streamed.out))) if kind == "csv" else streamed.lines
+    assert [f"k{n}" for n in range(200)] == [
+        key for row in rows for key in (json.loads(row["keys"]) if kind == "csv" else row["keys"])
+    ]
+    assert "200 messages" in streamed.err
+
+
+@pytest.mark.parametrize("more", [("--format", "json"), ("--format", "parquet"), ("--json",)])
+def test_a_format_that_is_one_document_needs_a_file(run: Run, store: Path, more: tuple[str, ...]) -> None:
+    refused = run("export", "--store", store, "--out", "-", *more)
+
+    assert (refused.code, refused.out) == (ExitCode.USAGE, "")
+    assert "--out - writes ndjson or csv to standard output" in refused.err

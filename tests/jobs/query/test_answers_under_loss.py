@@ -1,7 +1,8 @@
 """An answer from a store that has lost a file is whole, or says what it lacks: generated, not listed."""
 
+import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -36,9 +37,13 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
+from tests.rmq_formats.builders import STORED
+from tests.support.agreeing_verbs import of_agreement
+from tests.support.commands import Outcome, Run
+from tests.support.fault_draws import Draw, drawn, failure, judged
 from tests.support.lakes import ingest_store
 from tests.support.query_lakes import open_lake
-from tests.support.query_stores import offsets
+from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, stored, write_store
 from tests.support.stores import flip, records_of, segments_of
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
@@ -236,3 +241,141 @@ def test_choices_of_topics_are_known_without_a_manifest_and_one_that_is_lost_sto
         found_again, [reason] = asked("T1")
         assert found_again == found
         assert f"_manifests/{manifest.name} cannot be read" in reason
+
+
+COUNT = 90
+STEP_MS = 120_000
+
+
+def _numbers(outcome: Outcome) -> set[int]:
+    """Return the numbers of the messages of an answer, from their ids."""
+    return {int(row["unique_key"].removeprefix("id")) for row in outcome.lines if row["type"] == "message"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store of two queues, of a topic that is not alone in its log."""
+    topics = ("Orders", "Orders", "Other")
+    sent = [Sent(topics[n % 3], ("all",), f"id{n}", queue_id=n % 2, tags="t") for n in range(COUNT)]
+    return write_store(tmp_path / "store", stored(sent))
+
+
+ORDERS = {n for n in range(COUNT) if n % 3 != 2}
+GIVEN = "--release 5.5.1 --hash-slots 7 --index-num 9 --json --quiet"
+QUESTIONS = (
+    (f"query list -m 500 {GIVEN}", {*range(COUNT)}),
+    (f"query list -m 500 -t Orders {GIVEN}", ORDERS),
+    (f"query list -m 500 -k all {GIVEN}", {*range(COUNT)}),
+    (f"query list -m 500 --tag t {GIVEN}", {*range(COUNT)}),
+    (f"query list -m 500 -t Orders -k all {GIVEN}", ORDERS),
+    (f"query mqadmin {GIVEN} printMsg -t Orders", ORDERS),
+)
+
+
+def _lose_queue(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue" / "Orders" / "1")
+
+
+def _lose_queue_file(store: Path) -> None:
+    sorted((store / "consumequeue" / "Orders" / "0").iterdir())[1].unlink()
+
+
+def _zero_units(store: Path) -> None:
+    file = max((store / "consumequeue" / "Orders" / "0").iterdir())
+    data = file.read_bytes()
+    file.write_bytes(data[:20] + bytes(len(data) - 20))
+
+
+def _misdirect_unit(store: Path) -> None:
+    file = min((store / "consumequeue" / "Orders" / "0").iterdir())
+    data = bytearray(file.read_bytes())
+    data[20:28] = data[0:8]
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("lose", [_lose_queue, _lose_queue_file, _zero_units, _misdirect_unit])
+def test_a_list_needs_no_queue_files(run: Run, store: Path, lose: Callable[[Path], None]) -> None:
+    lose(store)
+    for line, expected in QUESTIONS:
+        words = shlex.split(line)
+        answer = run(*words[:2], "--store", store, *words[2:])
+        found = _numbers(answer)
+        assert found == expected or (answer.code is ExitCode.DAMAGE and found < expected), line
+        assert found == expected or "printMsg" in line
+
+
+def _lose_segment(store: Path) -> None:
+    sorted((store / "commitlog").iterdir())[1].unlink()
+
+
+def _damage_record(store: Path) -> None:
+    file = sorted((store / "commitlog").iterdir())[1]
+    data = file.read_bytes()
+    file.write_bytes(data[:300] + bytes(500) + data[800:])
+
+
+@pytest.mark.parametrize("lose", [_lose_segment, _damage_record])
+@pytest.mark.parametrize("place", ["store", "lake"])
+def test_a_list_says_which_part_of_the_log_it_lacks(
+    run: Run, store: Path, tmp_path: Path, lose: Callable[[Path], None], place: str
+) -> None:
+    lose(store)
+    where = store
+    if place == "lake":
+        where = tmp_path / "lake"
+        ingest_store(store, where, "b0", release="5.5.1", hash_slots=7, index_num=9)
+    for line, expected in QUESTIONS:
+        words = shlex.split(line)
+        answer = run(*words[:2], f"--{place}", where, *words[2:])
+        assert _numbers(answer) < expected, line
+        assert answer.code is ExitCode.DAMAGE, line
+        assert "messages may be missing in this answer" in answer.err
+
+
+def test_the_newest_page_of_a_lake_is_whole_though_older_messages_are_damaged(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    _damage_record(store)
+    ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
+    newest, all_ = (run("query", "list", "-m", limit, "--lake", tmp_path / "lake") for limit in ("5", "500"))
+
+    assert (newest.code, all_.code) == (ExitCode.CLEAN, ExitCode.DAMAGE)
+
+
+def test_a_list_of_some_times_survives_a_clock_that_was_set_back(run: Run, tmp_path: Path) -> None:
+    """The broker's clock went back by two minutes in the middle of the log: store times do not ascend."""
+    records = stored([Sent(keys=("k",), unique_key=f"id{n}", queue_id=n % 2) for n in range(120)])
+    assert records[-1].physical_offset > 3 * SEGMENT_SIZE
+    times = [STORED + n * 2000 - (STEP_MS if n >= 70 else 0) for n in range(120)]
+    moved = [record._replace(store_timestamp=time) for record, time in zip(records, times, strict=True)]
+    store = write_store(tmp_path / "store", moved)
+    ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
+    begin, end = STORED + 30_000, STORED + 110_000
+    expected = {n for n, time in enumerate(times) if begin <= time <= end}
+    assert expected != set(range(min(expected), max(expected) + 1))
+    for place in ("store", "lake"):
+        for asked in ((), ("-t", "Orders"), ("-t", "Orders", "-k", "k")):
+            times_asked = ("--since", str(begin), "--until", str(end), "-m", "500", "--json")
+            answer = run("query", "list", f"--{place}", tmp_path / place, *asked, *times_asked)
+            assert (answer.code, _numbers(answer)) == (ExitCode.CLEAN, expected)
+
+
+# What went wrong once, each shrunk to its smallest.
+PAST = (
+    "b514-timer random-queue-page:94476",
+    "b514-expired bit-queue-offset:598185",
+    "b551-crash-later bit-body:271793",
+    "b533-types-crc misdirected-log:689745",
+)
+
+
+@pytest.mark.parametrize("draw", PAST)
+def test_what_went_wrong_once_goes_right(draw: str) -> None:
+    assert judged(Draw.parsed(f"- {draw}"), of_agreement) == []
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_no_verb_leaves_out_a_message_without_a_word(seed: int) -> None:
+    """The line that is shown draws the smallest case again."""
+    assert failure(drawn(seed, 3), of_agreement) is None

@@ -1,7 +1,9 @@
-"""Queries on stores with index and queue files, without them, and a plain look at every message agree."""
+"""Queries of stores and lakes, with and without their indexes, and a plain look at every message agree."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.query import lookups, store_log
+from jobs.query.lake_source import LakeSource
+from jobs.query.library import by_any_id, by_key, by_offset, by_unique_key, open_source
 from jobs.query.lookups import TimeWindow
-from jobs.query.source import silent
+from jobs.query.source import Answer, ReasonKind, silent
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
@@ -19,13 +23,15 @@ from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.indexfile.layout import ENTRY
-from rmq_formats.properties import index_key_hash
+from rmq_formats.message_id import encode_offset_id
 from tests.golden import StoreOf
-from tests.rmq_formats.builders import STORED
+from tests.rmq_formats.builders import BROKER, STORED
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations
-from tests.support.commands import overwrite
-from tests.support.query_stores import GEOMETRY, Sent, offsets, opened, stored, write_store
+from tests.support.commands import overwrite, packages_loaded_by
+from tests.support.lakes import ingest_store
+from tests.support.query_lakes import open_lake, write_entries, write_messages
+from tests.support.query_stores import GEOMETRY, RELEASE, Sent, offsets, opened, stored, write_store
 
 # "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
 COLLIDING = ("AaAa", "AaBB", "BBAa", "BBBB")
@@ -186,3 +192,157 @@ def test_a_chain_that_runs_in_a_circle_ends_and_is_told(tmp_path: Path) -> None:
 
         assert {record.physical_offset for record in records} == set(offsets(answer))
         assert any("comes back" in note for note in source.notes)
+
+
+@contextmanager
+def both(records: list[MessageRecord]) -> Iterator[tuple[StoreSource, list[LakeSource]]]:
+    """Open a store, and two lakes of it: with index entries and without."""
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        store = write_store(root / "store", records)
+        write_messages(root / "bare", store, RELEASE)
+        shutil.copytree(root / "bare", root / "whole")
+        write_entries(root / "whole", records, RELEASE)
+        with opened(store) as source:
+            yield source, [open_lake(root / name, RELEASE) for name in ("whole", "bare")]
+
+
+def _is_same(expected: Answer, answer: Answer) -> None:
+    assert [encode_record(one.record) for one in expected.messages] == [
+        encode_record(one.record) for one in answer.messages
+    ]
+    assert expected.offsets == answer.offsets
+    assert (expected.reason and expected.reason.kind) == (answer.reason and answer.reason.kind)
+
+
+@settings(max_examples=15)
+@given(
+    messages=MESSAGES,
+    topic=st.sampled_from(TOPICS),
+    key=KEYS,
+    kind=st.sampled_from(KeyKind),
+    limit=st.none() | st.integers(1, 10),
+    place=st.tuples(st.integers(0, 2), st.integers(-1, 30)),
+)
+def test_a_lake_finds_what_its_store_finds(  # noqa: PLR0913, PLR0917 - the question
+    messages: list[Sent], topic: str, key: str, kind: KeyKind, limit: int | None, place: tuple[int, int]
+) -> None:
+    """A queue's offsets come from its messages: a lake needs no ConsumeQueue."""
+    with both(stored(messages)) as (store, lakes):
+        for ask in (
+            partial(lookups.by_key, topic=topic, key=key, kind=kind, limit=limit),
+            partial(lookups.by_offset, topic=topic, queue_id=place[0], queue_offset=place[1]),
+        ):
+            expected = ask(store)
+            for lake in lakes:
+                _is_same(expected, ask(lake))
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeSource:
+    root = tmp_path_factory.mktemp("lake")
+    records = stored([Sent(keys=(f"k{n}", "it's"), unique_key=f"id{n}", body=bytes(n)) for n in range(30)])
+    store = write_store(root / "store", records)
+    write_messages(root / "lake", store, RELEASE)
+    write_entries(root / "lake", records, RELEASE)
+    return open_lake(root / "lake", RELEASE)
+
+
+def test_a_quote_in_a_key_is_a_letter(lake: LakeSource) -> None:
+    assert 30 == len(lookups.by_key(lake, "Orders", "it's", limit=None).messages)
+    assert not lookups.by_key(lake, "Orders", "' OR '1'='1").messages
+
+
+@pytest.mark.parametrize(
+    ("offset", "kind"),
+    [(5, ReasonKind.INSIDE_RECORD), (1 << 40, ReasonKind.BEHIND_LOG), (-1, ReasonKind.SEGMENT_DELETED)],
+)
+def test_an_offset_without_a_message_says_what_is_there(lake: LakeSource, offset: int, kind: ReasonKind) -> None:
+    answer = lookups.by_offset_id(lake, encode_offset_id(BROKER, offset))
+
+    assert answer.reason is not None
+    assert kind is answer.reason.kind
+
+
+def test_a_message_that_the_lake_has_not_indexed_is_told_and_can_be_shown(tmp_path: Path) -> None:
+    """A run that was cut off between two tables leaves messages without their entries, until the next one."""
+    records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
+    write_messages(tmp_path / "lake", write_store(tmp_path / "store", records), RELEASE)
+    write_entries(tmp_path / "lake", records[:1], RELEASE)
+    answer = lookups.by_key(open_lake(tmp_path / "lake", RELEASE), "Orders", "4711")
+    through = lookups.by_key(open_lake(tmp_path / "lake", through_log=True), "Orders", "4711")
+
+    assert answer.reason is not None
+    assert answer.reason.kind is ReasonKind.NOT_INDEXED
+    assert [records[1].physical_offset] == offsets(through)
+
+
+def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", stored([Sent(keys=("k",))]))
+    write_messages(tmp_path / "lake", store, RELEASE, with_body=False)
+    source = open_lake(tmp_path / "lake", RELEASE)
+    answer = lookups.by_key(source, "Orders", "k")
+
+    assert [b""] == [message.record.body for message in answer.messages]
+    assert "this lake was made without bodies" in source.notes
+
+
+def test_a_query_of_a_lake_imports_neither_spark_nor_the_compiled_scan_nor_pandas(tmp_path: Path) -> None:
+    records = stored([Sent("Orders", ("k1",))])
+    store = write_store(tmp_path / "store", records)
+    write_messages(tmp_path / "lake", store, RELEASE)
+    write_entries(tmp_path / "lake", records, RELEASE)
+    loaded = packages_loaded_by("query", "by-key", "-t", "Orders", "-k", "k1", "--quiet", "--lake", tmp_path / "lake")
+
+    assert not loaded & {"pyspark", "numba", "pandas", "py4j"}
+
+
+def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", stored([Sent(keys=("k1",))] * 5))
+    segment = store / "commitlog" / ("0" * 20)
+    segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))
+    ingest_store(store, tmp_path / "lake", "b0", release="5.5.1")
+    source = open_lake(tmp_path / "lake", RELEASE)
+
+    for answer in (lookups.by_offset(source, "Orders", 0, 0), lookups.by_key(source, "Orders", "k2")):
+        assert answer.reason is not None
+        assert "the lake's table quarantine has 1 damaged place" in answer.reason.text
+    assert lookups.by_offset(source, "Orders", 0, 1).messages
+
+
+SENT = [Sent("Orders", ("4711",), f"ID{number}", body=b"%d" % number) for number in range(3)]
+
+
+def test_a_store_and_a_lake_are_asked_by_the_same_functions(tmp_path: Path) -> None:
+    records = stored(SENT)
+    store, lake = write_store(tmp_path / "store", records), tmp_path / "lake"
+    write_messages(lake, store, RELEASE)
+    write_entries(lake, records, RELEASE)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"maxHashSlotNum={GEOMETRY.hash_slots}\nmaxIndexNum={GEOMETRY.index_num}\n")
+
+    with (
+        open_source(store=str(store), broker_conf=conf, release=str(RELEASE)) as of_store,
+        open_source(lake=str(lake), release=str(RELEASE)) as of_lake,
+    ):
+        for source in (of_store, of_lake):
+            assert bodies(by_key(source, "Orders", "4711")) == [b"0", b"1", b"2"]
+            assert bodies(by_any_id(source, "ID1", "Orders")) == [b"1"]
+            assert bodies(by_offset(source, "Orders", 0, 2)) == [b"2"]
+            nothing = by_key(source, "Orders", "none").reason
+            assert nothing is not None
+            assert nothing.kind is ReasonKind.NOT_ON_DISK
+            for wrong in ({"limit": 0}, {"kind": "banana"}):
+                with pytest.raises(ValueError, match=r"limit is 0|banana"):
+                    by_key(source, "Orders", "4711", **wrong)
+            with pytest.raises(ValueError, match="limit is 0"):
+                by_unique_key(source, "Orders", "ID1", limit=0)
+            (message,) = by_offset(source, "Orders", 0, 2).messages
+            assert repr(message).startswith("<Message of Orders, queue 0 offset 2, at ")
+    for name in (None, "a"):
+        with pytest.raises(ValueError, match="give store or lake"), open_source(store=name, lake=name):
+            pass
+
+
+def bodies(answer: Answer) -> list[bytes | None]:
+    return [message.body for message in answer.messages]

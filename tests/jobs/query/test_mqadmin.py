@@ -1,0 +1,598 @@
+"""Lines of mqadmin where no live broker has to be asked: its texts, pulls, traces and tables, and operators' stores."""
+
+import json
+import shlex
+import shutil
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+
+from jobs.console.exit_codes import ExitCode
+from jobs.query.mqadmin.arguments import parse
+from jobs.query.mqadmin.java import check_charset, decode_as_java, map_text
+from jobs.query.mqadmin.text import host_text, pad, time_text
+from rmq_formats.commitlog.record import Host
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.release import Release
+from rmq_formats.trace import TRACE_TOPIC
+from tests.golden import FOLDER, StoreOf
+from tests.golden.features import FeatureStore, unpack_feature
+from tests.rmq_formats.strategies import I64
+from tests.support.commands import Outcome, Run
+from tests.support.query_lakes import write_entries, write_messages
+from tests.support.query_stores import RELEASE, Sent, stored, write_store
+
+
+@pytest.fixture
+def ask(run: Run) -> Run:
+    """Give a function that has a store or a lake answer a line of mqadmin."""
+
+    def answer(place: Path, line: str, *options: str) -> Outcome:
+        kind = "--lake" if (place / "messages").is_dir() else "--store"
+        named = (kind, place, "--time-zone", "UTC", "--broker", "b0", *options)
+        return run("query", "mqadmin", *named, *shlex.split(line))
+
+    return answer
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "zone", "expected"),
+    [
+        (0, "UTC", "1970-01-01 00:00:00,000"),
+        (-1, "UTC", "1969-12-31 23:59:59,999"),
+        (1_795_160_556_667, "UTC", "2026-11-20 07:42:36,667"),
+        (1_795_160_556_667, "Asia/Shanghai", "2026-11-20 15:42:36,667"),
+        ((1 << 63) - 1, "UTC", "292278994-08-17 07:12:55,807"),
+    ],
+)
+def test_a_time_is_printed_as_java_prints_it(milliseconds: int, zone: str, expected: str) -> None:
+    assert expected == time_text(milliseconds, ZoneInfo(zone))
+
+
+@given(milliseconds=I64)
+def test_every_number_is_a_time(milliseconds: int) -> None:
+    shown = time_text(milliseconds, UTC)
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        assert shown.count(":") == len("::")
+        return
+    assert f"{moment.year:04d}-{moment:%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}" == shown
+
+
+def test_ipv6_hosts_stand_in_brackets_with_all_their_zeros() -> None:
+    address = bytes.fromhex("20010db8000000000000000000000001")
+
+    assert "[2001:db8:0:0:0:0:0:1]:10911" == host_text(Host(address, 10911))
+
+
+def test_a_map_is_printed_bucket_by_bucket() -> None:
+    """The order that a real mqadmin printed, with 16 buckets and with 128."""
+    properties = {
+        "REAL_TOPIC": "T1",
+        "TAGS": "TagD",
+        "KEYS": "k",
+        "WAIT": "true",
+        "REAL_QID": "1",
+        "DELAY": "1",
+        "UNIQ_KEY": "u",
+    }
+
+    assert "{REAL_TOPIC=T1, KEYS=k, UNIQ_KEY=u, WAIT=true, DELAY=1, TAGS=TagD, REAL_QID=1}" == map_text(properties, 16)
+    assert "{UNIQ_KEY=u, DELAY=1, TAGS=TagD, KEYS=k, WAIT=true, REAL_TOPIC=T1, REAL_QID=1}" == map_text(properties, 128)
+    many = {f"n{number}": "v" for number in range(13)}  # such a map has grown
+    assert map_text(many, 32) == map_text(many, 16)
+
+
+def test_widths_count_utf_16_units() -> None:
+    """A character beyond the first plane is two for Java."""
+    assert "ключ  " == pad("ключ", 6)
+    assert "🔑  " == pad("🔑", 4)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"\xd5\xfd\xce\xc4 a", "\u6b63\u6587 a"),
+        (b"\xa9\xaa\xab\xac\xad\xae\xaf\xb0\xb1\xb2", "\u2506\ue069\ue127\ue1e5\u8f88"),
+        (b"\xf9\xfa\xfb\xfc\xfd\xfe\xff", "\ue2eb\ue3a9\ue467\ufffd"),
+        (b"\x80\x81\xff\x81\x30\x81", "\ufffd\ufffd\ufffd0\ufffd"),
+    ],
+)
+def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
+    assert decode_as_java(raw, "GBK") == text
+
+
+@pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "base64", "no-such"])
+def test_what_is_no_charset_of_texts_is_refused(charset: str) -> None:
+    with pytest.raises(ValueError, match="not a charset"):
+        check_charset(charset)
+
+
+def test_utf_16_without_a_mark_begins_with_the_high_byte() -> None:
+    assert decode_as_java("\u6b63".encode("utf-16-be"), "UTF-16") == "\u6b63"
+
+
+_TAGS = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have one hash
+_COUNT = 24  # in two queues; a third one has other tags of that hash in its first file
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    messages = [
+        Sent(tags=_TAGS[number % len(_TAGS)], queue_id=number % 2, keys=(f"k{number}",)) for number in range(_COUNT)
+    ]
+    messages += [Sent(tags=tag, queue_id=2) for tag in ["AaAa"] * 10 + ["BBBB"]]
+    return write_store(tmp_path / "store", stored(messages))
+
+
+@pytest.fixture
+def pull(store: Path, ask: Run) -> Run:
+    return lambda line, *options, place=store: ask(place, line, "--release", str(RELEASE), *options)
+
+
+def test_a_queue_is_counted_by_tag(pull: Run) -> None:
+    code, out, _ = pull("printMsgByQueue -t Orders -a b0 -i 1 -f true")
+
+    assert code == ExitCode.CLEAN
+    assert [line.split() for line in out.splitlines()] == [
+        ["Tag:", "TagA", "Count:", "8"],
+        ["Tag:", "BBBB", "Count:", "4"],
+    ]
+
+
+def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(pull: Run) -> None:
+    """The broker has found messages, and the client drops them: the next file of the queue is pulled all the same."""
+    _, by_queue, _ = pull("printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true")
+    _, by_topic, _ = pull("printMsg -t Orders -s BBBB -d false")
+
+    assert by_queue.count("MSGID") == 1
+    assert by_topic.count("MSGID") == 5
+    assert "queueId=2] no matched msg" not in by_topic
+
+
+def test_one_queue_from_an_offset_on_is_consumed_to_its_end(pull: Run) -> None:
+    code, out, _ = pull("consumeMessage -t Orders -b b0 -i 0 -o 8")
+
+    assert code == ExitCode.CLEAN
+    assert [line.split(" ")[0] for line in out.splitlines()] == [
+        *("Consume", "MSGID:", "MSGID:"),
+        *("Consume", "MSGID:", "MSGID:"),
+        "MessageQueue",
+    ]
+    assert out.endswith("queueId=0] print msg finished. status=NO_NEW_MSG, offset=12\n")
+
+
+def test_the_oldest_messages_of_a_topic_are_consumed(pull: Run) -> None:
+    """Which queue comes first is up to the client's set, and so is which has none left."""
+    code, out, _ = pull("consumeMessage -t Orders -c 5 -g AnyGroup")
+
+    assert code == ExitCode.CLEAN
+    assert out.splitlines()[0].startswith("The older 5 message of the ")
+    assert out.count("MSGID") == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "printed", "said"),
+    [
+        ("consumeMessage -t Orders -c 0", ExitCode.USAGE, "Please input a positive messageNumber!", ""),
+        ("consumeMessage -t Orders -i 0", ExitCode.USAGE, "Please set the brokerName before queueId!", ""),
+        ("consumeMessage -t Orders -o 0", ExitCode.USAGE, "Please set queueId before offset!", ""),
+        ("consumeMessage -t Orders -s 99999999999999", ExitCode.USAGE, "Please set the beginTimestamp before now!", ""),
+        ("consumeMessage -t Orders -e 99999999999999", ExitCode.USAGE, "Please set the endTimestamp before now!", ""),
+        ("consumeMessage -t Orders -b b1 -i 0", ExitCode.NOT_FOUND, "", "b1"),
+        ("consumeMessage -t Missing", ExitCode.NOT_FOUND, "", "Missing"),
+        ("printMsgByQueue -t Orders -a b0 -i 7", ExitCode.NOT_FOUND, "", "queue"),
+        ("printMsgByQueue -t Orders -a b1 -i 0", ExitCode.NOT_FOUND, "", "b1"),
+        ("printMsgByQueue -t Orders -a b0 -i 0 -s Other", ExitCode.NOT_FOUND, "", "the first pull without one"),
+        ("printMsgByQueue -t Orders -a b0 -i 0", ExitCode.CLEAN, "", "12 messages were pulled"),
+        ("printMsgByQueue -t Orders -i 0", ExitCode.USAGE, "", "needs -a"),
+    ],
+)
+def test_what_makes_no_sense_is_said_as_mqadmin_says_it(
+    line: str, code: ExitCode, printed: str, said: str, pull: Run
+) -> None:
+    ended, out, err = pull(line)
+
+    assert (ended, out) == (code, printed)
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("printMsg -t Orders", _COUNT + 11),
+        ("printMsgByQueue -t Orders -a b0 -i 0 -s TagA", 4),
+        ("consumeMessage -t Orders -c 3", 3),
+    ],
+)
+def test_pulled_messages_are_json_for_scripts(line: str, count: int, pull: Run) -> None:
+    rows = [json.loads(row) for row in pull(line, "--json")[1].splitlines()]
+
+    assert [row["type"] for row in rows] == ["message"] * count
+
+
+@pytest.mark.parametrize("line", ["printMsgByQueue -t Orders -a b0 -i 1 -p true", "consumeMessage -t Orders -c 30"])
+def test_a_lake_gives_the_messages_of_its_store(line: str, store: Path, pull: Run, tmp_path: Path) -> None:
+    write_messages(tmp_path / "lake", store, RELEASE)
+    _, of_store, _ = pull(line)
+    code, of_lake, _ = pull(line, place=tmp_path / "lake")
+
+    shown = [[row for row in text.splitlines() if row.startswith("MSGID")] for text in (of_store, of_lake)]
+    assert code == ExitCode.CLEAN
+    assert shown[0] == shown[1] != []
+
+
+_SENT = "Pub\x01{time}\x01region\x01{group}\x01Orders\x01{id}\x01null\x01null\x01host\x014\x017\x010\x01true\x02"
+_CONSUMED = "SubAfter\x01R\x01{id}\x013\x01false\x01null\x010\x011700000001000\x01consumers\x02"
+_TAKEN = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01{id}\x010\x01null\x02"
+
+
+def _sent(name: str, text: str, *, group: str = "producers", time: str = "1700000000000") -> Sent:
+    return Sent(TRACE_TOPIC, (name, "alias"), body=text.format(id=name, group=group, time=time).encode())
+
+
+_MESSAGES = (
+    _sent("both", _TAKEN + _CONSUMED + _SENT),
+    _sent("taken", _TAKEN),
+    _sent("broken", _SENT, time="long ago"),
+    _sent("timeless", "SubAfter\x01R\x01{id}\x013\x01true\x01null\x010\x02"),
+    _sent("controls", _SENT, group="\x1b[2Jproducers\nfake line"),
+    Sent(TRACE_TOPIC, ("empty",), body=b""),
+)
+
+
+@pytest.fixture
+def traced(tmp_path: Path, ask: Run) -> Run:
+    store = write_store(tmp_path / "store", stored(_MESSAGES))
+    known = ("--release", str(RELEASE), "--hash-slots", "7", "--index-num", "9")
+    return lambda message_id, *options, place=store: ask(place, f"queryMsgTraceById -i {message_id}", *known, *options)
+
+
+_BOTH = """\
+#Type      #ProducerGroup       #ClientHost          #SendTime            #CostTimes #Status  \x20
+Pub        producers            {host:20} 2023-11-14 22:13:20  7ms        success  \x20
+
+#Type      #ConsumerGroup       #ClientHost          #ConsumerTime        #CostTimes #Status  \x20
+Sub        consumers            {host:20} 2023-11-14 22:13:21  3ms        failed   \x20
+
+"""
+
+
+def test_who_sent_and_who_consumed_a_message_is_printed(traced: Run) -> None:
+    code, out, err = traced("both")
+
+    assert (code, err) == (ExitCode.CLEAN, "")
+    assert out == _BOTH.format(host=out.splitlines()[1].split()[2])
+
+
+@pytest.mark.parametrize(
+    ("message_id", "said"),
+    [
+        ("broken", "mqadmin cannot decode (event_timestamp is 'long ago')"),
+        ("taken", "only traces that mqadmin does not print (SubBefore)"),
+        ("empty", "has no body, at which mqadmin fails"),
+        ("missing", "missing"),
+        ("alias", "mqadmin cannot decode"),
+    ],
+)
+def test_where_mqadmin_prints_nothing_the_reason_is_said(message_id: str, said: str, traced: Run) -> None:
+    code, out, err = traced(message_id)
+
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert said in err
+
+
+def test_all_kinds_of_traces_are_json(traced: Run) -> None:
+    rows = [json.loads(line) for line in traced("both", "--json")[1].splitlines()]
+    broken = json.loads(traced("broken", "--json")[1])
+
+    assert [(row["type"], row["kind"]) for row in rows] == [
+        ("trace", "SubBefore"),
+        ("trace", "SubAfter"),
+        ("trace", "Pub"),
+    ]
+    assert [row["cost_ms"] for row in rows] == [None, 3, 7]
+    assert (broken["client_group"], broken["event_timestamp"], broken["error"]) == (
+        "producers",
+        None,
+        "event_timestamp is 'long ago'",
+    )
+
+
+def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(traced: Run) -> None:
+    code, out, err = traced("timeless")
+
+    assert code == ExitCode.CLEAN
+    assert "Sub " in out
+    assert "the moment of the call" in err
+
+
+def test_a_trace_does_nothing_to_a_terminal(traced: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _, out, _ = traced("controls")
+
+    assert "\\x1b[2Jproducers\\nfake line" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("with_entries", [True, False])
+def test_a_lake_has_the_traces_of_its_store(with_entries: bool, tmp_path: Path, traced: Run) -> None:
+    write_messages(tmp_path / "lake", tmp_path / "store", RELEASE)
+    if with_entries:
+        write_entries(tmp_path / "lake", stored(_MESSAGES), RELEASE)
+    code, out, _ = traced("both", place=tmp_path / "lake")
+
+    assert code == ExitCode.CLEAN
+    assert out == _BOTH.format(host=out.splitlines()[1].split()[2])
+
+
+@pytest.fixture
+def newest(ask: Run) -> Run:
+    return lambda store, line, *options: ask(store, line, "--release", "5.5.1", *options)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    return unpack_feature("b551-rockscq-clean", tmp_path_factory.mktemp("clean"))
+
+
+@pytest.mark.parametrize("name", ["b551-cqdouble", "b551-rockscq-clean", "b551-rockscq-killed"])
+def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, newest: Run) -> None:
+    """From JSON, from RocksDB, and after a kill from the log and the rows that outlived it."""
+    unpacked = unpack_feature(name, tmp_path)
+    queues, offsets = unpacked.of_disk["queues"], unpacked.of_disk["consumerOffsets"]["Orders@G"]
+    code, out, _ = newest(unpacked.root, "consumerProgress -g G")
+
+    rows = [line.split()[:7] for line in out.splitlines() if line.startswith("Orders")]
+    assert code == ExitCode.CLEAN
+    assert rows == [
+        ["Orders", "b0", queue, str(end), str(offsets[queue]), str(end - offsets[queue]), "0"]
+        for queue in sorted(offsets)
+        for end in [queues[f"Orders/{queue}"]["max"]]
+    ]
+    assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
+
+
+def test_progress_without_a_group_is_a_line_for_each_group(clean: FeatureStore, newest: Run) -> None:
+    code, out, _ = newest(clean.root, "consumerProgress")
+    _, one, _ = newest(clean.root, "consumerProgress -g G")
+
+    header, line = out.splitlines()
+    assert code == ExitCode.CLEAN
+    assert header.split() == ["#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff", "Total"]
+    behind = one.split("Consume Diff Total: ")[1].split()[0]
+    assert line == f"G{'':63}  0       OFFLINE{'':17}{'':7} {'':14}  0        {behind}"
+
+
+def test_topics_are_listed_from_rocksdb(clean: FeatureStore, newest: Run) -> None:
+    code, out, _ = newest(clean.root, "topicList")
+
+    assert code == ExitCode.CLEAN
+    assert sorted(out.splitlines()) == sorted(clean.of_disk["topics"])
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "said"),
+    [
+        ("consumerProgress -g Missing", ExitCode.NOT_FOUND, ("no group Missing", "CID_RMQ_SYS_TRANS, G\n")),
+        ("getConsumerConfig -g Missing", ExitCode.NOT_FOUND, ("of the group Missing", "FILTERSRV_CONSUMER, G, ")),
+        ("topicList -c", ExitCode.USAGE, ("only brokers at work know",)),
+    ],
+)
+def test_an_unknown_group_and_what_only_a_broker_at_work_knows_have_a_reason(
+    line: str, expected: ExitCode, said: tuple[str, ...], clean: FeatureStore, newest: Run
+) -> None:
+    code, out, err = newest(clean.root, line)
+
+    assert (code, out) == (expected, "")
+    assert [text for text in said if text not in err] == []
+
+
+def test_settings_of_a_group_come_field_by_field(clean: FeatureStore, newest: Run) -> None:
+    code, out, _ = newest(clean.root, "getConsumerConfig -g G")
+    head, *lines = out.splitlines()
+
+    assert code == ExitCode.CLEAN
+    assert head == f"{'=' * 29}DefaultCluster:b0{'=' * 29}"
+    assert lines[0] == f"{'groupName':40}=  G"
+    assert f"{'subscriptionDataSet':40}=  " in lines
+    policy = "GroupRetryPolicy{type=CUSTOMIZED, exponentialRetryPolicy=null, customizedRetryPolicy=null}"
+    assert f"{'groupRetryPolicy':40}=  {policy}" in lines
+
+
+def test_rows_are_json_for_scripts(clean: FeatureStore, newest: Run) -> None:
+    progress, topics, group = (
+        newest(clean.root, line, "--json").lines
+        for line in ("consumerProgress -g G", "topicList", "getConsumerConfig -g G")
+    )
+
+    assert [(row["type"], row["queue_id"], row["consumer_offset"]) for row in progress] == [
+        ("progress", 0, 30),
+        ("progress", 1, 30),
+    ]
+    assert [row["broker_offset"] - 30 for row in progress] == [row["behind"] for row in progress]
+    assert {row["type"] for row in topics} == {"topic"}
+    assert [row["settings"]["groupName"] for row in group] == ["G"]
+
+
+def test_a_configuration_that_cannot_be_read_is_said(
+    clean: FeatureStore, tmp_path: Path, newest: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    root = Path(shutil.copytree(clean.root, tmp_path / "copy"))  # what was read of a database once is kept
+    code, out, err = newest(root, "consumerProgress -g G")
+
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert "pip install" in err
+
+
+ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
+@pytest.mark.parametrize("line", ROCKSDB)
+def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR0913 - fixtures
+    situation: StoreOf, tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch, line: str, *, is_read: bool
+) -> None:
+    """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
+    store = situation("field-rocksonly-550") / "store"
+    if not is_read:
+        monkeypatch.setitem(sys.modules, "rocksdict", None)
+        store = Path(shutil.copytree(store, tmp_path / "store"))  # what was read of a database once is kept
+    code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
+
+    expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
+    assert out == expected.replace("WARN: No Consumer", "")
+    assert code == ExitCode.CLEAN
+    if is_read:
+        assert "RocksDB" not in err
+    else:
+        assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
+
+
+@pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there_and_nobody_knows_without_it(
+    situation: StoreOf, tmp_path: Path, ask: Run, line: str, *, is_damaged: bool
+) -> None:
+    store = situation("field-rocksonly-550") / "store"
+    if is_damaged:
+        store = Path(shutil.copytree(store, tmp_path / "store"))
+        for folder in ("consumequeue", "config/topics"):
+            next((store / folder).glob("MANIFEST-*")).unlink()
+    code, out, err = ask(store, line)
+
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    said = "whether there is such a topic is not known" if is_damaged else "no topic Empty was ever seen there"
+    assert said in err
+
+
+def test_a_topic_that_was_deleted_is_called_deleted(situation: StoreOf, ask: Run) -> None:
+    store = situation("field-deleted-498") / "store"
+
+    for line in ("topicStatus -t Gone", "printMsg -t Gone", "queryMsgByOffset -t Gone -b b0 -i 0 -o 0"):
+        code, out, err = ask(store, line)
+
+        assert (code, out) == (ExitCode.NOT_FOUND, "")
+        assert "the topic Gone was deleted" in err
+        assert "never seen" not in err
+    code, out, _ = ask(store, "topicStatus -t Gone", "--through-log")
+    assert code == ExitCode.CLEAN
+    assert len(out.splitlines()) > 1
+    assert "was ever seen" in ask(store, "topicStatus -t Goner")[2]
+
+
+def test_messages_that_a_promotion_took_back_are_not_answered(situation: StoreOf, ask: Run) -> None:
+    """Two units at the end of a queue point at stale records: the broker gives 41 and 36 for the ends."""
+    place = situation("b551-controller-failover")
+    broker = json.loads((place / "EXPECT.json").read_text())["oldMasterAfterReturn"]["queues"]
+    store = place / "store"
+
+    rows = {
+        (row[1], row[2], row[3]) for row in map(str.split, ask(store, "topicStatus -t Orders")[1].splitlines()[1:3])
+    }
+    assert rows == {(name[-1], str(queue["min"]), str(queue["max"])) for name, queue in broker.items()}
+    for number in (36, 37):
+        code, out, err = ask(store, f"queryMsgByOffset -t Orders -b b0 -i 1 -o {number}")
+        assert (code, out) == (ExitCode.NOT_FOUND, "")
+        assert "taken back" in err
+    assert ask(store, "queryMsgByOffset -t Orders -b b0 -i 1 -o 35")[0] == ExitCode.CLEAN
+
+
+def test_an_offset_after_the_end_of_a_log_that_was_cut_back_names_no_message(situation: StoreOf, ask: Run) -> None:
+    """The stale bytes there are a complete record that states its own offset."""
+    place = situation("b551-controller-failover")
+    taken_back = json.loads((place / "EXPECT.json").read_text())["unreplicated"]
+    store = place / "store"
+
+    assert taken_back
+    for message in taken_back:
+        # Where such a message was, one of the new master may be now.
+        _, out, _ = ask(store, f"queryMsgById -t Orders -i {message['offset-message-id']}", "--any-host")
+        assert message["message-id"] not in out
+        code, out, _ = ask(store, f"queryMsgByUniqueKey -t Orders -i {message['message-id']}")
+        assert (code, out) == (ExitCode.NOT_FOUND, "")
+
+
+@pytest.fixture
+def colliding(tmp_path: Path) -> Path:
+    """Write a store whose keys, and topics, have the same hash: `AaAa`, `BBBB`, `AaBB`."""
+    messages = [
+        *(Sent(keys=("AaAa", "BBBB"), unique_key=f"both{n}") for n in range(5)),
+        *(Sent(keys=("AaAa",), unique_key=f"one{n}") for n in range(7)),
+        *(Sent(keys=("BBBB",), unique_key=f"other{n}") for n in range(4)),
+        *(Sent(topic="OrdersAa", keys=("AaAa",), unique_key=f"a{n}") for n in range(3)),
+        *(Sent(topic="OrdersBB", keys=("AaAa",), unique_key=f"b{n}") for n in range(6)),
+    ]
+    return write_store(tmp_path / "store", stored(messages), release=Release.of("4.9.2"), geometry=Geometry(50, 300))
+
+
+@pytest.mark.parametrize(
+    ("release", "topic", "rows"),
+    [("4.9.2", "Orders", 17), ("5.5.1", "Orders", 17), ("4.9.2", "OrdersAa", 9), ("4.9.3", "OrdersAa", 3)],
+)
+def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them(
+    ask: Run, colliding: Path, release: str, topic: str, rows: int
+) -> None:
+    """A message whose two keys collide comes twice, and up to 4.9.2 messages of a topic that collides come, too."""
+    options = ("--release", release, "--hash-slots", "50", "--index-num", "300")
+    code, out, _ = ask(colliding, f"queryMsgByKey -t {topic} -k AaAa", *options)
+
+    assert code == ExitCode.CLEAN
+    assert len(out.splitlines()) - 1 == rows
+
+
+def test_a_query_of_our_own_gives_each_message_once(run: Run, colliding: Path) -> None:
+    place = ("--store", colliding, "--release", "4.9.2", "--hash-slots", "50", "--index-num", "300")
+    shown = run("query", "by-key", "-t", "Orders", "-k", "AaAa", *place).out
+
+    assert len(shown.splitlines()) - 1 == 12
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mqadmin topicStatus -t T",
+        "sh mqadmin topicStatus -t T",
+        "bin/mqadmin topicStatus -t T",
+        "sh bin/mqadmin topicStatus -t T",
+        "bash ./mqadmin topicStatus -t T",
+        "/opt/rocketmq/bin/mqadmin topicStatus -t T",
+        r"'bin\mqadmin.cmd' topicStatus -t T",
+    ],
+)
+def test_a_line_is_taken_as_it_was_pasted(line: str) -> None:
+    assert parse(shlex.split(line), Release.of("5.5.1")).command == "topicStatus"
+
+
+# As RocketMQ 5.1.1 wrote it: keys that are numbers have no quotes.
+_MAPPING = """{"topicQueueMappingInfoMap":{"Orders":{"bname":"b0","hostedQueues":{0:[
+{"bname":"b0","endOffset":-1,"gen":0,"logicOffset":0,"queueId":0,"startOffset":0}
+],1:[{"bname":"b1","endOffset":5,"gen":0,"logicOffset":0,"queueId":3,"startOffset":0},
+{"bname":"b0","endOffset":-1,"gen":1,"logicOffset":5,"queueId":1,"startOffset":0}]
+},"scope":"__global__","topic":"Orders","totalQueues":2}}}"""
+
+
+def test_a_static_topic_has_rows_of_its_own_queues(tmp_path: Path, ask: Run) -> None:
+    """Mqadmin shows them under `__syslo__global__`; a queue that another broker has the beginning of is left out."""
+    store = write_store(tmp_path / "store", stored([Sent(queue_id=number % 2) for number in range(9)]))
+    (store / "config").mkdir()
+    (store / "config" / "topicQueueMapping.json").write_text(_MAPPING)
+
+    code, out, err = ask(store, "topicStatus -t Orders", "--release", "5.1.1")
+
+    assert code == ExitCode.CLEAN
+    assert [row[:4] for row in map(str.split, out.splitlines()[1:])] == [
+        ["__syslo__global__", "0", "0", "5"],
+        ["b0", "0", "0", "5"],
+        ["b0", "1", "0", "4"],
+    ]
+    assert "queue 1 of Orders is in part on another broker" in err
