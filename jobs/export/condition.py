@@ -78,7 +78,6 @@ def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
 
 
 def _selected(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame":
-    """Return the rows of the items that Spark does not leave out."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(Candidates.of(plan))
     return spark.read.format(FORMAT).schema(schema).load()
@@ -135,7 +134,6 @@ def candidates(item: Item, columns: Sequence[str], limit: int, undecoded: Undeco
 
 
 def _shown(columns: Sequence[str], limit: int, undecoded: Undecoded, rows: pa.RecordBatch | Piece) -> Rows:
-    """Yield rows with their bodies, in slices."""
     if not isinstance(rows, Piece):
         for part, bodies in slices(rows, limit):
             undecoded.note(part, bodies)

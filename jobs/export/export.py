@@ -105,7 +105,6 @@ def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
 
 
 def _lost_in_lake(asked: Asked) -> list[LeftOut]:
-    """Return what runs found damaged, or did not find, in the logs of the stores that are exported."""
     from jobs.query.lake_source import open_lake_stores  # with SQL's engine
 
     with suppress(OtherBrokerError):  # which an empty export explains
@@ -142,7 +141,6 @@ def _lake_items(asked: Asked, lake: Lake, known: Sequence[KnownStore]) -> list[I
 
 
 def _registered(lake: Lake, known: KnownStore) -> Registered:
-    """Return the values that each row of a store must have."""
     with suppress(NothingToRestoreError):  # the lake has no log of it: no sizes of its segments are known
         plan = plan_log(lake, known)
         size = WHOLE_SEGMENTS if plan.size.origin == ASSUMED else plan.size.value  # else there is one file
@@ -151,7 +149,6 @@ def _registered(lake: Lake, known: KnownStore) -> Registered:
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:
-    """Sort the files of each store in the order of its log."""
     return str(file.low("store_id", "")), int(file.low("physical_offset", 0)), file.path
 
 

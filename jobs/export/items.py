@@ -387,6 +387,5 @@ def _in_times(between: TimeBounds, columns: Sequence[str], rows: pa.RecordBatch 
 
 
 def _as_damage(rows: pa.RecordBatch) -> Iterator[Piece]:
-    """Yield the place of each row as damage."""
     for offset, size in zip(rows["physical_offset"].to_pylist(), rows["total_size"].to_pylist(), strict=True):
         yield Piece(PieceKind.DAMAGE, offset or 0, size, "another engine has changed this row")

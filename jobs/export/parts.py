@@ -94,7 +94,6 @@ class PartTask:
 
 
 def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, and keep damaged places apart."""
     for item in items:
         if not isinstance(item, Piece):
             yield item

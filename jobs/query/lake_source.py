@@ -161,7 +161,6 @@ class LakeSource(Source):
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
-        """Return the message that is stored first, or last, of those that the conditions hold for."""
         rows = self.select("*", MESSAGES, *conditions, OURS, rest=f"ORDER BY physical_offset {order} LIMIT 1")
         return self._message(rows[0]) if rows else None
 
@@ -199,7 +198,6 @@ class LakeSource(Source):
         return [reason for reason in found if reason]
 
     def _say_left_out(self) -> None:
-        """Note that a list of all messages has not those that runs left out."""
         for reason in self._left_out():
             self.say(reason)
 

@@ -76,7 +76,6 @@ class LakeTables:
             raise NotAStore(f"no lake: it has no table {MESSAGES}", None, self._lake)
 
     def _table(self, name: str) -> DeltaTable | None:
-        """Return a table, which SQL then knows; None where the lake lacks it."""
         if name not in self._opened:
             self._opened[name] = self._registered(name)
         return self._opened[name]
@@ -99,7 +98,6 @@ class LakeTables:
         return table
 
     def _actions(self, name: str) -> list[dict[str, Any]]:
-        """Return the files of a table, and the statistics of their columns, as the Delta log has them."""
         table = self._table(name)
         return [] if table is None else plain_rows(table.get_add_actions(flatten=True))
 
@@ -198,7 +196,6 @@ def is_lake(location: str, options: Mapping[str, str]) -> bool:
 
 
 def _store_of(row: Mapping[str, Any]) -> LakeStore | None:
-    """Return the store that all rows of a file belong to; None where its statistics do not show one."""
     columns = LakeStore._fields
     has_one = all(row.get(f"min.{name}") == row.get(f"max.{name}") is not None for name in columns)
     is_whole = all(row.get(f"null_count.{name}") == 0 for name in columns)

@@ -29,7 +29,6 @@ _TRACKS = "consumer-group status is omitted (needs a running broker)"
 
 
 def _indentation(line: str) -> str:
-    """Return blanks for the tabs that a line of JSON begins with."""
     return "  " * (len(line) - len(line.lstrip(_TAB)))
 
 

@@ -242,9 +242,9 @@ class Source(ABC):
     def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
         """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
 
-    @abstractmethod
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+        return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
 
     @abstractmethod
     def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
@@ -255,9 +255,9 @@ class Source(ABC):
         *limit* are read together.
         """
 
+    @abstractmethod
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number."""
-        return next(iter(self.by_queue(topic, queue_id, queue_offset, queue_offset + 1)))
 
     # queues and topics
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from time import monotonic
-from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -34,14 +33,6 @@ _PATIENCE = 1.0  # seconds that are given to the engine for the batch that it is
 _WAITING = 2  # batches that the engine may be ahead
 
 
-class NamedRows(NamedTuple):
-    """A table or a view, and what one row of it is."""
-
-    name: str
-    kind: str  # table or view
-    row: str
-
-
 class Statement:
     """A lake's tables and views, registered for one statement."""
 
@@ -52,37 +43,30 @@ class Statement:
         self._views = [view for view in views() if all(map(self._tables.has, view.tables))]
         for view in self._views:
             self._tables.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-        self._typed = sorted(_typed_tables(Lake(normalise(lake), options)))
+        files = Lake(normalise(lake), options).list_files(_TYPED)
+        self._typed = sorted({file.name.split("/")[0] for file in files if "/_delta_log/" in file.name})
         for name in self._typed:
             self._tables.register(f'"{_TYPED}_{name}"', f"{_TYPED}/{name}")
 
-    def names(self) -> Iterator[NamedRows]:
-        """Yield every table and view of the lake."""
+    def rows(self, sql: str | None, seconds: float | None = None) -> Generator[dict[str, object]]:
+        """Yield the rows of a statement; without one, the tables and views, and what one row of each is."""
+        if sql is not None:
+            yield from self.batches(sql, seconds).rows()
+            return
         from jobs.lake.tables import TABLES  # loads the compiler
 
         rows = {table.name: table.row for table in TABLES}
-        yield from (NamedRows(name, "table", rows.get(name, "")) for name in self._names)
-        yield from (NamedRows(view.name, "view", view.row.removeprefix("One row is ")) for view in self._views)
-        for name in self._typed:
-            yield NamedRows(f"{_TYPED}_{name}", "table", f"one body of the topic {name}, typed")
-
-    def rows(self, sql: str | None, seconds: float | None = None) -> Generator[dict[str, object]]:
-        """Yield the rows of a statement; without one, the tables and views."""
-        if sql is None:
-            yield from (name._asdict() for name in self.names())
-        else:
-            yield from self.batches(sql, seconds).rows()
+        named = [(name, "table", rows.get(name, "")) for name in self._names]
+        named += [(view.name, "view", view.row.removeprefix("One row is ")) for view in self._views]
+        named += [(f"{_TYPED}_{name}", "table", f"one body of the topic {name}, typed") for name in self._typed]
+        for one in named:
+            yield dict(zip(("name", "kind", "row"), one, strict=True))
 
     def batches(self, sql: str, seconds: float | None = None) -> "Batches":
         """Run a statement; `UnsupportedFormat` where it is not valid, or does more than read."""
         if _READS.match(sql) is None:
             raise UnsupportedFormat("only statements that read are run: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
         return Batches(self._tables, sql, seconds)
-
-
-def _typed_tables(lake: Lake) -> set[str]:
-    """Return the names of the typed tables, by the files of their Delta logs."""
-    return {file.name.split("/")[0] for file in lake.list_files(_TYPED) if "/_delta_log/" in file.name}
 
 
 class Batches:

@@ -62,7 +62,6 @@ class StoreIndex:
 
     @cached_property
     def _rocksdb(self) -> Database | str:
-        """The index in RocksDB, or why it cannot be asked."""
         try:
             return self._reader.index_database or "the store has no index files"
         except FormatError as error:
@@ -137,7 +136,6 @@ class StoreIndex:
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
 
     def _with_key(self, hits: Iterable[int], wanted: KeyWanted, seen: Counter[int]) -> Iterator[Message]:
-        """Yield the messages at *hits* that have the key: only hashes were compared."""
         for offset in hits:
             message = self._store.pointed_at(offset, _ENTRY)
             if message and wanted.has_key(message):

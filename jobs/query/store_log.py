@@ -92,7 +92,6 @@ def search(
 
 
 def _within(ranges: Sequence[Range], span: Span) -> Iterator[Range]:
-    """Yield the parts of ranges that lie in *span*."""
     for range_ in ranges:
         start, end = max(range_.start_offset, span.start), min(range_.end_offset, span.end)
         if start < end:

@@ -197,13 +197,11 @@ class StoreSource(Source):
             self.say("only index files were asked, not the log itself; --through-log searches it")
 
     def _indexed(self, text: str) -> Iterator[Occurrence]:
-        """Yield the newest message of each topic and kind of key that the index has under *text*."""
         for topic, kind in product(sorted(self.topics()), KeyKind):
             for message in islice(self._index.find_without_log(KeyWanted(kind, topic, text)), 1):
                 yield Occurrence(message, kind, is_indexed=True)
 
     def _logged(self, text: str) -> Iterator[Occurrence]:
-        """Yield messages of the log that have *text* as a key."""
         for message in self.search(holding(text)):
             for kind in KeyKind:
                 if says(message, kind, text):
@@ -234,7 +232,6 @@ class StoreSource(Source):
         return [queue for (name, number), queue in queues if name == topic and queue_id in {None, number}]
 
     def _queues_in_log(self, topic: str) -> Mapping[int, LogQueue]:
-        """Return the queues of *topic* by their ids, as far as they have messages in the log; it is searched once."""
         if topic not in self._log_queues:
             queues: dict[int, LogQueue] = {}
             for message in self.search(holding(topic)):
@@ -385,16 +382,11 @@ class StoreSource(Source):
         return unit if holds else None
 
     def _is_in_queue(self, message: Message, name: QueueName, queue_offset: int) -> bool:
-        """Return whether a message belongs where a unit has it; batches have units of several numbers."""
         return any(
             unit.queue.queue_id == name.queue_id
             and unit.queue_offset <= queue_offset < unit.queue_offset + (unit.batch_count or 1)
             for unit in self._units(message.record, name.topic)
         )
-
-    def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
-        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
-        return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
 
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
         """Return the next number of a queue that may have a message, this one or a later one; this one without any."""
@@ -587,7 +579,6 @@ class StoreSource(Source):
             yield from self.logged(wanted, before, limit)
 
     def _under_key(self, wanted: Wanted, before: int, limit: int) -> Iterator[int]:
-        """Yield the offsets of the newest messages under a key, one more than a page has."""
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         kept: set[int] = set()
         for topic, kind in product(topics, (KeyKind.KEY, KeyKind.UNIQUE)):
@@ -599,7 +590,6 @@ class StoreSource(Source):
         yield from sorted(kept, reverse=True)
 
     def _queued(self, topic: str, wanted: Wanted, before: int) -> Iterator[tuple[int, Message | None]]:
-        """Yield the messages that the queues of a topic lead to, the newest first."""
         self.complete_queues(topic)
         queues = self.queues_of(topic, wanted.queue_id)
         for part in self._parts(wanted, before):
@@ -608,7 +598,6 @@ class StoreSource(Source):
                 yield offset, self.pointed_at(offset, f"a unit of {topic}")
 
     def _units_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
-        """Yield the offsets that a queue's units name within a part of the log; note units that are lost."""
         first, end = self.reader.unit_range(queue)
         for number in range(bisect_left(range(end), part.start, first, key=partial(_named_offset, queue)), end):
             unit = queue.unit(number)
@@ -659,7 +648,6 @@ class StoreSource(Source):
         self._lack_lost(is_before=True)
 
     def _lack_lost(self, *, is_before: bool) -> None:
-        """Note what the log has lost before its first segment, or after its last record."""
         for lost in self.lost_ends:
             if (lost.end <= self.reader.store.start_offset) is is_before:
                 self.lack(lost.text)

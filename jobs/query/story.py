@@ -280,12 +280,10 @@ def _role(message: Message, before: Sequence[Copy]) -> Role:
 
 
 def _delivers(waiting: Copy, message: Message) -> bool:
-    """Return whether *message* is the delivery of a copy that waited for its time."""
     return waiting.message.topic in _WAITING_TOPICS and waiting.message.properties.get(REAL_TOPIC) == message.topic
 
 
 def _text(message: Message, role: Role) -> Sentence:
-    """Return what a copy is, in words."""
     about, record, template = message.properties, message.record, _TEMPLATES[role]
     topic, queue = message.topic, str(record.queue_id)
     if role in _WAITING:
@@ -313,13 +311,11 @@ def _text(message: Message, role: Role) -> Sentence:
 
 
 def _group_of(topic: str) -> str | None:
-    """Return the group whose retries or dead letters a topic has."""
     prefix = next((one for one in (RETRY_PREFIX, DLQ_PREFIX) if topic.startswith(one)), None)
     return None if prefix is None else topic.removeprefix(prefix)
 
 
 def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
-    """Add to a copy its units, its index entries, and what became of it."""
     message = copy.message
     copy.leaves = source.removal_of(message)
     if not copy.is_taken_back:  # its units and index entries went with it, other messages have its place in the queue
@@ -390,7 +386,6 @@ def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
 
 
 def _add_groups(source: Source, copies: Sequence[Copy]) -> None:
-    """Add each group's position to the copies in the queues that it reads."""
     readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
     for number, copy in enumerate(copies):
         if copy.is_taken_back:
@@ -416,7 +411,6 @@ def _add_groups(source: Source, copies: Sequence[Copy]) -> None:
 
 
 def _state(copies: Sequence[Copy]) -> Sentence:
-    """Return the message's state in a few words, by its newest copies."""
     if all(copy.is_taken_back for copy in copies):
         return Sentence("taken back by its broker")
     last = copies[-1]

@@ -209,7 +209,6 @@ def _by_offset(line: Line, context: Context) -> ExitCode:
 
 
 def _message_traces(line: Line, context: Context) -> ExitCode:
-    """Print the sending of a message and each consumption, with times and outcomes."""
     source, printer = context.source, context.printer
     topic, message_id = line.options.get("traceTopic", TRACE_TOPIC), line.options["msgId"]
     window = TimeWindow(_milliseconds(line, "beginTimestamp", 0), _milliseconds(line, "endTimestamp", MAX_TIME))

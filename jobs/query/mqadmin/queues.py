@@ -69,7 +69,6 @@ class PulledQueue(NamedTuple):
         return OffsetRange(limit("beginTimestamp", self.offsets.minimum), limit("endTimestamp", self.offsets.maximum))
 
     def _offset_at(self, time: int) -> int:
-        """Return the offset that brokers of the release give for a store time."""
         if self.source.release.time_search_takes_nearest:
             return self._nearest(self.source.searched_by_time(self.topic, self.queue_id, self.offsets, time), time)
 
@@ -133,7 +132,6 @@ class PulledQueue(NamedTuple):
 
 
 def _wanted_tags(line: Line) -> _Tags:
-    """Return the tags that `TagA || TagB` names."""
     expression = line.options.get("subExpression", "*")
     if expression.strip() in ("", "*"):
         return None
