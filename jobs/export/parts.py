@@ -8,12 +8,13 @@ deleted with the folder that the parts lie in.
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -38,6 +39,8 @@ _NAMED = 20  # damaged places of a part that are named; all are counted
 _LONG = 1 << 20
 _CHUNK = 4 << 20
 
+_Slices: TypeAlias = Iterator[tuple[pa.RecordBatch, list[Body]]]  # of rows, with their bodies
+
 
 @unique
 class Format(StrEnum):
@@ -49,14 +52,15 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
-class Part(NamedTuple):
+@dataclass(slots=True)
+class Part:
     """One file that a task has written; without messages, no file is written."""
 
     name: str
-    messages: int
-    undecoded: Undecoded
-    damaged_bytes: int  # of the log, which are left out
-    damaged: tuple[LeftOut, ...]  # the first of them
+    messages: int = 0
+    undecoded: Undecoded = field(default_factory=Undecoded)
+    damaged_bytes: int = 0  # of the log, which are left out
+    damaged: list[LeftOut] = field(default_factory=list)  # the first of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +76,33 @@ class PartTask:
     def __call__(self, numbered: tuple[int, Item]) -> Part:
         """Write the part of an item."""
         number, item = numbered
-        name = f"{number:08d}-{uuid4()}"
+        part = Part(f"{number:08d}-{uuid4()}")
         damage: list[Piece] = []
         rows = _without_damage(rows_of(item), damage)
         if self.chosen is not None:
             rows = self.chosen(number, rows)
-        undecoded, messages, noted = Undecoded(), 0, 0
-        path = self.folder / name
-        part = _ParquetPart(path) if self.kind is Format.PARQUET else _LinesPart(path, self.release, self.kind)
-        with room_for(str(path)), part as file:
+        noted = 0
+
+        def counted() -> _Slices:
+            nonlocal noted
             for batch, bodies in chain.from_iterable(map(partial(slices, limit=self.limit), rows)):
-                file.write(batch, bodies)
-                undecoded.note(batch, bodies)
-                messages, noted = messages + batch.num_rows, len(damage)
+                part.undecoded.note(batch, bodies)
+                part.messages, noted = part.messages + batch.num_rows, len(damage)
+                yield batch, bodies
                 del batch, bodies  # not held while the next ones are read; so below
+
+        path = self.folder / part.name
+        with room_for(str(path)):
+            if self.kind is Format.PARQUET:
+                _write_parquet(path, counted())
+            else:
+                _write_lines(path, counted(), self.release, self.kind)
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
         if self.chosen is not None or item.between != ANY_TIME:
             del damage[noted:]  # damage after the last wanted row is not reported
-        places = tuple(LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
-        return Part(name, messages, undecoded, sum(piece.size for piece in damage), places)
+        part.damaged_bytes = sum(piece.size for piece in damage)
+        part.damaged = [LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
+        return part
 
 
 def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:
@@ -102,75 +114,55 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
         del item
 
 
-class _LinesPart:
-    """A part of NDJSON, of a JSON array (each object with its comma), or of CSV (with its header)."""
-
-    def __init__(self, path: Path, release: Release, kind: Format) -> None:
-        self._path = path
-        self._release = release
-        self._kind = kind
-        self._has_header = False
-        self._file: Any = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def write(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
-        if self._file is None:
-            self._file = self._path.open("x", encoding="utf-8")
-        for row, body in zip(batch.to_pylist(), bodies, strict=True):
-            value = self._object(row, body)
-            if self._kind is Format.CSV:
-                if not self._has_header:
-                    self._file.write(csv_line(tuple(value)))
-                    self._has_header = True
-                self._file.write(csv_line(tuple(value.values())))
-            elif self._kind is Format.JSON:
-                self._file.write(f"{json_text.line('message', value).rstrip()},\n")
-            elif len(body.data or b"") < _LONG:
-                self._file.write(json_text.line("message", value))
-            else:
-                self._file.writelines(json_text.pieces("message", value))
-
-    def _object(self, row: dict[str, object], body: Body) -> dict[str, object]:
-        message = Message(record_of_row({**row, "body": row["body"] or b""}), self._release)
-        message.body = None if body.error is not None else body.data or b""
-        shown = json_text.message_object(message, with_body=True)
-        return {"broker": row["broker"], **shown, "body_error": body.error}
-
-    def __exit__(self, *_error: object) -> None:
-        if self._file is not None:
-            self._file.close()
+def _write_lines(path: Path, rows: _Slices, release: Release, kind: Format) -> None:
+    """Write NDJSON, a JSON array (each object with its comma), or CSV (with its header)."""
+    with ExitStack() as stack:
+        file = None
+        for batch, bodies in rows:
+            is_first = file is None
+            file = file or stack.enter_context(path.open("x", encoding="utf-8"))
+            for row, body in zip(batch.to_pylist(), bodies, strict=True):
+                message = Message(record_of_row({**row, "body": row["body"] or b""}), release)
+                message.body = None if body.error is not None else body.data or b""
+                shown = json_text.message_object(message, with_body=True)
+                value = {"broker": row["broker"], **shown, "body_error": body.error}
+                if kind is Format.CSV:
+                    file.write((csv_line(tuple(value)) if is_first else "") + csv_line(tuple(value.values())))
+                    is_first = False
+                elif kind is Format.JSON:
+                    file.write(f"{json_text.line('message', value).rstrip()},\n")
+                elif len(body.data or b"") < _LONG:
+                    file.write(json_text.line("message", value))
+                else:
+                    file.writelines(json_text.pieces("message", value))
+            del batch, bodies
 
 
-class _ParquetPart:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: pq.ParquetWriter | None = None
-        self._held: list[pa.RecordBatch] = []  # of the next row group
+def _write_parquet(path: Path, rows: _Slices) -> None:
+    writer: pq.ParquetWriter | None = None
+    held: list[pa.RecordBatch] = []  # of the next row group
+    try:
+        for batch, bodies in rows:
+            group = [*held, with_bodies(batch, bodies, SCHEMA)]
+            if sum(part.nbytes for part in group) > _GROUP_BYTES or sum(map(len, group)) > _GROUP_ROWS:
+                writer = _write_group(writer, path, held)
+                held = []
+            held.append(group[-1])
+            del batch, bodies, group
+        writer = _write_group(writer, path, held)
+    finally:
+        if writer is not None:
+            writer.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def write(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
-        rows = with_bodies(batch, bodies, SCHEMA)
-        group = [*self._held, rows]
-        if sum(part.nbytes for part in group) > _GROUP_BYTES or sum(map(len, group)) > _GROUP_ROWS:
-            self._write_held()
-        self._held.append(rows)
-
-    def _write_held(self) -> None:
-        if self._held:
-            table = pa.Table.from_batches(self._held)
-            self._writer = self._writer or _parquet_writer(self._path, table.num_rows, table.nbytes)
-            self._writer.write_table(table)
-            self._held = []
-
-    def __exit__(self, *error: object) -> None:
-        if not any(error):
-            self._write_held()
-        if self._writer is not None:
-            self._writer.close()
+def _write_group(
+    writer: pq.ParquetWriter | None, path: Path, rows: Sequence[pa.RecordBatch]
+) -> pq.ParquetWriter | None:
+    if rows:
+        table = pa.Table.from_batches(rows)
+        writer = writer or _parquet_writer(path, table.num_rows, table.nbytes)
+        writer.write_table(table)
+    return writer
 
 
 def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
