@@ -95,7 +95,7 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     if stored in (SCHEDULE_TOPIC, TIMER_TOPIC):
         kind = ReasonKind.DELAYED
         text = f"{key!r} is delayed: it waits under {stored} and is not yet delivered to {topic}"
-    elif stored in (HALF_TOPIC, transactions.HALF_TOPIC):
+    elif stored in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
         kind = ReasonKind.HALF
         text = f"{key!r} is still half of a transaction: prepared under {stored}, not committed to {topic}"
         if half_end(source, message)[0] is not None:

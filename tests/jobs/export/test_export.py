@@ -15,7 +15,7 @@ import pytest
 
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
-from rmq_formats.flags import COMPRESSED
+from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
 from tests.support.commands import Run, state_of, without_spark
 from tests.support.lakes import ingest_store

@@ -24,6 +24,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.indexfile.layout import ENTRY
 from rmq_formats.message_id import encode_offset_id
+from rmq_formats.properties import index_key_hash
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import BROKER, STORED
 from tests.rmq_formats.stores import stored_records

@@ -19,8 +19,7 @@ from rmq_formats.commitlog.record import Host
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC
-from tests.golden import FOLDER, StoreOf
-from tests.golden.features import FeatureStore, unpack_feature
+from tests.golden import FOLDER, FeatureStore, StoreOf, unpack_feature
 from tests.rmq_formats.strategies import I64
 from tests.support.commands import Outcome, Run
 from tests.support.query_lakes import write_entries, write_messages

@@ -19,10 +19,18 @@ from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import MAX_TIME, KeyWanted
 from jobs.query.source import ReasonKind
 from rmq_formats.commitlog.layout import MAGIC_V1
-from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.rocksdb import transactions
-from tests.golden import GOLDEN, StoreOf, release_of
-from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
+from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.rocksdb import layout as rocksdb_rows
+from tests.golden import (
+    FEATURES,
+    GOLDEN,
+    WRITTEN_BY_THE_STOP,
+    FeatureStore,
+    StoreOf,
+    kill_with_database,
+    release_of,
+    unpack_feature,
+)
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import offsets
 
