@@ -1,12 +1,21 @@
-"""Layouts as numpy reads them, an element of an array for each structure of a file; and slices of arrays."""
+"""
+Layouts as numpy reads them, an element of an array for each structure of a file; and slices of arrays.
+
+Read so, the chains of an index file are checked: every entry must point at the newest older one of its slot, every slot
+at its newest. It takes one pass over the entries, in blocks, with one number a slot in memory: chains that never end,
+that skip entries or that point beyond the file are all entries that do not point where they should.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.layout import Layout
+from rmq_formats.indexfile.layout import ENTRY, SLOT, Geometry
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.layout import Layout, Read
 
 
 def dtype_of(layout: Layout) -> np.dtype[np.void]:
@@ -18,3 +27,59 @@ def slices(size: int, cuts: NDArray[np.bool_]) -> Iterator[slice]:
     """Yield the parts of *size* elements that are cut after each one that *cuts* chooses; none of no elements."""
     bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), size]
     return (slice(start, stop) for start, stop in pairwise(bounds) if start < stop)
+
+
+BLOCK = 1 << 18
+_ENTRY = dtype_of(ENTRY)
+
+
+class BrokenLink(NamedTuple):
+    """A slot or an entry that does not point where it should."""
+
+    part: str  # slot, entry
+    number: int
+    position: int
+    points_at: int
+    expected: int
+
+    def __str__(self) -> str:
+        return f"{self.part} {self.number} points at entry {self.points_at}, not at {self.expected}"
+
+
+def broken_links(read: Read, geometry: Geometry) -> Iterator[BrokenLink]:
+    """Yield every entry, then every slot, that does not point where it should."""
+    count = min(IndexReader(read, geometry).header.entry_count, geometry.capacity)
+    newest = np.zeros(geometry.hash_slots, np.int32)
+    for first in range(1, count + 1, BLOCK):
+        some = min(BLOCK, count + 1 - first)
+        entries = np.frombuffer(_whole(read, geometry.entry_position(first), some * ENTRY.size), _ENTRY)
+        expected = _previous(entries["key_hash"].astype(np.int64) % geometry.hash_slots, first, newest)
+        for at in np.flatnonzero(entries["prev_entry"] != expected).tolist():
+            position = geometry.entry_position(first + at) + ENTRY.offset("prev_entry")
+            yield BrokenLink("entry", first + at, position, int(entries["prev_entry"][at]), int(expected[at]))
+    for first in range(0, geometry.hash_slots, BLOCK):
+        some = min(BLOCK, geometry.hash_slots - first)
+        slots = np.frombuffer(_whole(read, geometry.slot_position(first), some * SLOT.size), ">i4")
+        wanted = newest[first : first + some]
+        for at in np.flatnonzero(slots != wanted).tolist():
+            yield BrokenLink("slot", first + at, geometry.slot_position(first + at), int(slots[at]), int(wanted[at]))
+
+
+def _previous(slots: NDArray[np.int64], first: int, newest: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return for each entry of a block the one before it in its slot; *newest* goes on to the block's end."""
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    begins = np.ones(len(slots), np.bool_)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    before = np.empty(len(slots), np.int64)
+    before[begins] = newest[ordered[begins]]
+    before[~begins] = (order + first)[np.flatnonzero(~begins) - 1]
+    expected = np.empty(len(slots), np.int32)
+    expected[order] = before
+    newest[slots] = np.arange(first, first + len(slots), dtype=np.int32)  # of several, the last one stays
+    return expected
+
+
+def _whole(read: Read, position: int, length: int) -> bytes:
+    """Return bytes; what the file lacks reads as zeros, as when it is mapped."""
+    return bytes(read(position, length)).ljust(length, b"\0")

@@ -34,13 +34,10 @@ _PACKAGE = Path(__file__).parent
 _TAKEN_FROM = (
     "compiled.py",
     "kernels/*.py",
-    "carryless.py",
     "crc.py",
-    "interning.py",
     "*/kernels.py",
     "commitlog/fill.py",
     "json/scan.py",
-    "flags.py",
     "properties.py",
     "*/layout.py",
 )

@@ -1,27 +1,46 @@
 """
-CRC-32 in compiled code: by carry-less multiplication where there is such (see `carryless`), by tables everywhere.
+CRC-32 in compiled code: by carry-less multiplication where there is such, by tables everywhere.
 
 A CRC is the remainder of the data, read as a polynomial over GF(2), modulo the polynomial of `zlib.crc32`. So 128 bits
 may be moved over the data after them by multiplying each half with a constant; only the last 16 bytes need a table.
+
+Tables take a byte at a time; `pclmulqdq` takes eight, and bodies are most of what a scan reads. Neither Python nor
+numba has a name for that instruction, so the code is built with llvmlite and with `cgutils`, which numba keeps to
+itself and may change in any release. Where the processor lacks the instruction, the JIT is off, or numba no longer has
+this module, only tables are used.
 """
 
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
+from llvmlite import binding, ir
+from numba import types as _types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled, inlined
+from rmq_formats.compiled import compiled, config, inlined
 from rmq_formats.kernels.integers import Bytes, byte_at, integer, number_at
 
-folded: Any
+cgutils: Any
 try:
-    from rmq_formats.carryless import HAS_MULTIPLICATION, SHORTEST, folded
+    from numba.core import cgutils
 except ImportError:  # a numba whose internals moved
-    HAS_MULTIPLICATION, SHORTEST, folded = False, 0, None
+    cgutils = None
 
+HAS_MULTIPLICATION = (
+    cgutils is not None and not config.DISABLE_JIT and bool(binding.get_host_cpu_features().get("pclmul"))
+)
+_POLYNOMIAL = 0x104C11DB7
 _REFLECTED = 0xEDB88320
 _LOW_32 = (1 << 32) - 1
 _STEP = 16  # bytes that are taken together
+_LANES = 4  # that do not wait for each other
+_SHORTEST = _LANES * _STEP  # bytes below which tables are as fast; folded parts have at least so many
+types: Any = _types
+_Emitted: TypeAlias = Any  # a value of the code being made: llvmlite and numba declare no types
+_Word = ir.IntType(64)
+_Pair = ir.VectorType(_Word, 2)
 
 
 # --- by tables -------------------------------------------------------------------------------------------------------
@@ -75,6 +94,75 @@ def _read_low_first(buffer: Bytes, at: int) -> int:
 # --- by carry-less multiplication ------------------------------------------------------------------------------------
 
 
+def _moved(bits: int) -> int:
+    value = 1
+    for _ in range(bits):
+        value <<= 1
+        if value >> 32:
+            value ^= _POLYNOMIAL
+    return int(f"{value:032b}"[::-1], 2) << 1
+
+
+def _factors(steps: int) -> ir.Constant:
+    """Return the factors of both halves of sixteen bytes for a move over so many steps."""
+    bits = 8 * _STEP * steps
+    return ir.Constant(_Pair, [_moved(bits + 32), _moved(bits - 32)])
+
+
+# Folding, as in Intel's "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Gopal and others,
+# 2009), for a CRC whose bits are reflected: 16 bytes at one place leave the same remainder as their product with x to
+# the power of the distance at the later place. The low half lies 8 bytes further away than the high one: `bits + 32`.
+def _fold(builder: _Emitted, value: _Emitted, factors: ir.Constant, later: _Emitted) -> _Emitted:  # pragma: no cover
+    """Emit: *value* moved over to where *later* lies, and added to it."""
+    multiply = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(_Pair, [_Pair, _Pair, ir.IntType(8)]), "llvm.x86.pclmulqdq"
+    )
+    low, high = (builder.call(multiply, [value, factors, ir.Constant(ir.IntType(8), half)]) for half in (0x00, 0x11))
+    return builder.xor(builder.xor(low, high), later)
+
+
+def _emit_folded(
+    _context: _Emitted, _address: _Emitted, _steps: _Emitted, _crc: _Emitted
+) -> _Emitted:  # pragma: no cover
+    """
+    Return sixteen bytes, as two integers, that leave the same CRC as those at *address*, where a CRC goes before them.
+
+    There are *steps* times sixteen of them, and at least as many steps as lanes.
+    """
+
+    def emit(target: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
+        address, steps, crc = arguments
+        first = builder.inttoptr(address, _Pair.as_pointer())
+
+        def load(step: _Emitted) -> _Emitted:
+            loaded = builder.load(builder.gep(first, [step]))
+            loaded.align = 1
+            return loaded
+
+        lanes = [cgutils.alloca_once_value(builder, load(_Word(lane))) for lane in range(_LANES)]
+        before = builder.insert_element(_Pair([0, 0]), crc, ir.IntType(32)(0))
+        builder.store(builder.xor(builder.load(lanes[0]), before), lanes[0])
+        rounds = builder.sdiv(steps, _Word(_LANES))
+        with cgutils.for_range(builder, builder.sub(rounds, _Word(1))) as loop:
+            start = builder.mul(builder.add(loop.index, _Word(1)), _Word(_LANES))
+            for lane, kept in enumerate(lanes):
+                moved = _fold(builder, builder.load(kept), _factors(_LANES), load(builder.add(start, _Word(lane))))
+                builder.store(moved, kept)
+        for before, lane in pairwise(lanes):
+            builder.store(_fold(builder, builder.load(before), _factors(1), builder.load(lane)), lane)
+        done = builder.mul(rounds, _Word(_LANES))
+        with cgutils.for_range(builder, builder.sub(steps, done)) as loop:
+            moved = _fold(builder, builder.load(lanes[-1]), _factors(1), load(builder.add(done, loop.index)))
+            builder.store(moved, lanes[-1])
+        halves = [builder.extract_element(builder.load(lanes[-1]), ir.IntType(32)(half)) for half in (0, 1)]
+        return target.make_tuple(builder, signature.return_type, halves)
+
+    return types.UniTuple(types.int64, 2)(types.uintp, types.int64, types.int64), emit
+
+
+folded: Any = intrinsic(_emit_folded)
+
+
 @inlined
 def _of_steps(buffer: Bytes, at: int, steps: int, crc: int) -> int:  # pragma: no cover
     low, high = folded(np.uintp(buffer.ctypes.data + at), steps, crc)
@@ -89,7 +177,7 @@ def crc32(buffer: Bytes, start: int, end: int) -> int:
     """Return the CRC-32 of the bytes, unsigned."""
     value = integer(_LOW_32)
     at = start
-    if HAS_MULTIPLICATION and end - at >= SHORTEST:  # pragma: no cover
+    if HAS_MULTIPLICATION and end - at >= _SHORTEST:  # pragma: no cover
         steps = (end - at) // _STEP
         value = _of_steps(buffer, at, steps, value)
         at += steps * _STEP

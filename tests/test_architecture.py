@@ -22,14 +22,14 @@ SCALAR = {
         *(".errors", ".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
         *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.segment"),
         *(".consumequeue", ".consumequeue.layout", ".consumequeue.unit"),
-        *(".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.layout", ".indexfile.lookup"),
+        *(".indexfile", ".indexfile.file", ".indexfile.layout", ".indexfile.lookup"),
         *(".rocksdb", ".rocksdb.layout"),
     )
 }
 COMPILERS = {"llvmlite", "numba", "numpy", "pyarrow"}
 
 # Scalar, but with a need that the standard library does not meet: LZ4 and zstd; the links of 20 million entries.
-BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}, "rmq_formats.indexfile.chains": {"numpy"}}
+BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}}
 
 # What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second. Verbs that work by
 # Spark start their JVM before they import.

@@ -61,7 +61,7 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
         printed += 1
     is_whole = request.start == 0 and (request.limit is None or printed < request.limit)
     if is_whole:
-        from rmq_formats.indexfile.chains import broken_links
+        from rmq_formats.arrays import broken_links
 
         for link in islice(broken_links(file.read, geometry), _BROKEN_SHOWN):
             size = SLOT.size if link.part == "slot" else ENTRY.size

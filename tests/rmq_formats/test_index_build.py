@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from rmq_formats import arrays as chains
+from rmq_formats.arrays import BrokenLink, broken_links
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
-from rmq_formats.indexfile import chains
 from rmq_formats.indexfile.build import (
     KINDS,
     PACKED_KEY,
@@ -22,7 +23,6 @@ from rmq_formats.indexfile.build import (
     RuleTable,
     pack_keys,
 )
-from rmq_formats.indexfile.chains import BrokenLink, broken_links
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
 from rmq_formats.indexfile.file import IndexFile, typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
